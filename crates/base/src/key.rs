@@ -1,0 +1,144 @@
+//! Keys and half-open key ranges, ordered bytewise.
+
+use alloc::vec::Vec;
+
+/// Separates the components of a key.
+pub const SEPARATOR: u8 = b'|';
+
+/// The table a key lives in: the bytes before its first `|`; `None` for the unnamed table.
+#[inline]
+#[must_use]
+pub fn table_of(key: &[u8]) -> Option<&[u8]> {
+    key.iter().position(|&byte| byte == SEPARATOR).map(|at| &key[..at])
+}
+
+/// The least byte string greater than every string that starts with `prefix`; empty where
+/// there is none (an empty prefix, or one of 0xFF bytes alone), which means "to the end".
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    match prefix.iter().rposition(|&byte| byte != 0xFF) {
+        Some(at) => {
+            let mut end = prefix[..=at].to_vec();
+            end[at] += 1;
+            end
+        }
+        None => Vec::new(),
+    }
+}
+
+/// A half-open range of keys, `[first, last)`; an empty `last` means "to the end".
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct KeyRange {
+    /// The least key that may lie in the range.
+    pub first: Vec<u8>,
+    /// The least key beyond the range; empty: the range has no end.
+    pub last: Vec<u8>,
+}
+
+impl KeyRange {
+    /// `[first, last)`.
+    #[must_use]
+    pub fn new(first: &[u8], last: &[u8]) -> Self {
+        Self { first: first.to_vec(), last: last.to_vec() }
+    }
+
+    /// Every key that starts with `prefix`.
+    #[must_use]
+    pub fn prefix(prefix: &[u8]) -> Self {
+        Self { first: prefix.to_vec(), last: prefix_end(prefix) }
+    }
+
+    /// The range that holds `key` alone.
+    #[must_use]
+    pub fn point(key: &[u8]) -> Self {
+        let mut last = key.to_vec();
+        last.push(0);
+        Self { first: key.to_vec(), last }
+    }
+
+    /// Every key.
+    #[must_use]
+    pub fn all() -> Self {
+        Self { first: Vec::new(), last: Vec::new() }
+    }
+
+    /// Whether no key can lie in the range.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.last.is_empty() && self.first >= self.last
+    }
+
+    /// Whether `key` lies in the range.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.first.as_slice() <= key && before_end(key, &self.last)
+    }
+
+    /// Whether every key of `other` lies in the range.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.is_empty() || (self.first <= other.first && end_at_most(&other.last, &self.last))
+    }
+
+    /// The keys that lie in both ranges (perhaps none).
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let last = if end_at_most(&self.last, &other.last) { &self.last } else { &other.last };
+        Self { first: self.first.as_slice().max(&other.first).to_vec(), last: last.clone() }
+    }
+
+    /// Whether some key lies in both ranges.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty()
+            && !other.is_empty()
+            && before_end(&self.first, &other.last)
+            && before_end(&other.first, &self.last)
+    }
+}
+
+/// Whether `key` lies before the range end `last` (empty: no end).
+#[inline]
+#[must_use]
+pub fn before_end(key: &[u8], last: &[u8]) -> bool {
+    last.is_empty() || key < last
+}
+
+/// Whether the range end `a` is at most the range end `b` (empty: no end, the greatest).
+#[inline]
+#[must_use]
+pub fn end_at_most(a: &[u8], b: &[u8]) -> bool {
+    b.is_empty() || (!a.is_empty() && a <= b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_ends() {
+        assert_eq!(prefix_end(b"t|ann|"), b"t|ann}");
+        assert_eq!(prefix_end(b"a\xff\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff"), b"");
+        assert_eq!(prefix_end(b""), b"");
+    }
+
+    #[test]
+    fn ranges_without_an_end() {
+        let tail = KeyRange::new(b"m", b"");
+        assert!(tail.contains(b"\xff\xff") && !tail.contains(b"l"));
+        assert!(!tail.is_empty() && KeyRange::new(b"b", b"b").is_empty());
+        assert!(tail.covers(&KeyRange::new(b"n", b"")));
+        assert!(!KeyRange::new(b"m", b"z").covers(&KeyRange::new(b"n", b"")));
+        assert_eq!(tail.intersection(&KeyRange::new(b"a", b"q")), KeyRange::new(b"m", b"q"));
+        assert!(!KeyRange::new(b"a", b"b").overlaps(&KeyRange::new(b"b", b"c")));
+    }
+
+    #[test]
+    fn tables() {
+        assert_eq!(table_of(b"t|ann|1"), Some(&b"t"[..]));
+        assert_eq!(table_of(b"session:42"), None);
+        assert_eq!(table_of(b"|x"), Some(&b""[..]));
+    }
+}

@@ -1,0 +1,17 @@
+//! The words every other room uses: keys, key ranges, times, limits, exact decimals, hashing.
+//!
+//! Nothing here knows a slot, a socket or a clock.
+
+#![no_std]
+extern crate alloc;
+
+pub mod decimal;
+pub mod hash;
+pub mod key;
+pub mod limits;
+pub mod time;
+
+pub use decimal::Decimal;
+pub use key::{KeyRange, prefix_end, table_of};
+pub use limits::Limits;
+pub use time::Millis;

@@ -1,0 +1,33 @@
+//! Every bound that the core enforces, with its default.
+
+/// Bounds on what a client may ask the store to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest key, in bytes (at most [`Limits::KEY_BYTES_CEILING`]).
+    pub key_bytes_max: usize,
+    /// Longest value, in bytes.
+    pub value_bytes_max: usize,
+    /// Most joins that may be installed at once.
+    pub joins_max: usize,
+    /// Most sources that one join may have.
+    pub sources_max: usize,
+    /// Most slots that one join may have.
+    pub slots_max: usize,
+}
+
+impl Limits {
+    /// No setting can allow a longer key: a leaf page addresses its keys with 16 bits.
+    pub const KEY_BYTES_CEILING: usize = 1024;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            key_bytes_max: 1024,
+            value_bytes_max: 64 << 20,
+            joins_max: 1024,
+            sources_max: 16,
+            slots_max: 32,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What the engine's methods take and give back: options, outcomes, errors and reports.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::{KeyRange, Millis};
+
+/// Why an operation did not answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Data is being loaded; run the operation again when the engine reports this ticket
+    /// through [`Effect::Wake`].
+    Wait(Ticket),
+    /// The operation was refused, or failed.
+    Failed(EngineError),
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// One waiting operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Ticket(pub u64);
+
+/// One load that was asked of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FetchId(pub u64);
+
+/// Where a source stands in its own order of changes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Position(pub u64);
+
+/// What the engine asks of the world.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Load `range` from `source` as of some position, and follow its changes from there.
+    Load {
+        /// Names the answer: give it back to [`crate::Engine::loaded`].
+        fetch: FetchId,
+        /// The source, as [`TableOptions::source`] named it.
+        source: String,
+        /// The keys wanted.
+        range: KeyRange,
+    },
+    /// The range is no longer kept: stop following it.
+    Unfollow {
+        /// The source, as [`TableOptions::source`] named it.
+        source: String,
+        /// The keys that were followed.
+        range: KeyRange,
+    },
+    /// What this waiting operation lacked has arrived (or failed): run it again.
+    Wake(Ticket),
+}
+
+/// A change of one key at a source: its new value, or `None` where it was removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Where the source stands after the change.
+    pub position: Position,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value it now has.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A refusal. Its `Display` text is complete but for the code word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EngineError {
+    /// The key is the output of a join (named here): clients cannot write it.
+    Joined {
+        /// The join's name.
+        join: String,
+    },
+    /// A key is longer than the limit.
+    KeyTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// A value is longer than the limit.
+    ValueTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// A key of no bytes was to be written.
+    KeyEmpty,
+    /// A join text, a name or an option that cannot be accepted; the text says why, over
+    /// several lines where a caret points into the join's text.
+    Refused(String),
+    /// No join has this name.
+    NoSuchJoin(String),
+    /// A source did not deliver what was needed.
+    SourceFailed {
+        /// The source's name.
+        source: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl EngineError {
+    /// The word an error reply starts with.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Joined { .. } => "JOINED",
+            Self::SourceFailed { .. } => "SOURCE",
+            _ => "ERR",
+        }
+    }
+}
+
+impl core::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Joined { join } => write!(f, "key is maintained by join '{join}'"),
+            Self::KeyTooLong { length, max } => {
+                write!(f, "key of {length} bytes is longer than the limit of {max} (key-bytes-max)")
+            }
+            Self::ValueTooLong { length, max } => write!(
+                f,
+                "value of {length} bytes is longer than the limit of {max} (value-bytes-max)"
+            ),
+            Self::KeyEmpty => f.write_str("a key has at least one byte"),
+            Self::Refused(text) => f.write_str(text),
+            Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
+            Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),
+        }
+    }
+}
+
+impl core::error::Error for EngineError {}
+
+/// What a write does to the key's expiry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expiry {
+    /// The key keeps the expiry it has.
+    Keep,
+    /// The key never expires.
+    Never,
+    /// The key is removed at this moment.
+    At(Millis),
+}
+
+/// How a range is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RangeOptions {
+    /// Greatest key first.
+    pub reverse: bool,
+    /// At most this many pairs.
+    pub limit: Option<u64>,
+}
+
+/// What installing a join reports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JoinInstalled {
+    /// The join in the `<slot>` form.
+    pub canonical: String,
+    /// What the developer should know, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// One installed join, as JOIN.LIST and JOIN.INFO show it: `fields` in a fixed order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JoinReport {
+    /// Its name.
+    pub name: String,
+    /// The join in the `<slot>` form.
+    pub canonical: String,
+    /// Warnings given at install.
+    pub warnings: Vec<String>,
+    /// Counters and bytes: name and number.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// What TABLE.SET may change; `None` leaves a setting as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TableOptions {
+    /// How many components after the table's name group its keys.
+    pub boundary: Option<usize>,
+    /// The source that keeps the table's base data.
+    pub source: Option<String>,
+}
+
+/// One table, as TABLE.LIST, TABLE.INFO and INFO show it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableReport {
+    /// Its name; empty for the unnamed table.
+    pub name: Vec<u8>,
+    /// How many components after the name group its keys.
+    pub boundary: usize,
+    /// Whether keys of the form `name|…` live here; `false` for the unnamed table.
+    pub named: bool,
+    /// Keys stored or materialized now.
+    pub keys: u64,
+    /// Groups that exist now.
+    pub groups: u64,
+    /// Bytes of key text in leaf pages.
+    pub key_bytes: u64,
+    /// Bytes of pages, group records and hash slots beyond the key text.
+    pub index_bytes: u64,
+    /// Bytes of values that are referred to from this table (shared ones counted here too).
+    pub value_bytes: u64,
+}
+
+/// One thing that EXPLAIN says, in order: a title and its value, indented under what it explains.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExplainLine {
+    /// 0 for a statement about the whole answer, more for details of the line above.
+    pub depth: usize,
+    /// What is stated.
+    pub title: String,
+    /// The statement.
+    pub text: String,
+}
+
+/// A key whose stored value is not what a recomputation gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// The key.
+    pub key: Vec<u8>,
+    /// What a read of it gives.
+    pub stored: Option<Vec<u8>>,
+    /// What recomputing from the sources gives.
+    pub recomputed: Option<Vec<u8>>,
+}
+
+/// Sizes of everything the engine keeps, for INFO and MEMORY STATS.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Keys stored or materialized.
+    pub keys: u64,
+    /// Keys that will expire.
+    pub keys_with_expiry: u64,
+    /// Keys that expired since the start.
+    pub expired: u64,
+    /// Groups.
+    pub groups: u64,
+    /// Bytes of values outside their references, each counted once.
+    pub value_bytes: u64,
+    /// Bytes of key text in pages.
+    pub key_bytes: u64,
+    /// Bytes of pages, group records and hash slots beyond the key text.
+    pub index_bytes: u64,
+    /// Updaters (source spans that are followed) and their targets.
+    pub updaters: u64,
+    /// Targets of all updaters.
+    pub updater_targets: u64,
+    /// Bytes of updaters, targets and contexts.
+    pub updater_bytes: u64,
+    /// Status ranges.
+    pub status_ranges: u64,
+    /// Bytes of status ranges.
+    pub status_range_bytes: u64,
+    /// Further counters, name and number, in a fixed order: maintenance work done since the
+    /// start (executions, invalidations, updates applied, values skipped as no number …).
+    pub counters: Vec<(&'static str, u64)>,
+}
