@@ -284,12 +284,7 @@ impl Engine {
     pub fn reset_counters(&mut self) {}
 
     /// The answer to [`Effect::Load`]: the pairs of its range as of `position`, or why not.
-    pub fn loaded(
-        &mut self,
-        _fetch: FetchId,
-        _answer: Result<(Position, Vec<(Vec<u8>, Vec<u8>)>), String>,
-    ) {
-    }
+    pub fn loaded(&mut self, _fetch: FetchId, _answer: Result<Loaded, String>) {}
 
     /// Changes at a source, in its order. Those outside followed ranges are ignored.
     pub fn changed(&mut self, _source: &str, _changes: &[Change]) {}

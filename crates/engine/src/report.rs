@@ -66,6 +66,15 @@ pub struct Change {
     pub value: Option<Vec<u8>>,
 }
 
+/// What a source delivered for one [`Effect::Load`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// Where the source stood; changes up to here are in `pairs`.
+    pub position: Position,
+    /// Every key of the range with its value, in any order.
+    pub pairs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
 /// A refusal. Its `Display` text is complete but for the code word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineError {
