@@ -1,0 +1,474 @@
+//! The text of a join.
+//!
+//!     join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
+//!     source   = operator pattern
+//!     operator = "check" | "using" | "copy" | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
+//!     pattern  = table { "|" component }
+//!     component= literal | "<" slot [ ":" width ] ">"
+//!
+//! Any ASCII white space separates words; `=` needs none. In the bare style (no `<` in the whole
+//! text) every component of a source is a slot, and one of the output is a slot if a source binds
+//! it. Names and literals are any bytes but white space and `| < > =`; a slot's name has no `:`
+//! either. A width that is given once counts for every occurrence of its slot.
+//!
+//! The text is cut into words and patterns first, each with its place; names are resolved after,
+//! since in the bare style the sources decide what the output's words mean.
+//!
+//! # Cost
+//! Linear in the text times the number of slots, which is bounded.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::Limits;
+
+use crate::{Component, Join, JoinError, Mode, Operator, Pattern, SLOTS_MAX, SlotId, Source};
+
+const OPERATORS: &str = "check (or using), copy, count, sum, min, max, avg, first, last";
+const MODES: &str = "push, pull, snapshot SECONDS";
+
+/// Most digits before the point of a snapshot's seconds; keeps its milliseconds within 64 bits.
+const SECONDS_DIGITS_MAX: usize = 12;
+
+type Parsed<T> = Result<T, JoinError>;
+
+pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
+    let mut reader = Reader { text, at: 0, bare: !text.contains('<') };
+    let output = reader.output()?;
+    let mode = reader.mode()?;
+    let sources = reader.sources(limits.sources_max)?;
+    let mut names = Names { text, known: Vec::new(), slots_max: limits.slots_max.min(SLOTS_MAX) };
+    let bound = names.bound_by(&sources)?;
+    let output = names.output(output, &bound, reader.bare)?;
+    let mut resolved = Vec::with_capacity(sources.len());
+    for (operator, raw) in sources {
+        resolved.push((raw.at, Source { operator, pattern: names.source(raw)? }));
+    }
+    names.finish(output, mode, resolved, limits.key_bytes_max)
+}
+
+/// A piece of the text and its first byte.
+#[derive(Clone, Copy)]
+struct Word<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+/// A pattern whose slots have names still.
+struct RawPattern<'t> {
+    at: usize,
+    table: &'t str,
+    components: Vec<RawComponent<'t>>,
+}
+
+enum RawComponent<'t> {
+    Literal(&'t str),
+    Slot(RawSlot<'t>),
+    /// Bare style: a slot or, in the output, perhaps a literal.
+    Bare(Word<'t>),
+}
+
+struct RawSlot<'t> {
+    name: &'t str,
+    at: usize,
+    width: Option<usize>,
+}
+
+/// Cuts the text into words and patterns.
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    bare: bool,
+}
+
+impl<'t> Reader<'t> {
+    fn fail<T>(&self, at: usize, message: impl ToString) -> Parsed<T> {
+        Err(JoinError::new(self.text, at, message))
+    }
+
+    /// The next word without taking it; empty, and just behind the last word, at the text's end.
+    fn peek(&self) -> Word<'t> {
+        let rest = &self.text[self.at..];
+        let word = rest.trim_start_matches(is_space);
+        if word.is_empty() {
+            return Word { text: "", at: self.text.trim_end_matches(is_space).len() };
+        }
+        let at = self.text.len() - word.len();
+        let len = if word.starts_with('=') {
+            1
+        } else {
+            word.find(|c| c == '=' || is_space(c)).unwrap_or(word.len())
+        };
+        Word { text: &word[..len], at }
+    }
+
+    fn take(&mut self, word: Word<'t>) {
+        self.at = word.at + word.text.len();
+    }
+
+    fn output(&mut self) -> Parsed<RawPattern<'t>> {
+        let word = self.peek();
+        if word.text.is_empty() || word.text == "=" {
+            return self.fail(word.at, "expected an output pattern, then `=` and sources");
+        }
+        self.take(word);
+        let output = self.pattern(word)?;
+        let equals = self.peek();
+        if equals.text != "=" {
+            let found = found(equals);
+            return self.fail(equals.at, format!("expected `=` after the output, found {found}"));
+        }
+        self.take(equals);
+        Ok(output)
+    }
+
+    fn mode(&mut self) -> Parsed<Mode> {
+        let word = self.peek();
+        let mode = match word.text {
+            "push" => Mode::Push,
+            "pull" => Mode::Pull,
+            "snapshot" => {
+                self.take(word);
+                return self.seconds();
+            }
+            _ => return Ok(Mode::Push),
+        };
+        self.take(word);
+        Ok(mode)
+    }
+
+    fn seconds(&mut self) -> Parsed<Mode> {
+        let word = self.peek();
+        let bad = || {
+            format!(
+                "`snapshot` needs a number of seconds, 0.001 or more, with at most \
+                 {SECONDS_DIGITS_MAX} digits before and 3 behind the point, found {}",
+                found(word)
+            )
+        };
+        let (whole, fraction) = match word.text.split_once('.') {
+            Some((whole, fraction)) if !fraction.is_empty() => (whole, fraction),
+            Some(_) => return self.fail(word.at, bad()),
+            None => (word.text, ""),
+        };
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let fraction = fraction.trim_end_matches('0');
+        let counted = (1..=SECONDS_DIGITS_MAX).contains(&whole.len()) && fraction.len() <= 3;
+        if !counted || !digits(whole) || !digits(fraction) {
+            return self.fail(word.at, bad());
+        }
+        let millis = whole
+            .bytes()
+            .chain(fraction.bytes().chain("000".bytes()).take(3))
+            .fold(0, |millis: u64, digit| millis * 10 + u64::from(digit - b'0'));
+        if millis == 0 {
+            return self.fail(word.at, bad());
+        }
+        self.take(word);
+        Ok(Mode::Snapshot { millis })
+    }
+
+    fn sources(&mut self, sources_max: usize) -> Parsed<Vec<(Operator, RawPattern<'t>)>> {
+        let mut sources = Vec::new();
+        let mut value: Option<Word<'t>> = None;
+        loop {
+            let word = self.peek();
+            if word.text.is_empty() {
+                break;
+            }
+            let operator = self.operator(word, sources.is_empty())?;
+            if sources.len() >= sources_max {
+                let message = format!("a join has at most {sources_max} sources");
+                return self.fail(word.at, message);
+            }
+            if operator != Operator::Check {
+                if let Some(value) = value {
+                    let message = format!(
+                        "two sources give the value: `{}` at byte {} and `{}`; all but one must be \
+                         check",
+                        value.text,
+                        value.at + 1,
+                        word.text
+                    );
+                    return self.fail(word.at, message);
+                }
+                value = Some(word);
+            }
+            self.take(word);
+            let pattern = self.peek();
+            if pattern.text.is_empty() || pattern.text == "=" {
+                let (operator, found) = (word.text, found(pattern));
+                let message = format!("expected a pattern after `{operator}`, found {found}");
+                return self.fail(pattern.at, message);
+            }
+            self.take(pattern);
+            sources.push((operator, self.pattern(pattern)?));
+        }
+        let end = self.peek().at;
+        if sources.is_empty() {
+            return self
+                .fail(end, format!("expected a source: an operator ({OPERATORS}), a pattern"));
+        }
+        if value.is_none() {
+            let message = "no source gives the value: one source must not be check, but one of \
+                           copy, count, sum, min, max, avg, first, last";
+            return self.fail(end, message);
+        }
+        Ok(sources)
+    }
+
+    fn operator(&self, word: Word<'t>, leading: bool) -> Parsed<Operator> {
+        if word.text == "using" {
+            return Ok(Operator::Check);
+        }
+        if let Some(operator) = Operator::ALL.into_iter().find(|each| each.name() == word.text) {
+            return Ok(operator);
+        }
+        let shown = found(word);
+        let message = match word.text {
+            "=" => "a join has only one `=`".to_string(),
+            "push" | "pull" | "snapshot" if leading => format!("{shown} follows another mode"),
+            "push" | "pull" | "snapshot" => {
+                format!("the mode {shown} belongs directly after the `=`")
+            }
+            text if text.contains('|') => {
+                format!("expected an operator before {shown}; operators are {OPERATORS}")
+            }
+            _ if leading => {
+                format!(
+                    "{shown} is neither a mode nor an operator; modes are {MODES}; operators are \
+                     {OPERATORS}"
+                )
+            }
+            _ => format!("unknown operator {shown}; operators are {OPERATORS}"),
+        };
+        self.fail(word.at, message)
+    }
+
+    fn pattern(&self, word: Word<'t>) -> Parsed<RawPattern<'t>> {
+        let mut pieces = word.text.split('|').scan(word.at, |next, text| {
+            let at = *next;
+            *next += text.len() + 1;
+            Some(Word { text, at })
+        });
+        let table = pieces.next().unwrap_or(word);
+        if table.text.is_empty() {
+            return self.fail(table.at, "the table name is empty");
+        }
+        if let Some(at) = table.text.find(['<', '>']) {
+            return self.fail(table.at + at, "a table name cannot be a slot");
+        }
+        let components = pieces.map(|piece| self.component(piece)).collect::<Parsed<_>>()?;
+        Ok(RawPattern { at: word.at, table: table.text, components })
+    }
+
+    fn component(&self, word: Word<'t>) -> Parsed<RawComponent<'t>> {
+        if word.text.is_empty() {
+            return self.fail(word.at, "a component is empty");
+        }
+        let Some(open) = word.text.find(['<', '>']) else {
+            return Ok(if self.bare {
+                RawComponent::Bare(word)
+            } else {
+                RawComponent::Literal(word.text)
+            });
+        };
+        if word.text[open..].starts_with('>') {
+            return self.fail(word.at + open, "`>` without `<`");
+        }
+        let inner = &word.text[open + 1..];
+        let Some(len) = inner.find('>') else {
+            return self.fail(word.at + open, "`<` without `>`");
+        };
+        if let Some(at) = inner[..len].find('<') {
+            return self.fail(word.at + open + 1 + at, "`<` within a slot");
+        }
+        let beyond = open + 1 + len + 1;
+        if open > 0 || beyond < word.text.len() {
+            let at = word.at + if open > 0 { open } else { beyond };
+            return self.fail(at, "a component is a literal or one <slot>, not both");
+        }
+        let (name, width) = match inner[..len].split_once(':') {
+            Some((name, width)) => (name, Some(width)),
+            None => (&inner[..len], None),
+        };
+        if name.is_empty() {
+            return self.fail(word.at, "a slot needs a name");
+        }
+        let width = match width {
+            Some(digits) => Some(self.width(Word { text: digits, at: word.at + name.len() + 2 })?),
+            None => None,
+        };
+        Ok(RawComponent::Slot(RawSlot { name, at: word.at, width }))
+    }
+
+    fn width(&self, word: Word<'t>) -> Parsed<usize> {
+        let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
+        match word.text.parse() {
+            Ok(width) if digits && width > 0 => Ok(width),
+            _ => {
+                let shown = if word.text.is_empty() { "nothing".into() } else { found(word) };
+                let message = format!("a slot's width is a number of bytes from 1, found {shown}");
+                self.fail(word.at, message)
+            }
+        }
+    }
+}
+
+fn is_space(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
+}
+
+/// How messages name a word; a long one is cut.
+fn found(word: Word<'_>) -> String {
+    match word.text.char_indices().nth(40) {
+        Some((cut, _)) => format!("`{}…`", &word.text[..cut]),
+        None if word.text.is_empty() => "the end".into(),
+        None => format!("`{}`", word.text),
+    }
+}
+
+/// The slots known so far, by id.
+struct Names<'t> {
+    text: &'t str,
+    known: Vec<Known<'t>>,
+    slots_max: usize,
+}
+
+struct Known<'t> {
+    name: &'t str,
+    /// The width, and where the text gives it first.
+    width: Option<(usize, usize)>,
+}
+
+impl<'t> Names<'t> {
+    fn fail<T>(&self, at: usize, message: impl ToString) -> Parsed<T> {
+        Err(JoinError::new(self.text, at, message))
+    }
+
+    fn too_many<T>(&self, at: usize) -> Parsed<T> {
+        self.fail(at, format!("a join has at most {} slots", self.slots_max))
+    }
+
+    /// The names that the sources bind.
+    fn bound_by(&self, sources: &[(Operator, RawPattern<'t>)]) -> Parsed<Vec<&'t str>> {
+        let mut bound = Vec::new();
+        for component in sources.iter().flat_map(|(_, pattern)| &pattern.components) {
+            let (name, at) = match component {
+                RawComponent::Literal(_) => continue,
+                RawComponent::Slot(slot) => (slot.name, slot.at),
+                RawComponent::Bare(word) => {
+                    if let Some(colon) = word.text.find(':') {
+                        let message = "a slot's name has no `:`; write <name:width> for a width";
+                        return self.fail(word.at + colon, message);
+                    }
+                    (word.text, word.at)
+                }
+            };
+            if !bound.contains(&name) {
+                if bound.len() >= self.slots_max {
+                    return self.too_many(at);
+                }
+                bound.push(name);
+            }
+        }
+        Ok(bound)
+    }
+
+    fn output(&mut self, raw: RawPattern<'t>, bound: &[&str], bare: bool) -> Parsed<Pattern> {
+        let mut components = Vec::with_capacity(raw.components.len());
+        for component in raw.components {
+            components.push(match component {
+                RawComponent::Bare(word) if !bound.contains(&word.text) => {
+                    Component::Literal(word.text.into())
+                }
+                RawComponent::Slot(slot) if !bound.contains(&slot.name) => {
+                    debug_assert!(!bare, "the bare style has no `<`");
+                    let shown = found(Word { text: slot.name, at: slot.at });
+                    let shown = shown.trim_matches('`');
+                    let message =
+                        format!("slot <{shown}> at byte {} is bound by no source", slot.at + 1);
+                    return self.fail(slot.at, message);
+                }
+                other => self.component(other)?,
+            });
+        }
+        Ok(Pattern { table: raw.table.into(), components })
+    }
+
+    fn source(&mut self, raw: RawPattern<'t>) -> Parsed<Pattern> {
+        let components = raw.components.into_iter().map(|component| self.component(component));
+        Ok(Pattern { table: raw.table.into(), components: components.collect::<Parsed<_>>()? })
+    }
+
+    fn component(&mut self, raw: RawComponent<'t>) -> Parsed<Component> {
+        let slot = match raw {
+            RawComponent::Literal(literal) => return Ok(Component::Literal(literal.into())),
+            RawComponent::Slot(slot) => slot,
+            RawComponent::Bare(word) => RawSlot { name: word.text, at: word.at, width: None },
+        };
+        let id = self.id(&slot)?;
+        Ok(Component::Slot { slot: id, width: None })
+    }
+
+    /// The id of a slot, which is new or agrees with its other occurrences.
+    fn id(&mut self, slot: &RawSlot<'t>) -> Parsed<SlotId> {
+        let width = slot.width.map(|width| (width, slot.at));
+        let Some(id) = self.known.iter().position(|known| known.name == slot.name) else {
+            if self.known.len() >= self.slots_max {
+                return self.too_many(slot.at);
+            }
+            self.known.push(Known { name: slot.name, width });
+            return Ok(self.known.len() - 1);
+        };
+        match (self.known[id].width, width) {
+            (Some((known, known_at)), Some((new, _))) if known != new => {
+                let shown = found(Word { text: slot.name, at: slot.at });
+                let shown = shown.trim_matches('`');
+                let message = format!(
+                    "slot <{shown}> has width {new} here and {known} at byte {}",
+                    known_at + 1
+                );
+                self.fail(slot.at, message)
+            }
+            (None, Some(_)) => {
+                self.known[id].width = width;
+                Ok(id)
+            }
+            _ => Ok(id),
+        }
+    }
+
+    /// Gives every occurrence of a slot its width, and checks that keys can be short enough.
+    fn finish(
+        self,
+        mut output: Pattern,
+        mode: Mode,
+        mut sources: Vec<(usize, Source)>,
+        key_bytes_max: usize,
+    ) -> Parsed<Join> {
+        let output_at = self.text.len() - self.text.trim_start_matches(is_space).len();
+        let patterns = sources.iter_mut().map(|(at, source)| (*at, &mut source.pattern));
+        for (at, pattern) in core::iter::once((output_at, &mut output)).chain(patterns) {
+            for component in &mut pattern.components {
+                if let Component::Slot { slot, width } = component {
+                    *width = self.known[*slot].width.map(|(width, _)| width);
+                }
+            }
+            let shortest = pattern.shortest_key_bytes();
+            if shortest > key_bytes_max {
+                let message = format!(
+                    "a key of this pattern has at least {shortest} bytes; keys have at most \
+                     {key_bytes_max}"
+                );
+                return self.fail(at, message);
+            }
+        }
+        Ok(Join {
+            output,
+            mode,
+            sources: sources.into_iter().map(|(_, source)| source).collect(),
+            slots: self.known.iter().map(|known| known.name.to_string()).collect(),
+        })
+    }
+}

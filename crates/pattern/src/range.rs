@@ -1,0 +1,198 @@
+//! Containing ranges: which source keys can matter to a range of output keys.
+//!
+//! Slots have no fixed length and `|` sorts after digits and letters: `t|ann|10|bob` lies beyond
+//! `t|ann|100`. So the posts that can show in `[t|ann|100, …)` are not those from `p|bob|100` on
+//! but those from `p|bob|1` on, since `1` and `10` count as well. Here the output range is cut
+//! into cells (see `cells`), each cell gives the least and the greatest source key that it
+//! admits, and the containing range reaches from the least of them to the greatest. It is
+//! therefore the smallest range there is, but for keys that do not match the source at all.
+//!
+//! # Cost
+//! Proportional to the number of cells times the number of source components; each candidate is
+//! compared with the best one as it is formed, so only the two ends of the answer are allocated.
+
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use headwater_base::KeyRange;
+use headwater_base::key::SEPARATOR;
+
+use crate::Bindings;
+use crate::cells::{Tail, visit_cells};
+use crate::pattern::{Component, Pattern, fits};
+
+/// The slots whose value every key of `range` that matches `output` must have; `None` if no key
+/// in `range` can match `output`. Values are borrowed from the range's ends.
+#[must_use]
+pub fn fixed_slots<'k>(output: &Pattern, range: &'k KeyRange) -> Option<Bindings<'k>> {
+    let mut fixed: Option<Bindings<'k>> = None;
+    visit_cells(output, range, &Bindings::new(), |bindings, _| match &mut fixed {
+        None => fixed = Some(*bindings),
+        Some(fixed) => {
+            for slot in output.slots() {
+                if fixed.get(slot) != bindings.get(slot) {
+                    fixed.clear(slot);
+                }
+            }
+        }
+    });
+    fixed
+}
+
+/// A range of `source` keys that contains every key which, in some tuple that extends `bound`, can
+/// give an output key inside `range`; `None` if there is no such key. No key that matches `source`
+/// and lies outside can contribute, and no smaller range would do.
+#[must_use]
+pub fn containing_range(
+    output: &Pattern,
+    range: &KeyRange,
+    source: &Pattern,
+    bound: &Bindings<'_>,
+) -> Option<KeyRange> {
+    let capacity = source.table.len() + range.first.len() + range.last.len() + 16;
+    let mut least = Edge::new(Side::Least, capacity);
+    let mut greatest = Edge::new(Side::Greatest, capacity);
+    visit_cells(output, range, bound, |bindings, tail| {
+        if source.admits(bindings) {
+            least.offer(source, bindings, tail);
+            greatest.offer(source, bindings, tail);
+        }
+    });
+    if least.vacant {
+        return None;
+    }
+    Some(KeyRange { first: least.bytes, last: greatest.into_end() })
+}
+
+impl Pattern {
+    /// Whether every bound slot of the pattern has a value that fits it.
+    #[inline]
+    fn admits(&self, bindings: &Bindings<'_>) -> bool {
+        self.components.iter().all(|component| match component {
+            Component::Slot { slot, width } => {
+                bindings.get(*slot).is_none_or(|value| fits(*width, value))
+            }
+            Component::Literal(_) => true,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Least,
+    Greatest,
+}
+
+/// The least (or greatest) source key offered so far.
+struct Edge {
+    side: Side,
+    bytes: Vec<u8>,
+    /// Whether every key that starts with `bytes` is meant, or that key alone.
+    open: bool,
+    /// Nothing was offered yet.
+    vacant: bool,
+    /// How far the present offer equals `bytes`; meaningless once it replaces them.
+    same: usize,
+    /// The present offer is better: it is being written to `bytes`.
+    replacing: bool,
+}
+
+impl Edge {
+    fn new(side: Side, capacity: usize) -> Self {
+        let bytes = Vec::with_capacity(capacity);
+        Self { side, bytes, open: false, vacant: true, same: 0, replacing: false }
+    }
+
+    /// Offers the source keys that agree with `bindings` and `tail`.
+    #[inline]
+    fn offer(&mut self, source: &Pattern, bindings: &Bindings<'_>, tail: Tail<'_>) {
+        self.same = 0;
+        self.replacing = self.vacant;
+        self.vacant = false;
+        let mut go_on = self.push(&source.table);
+        for component in &source.components {
+            if !go_on || !self.push(&[SEPARATOR]) {
+                return;
+            }
+            go_on = match component {
+                Component::Literal(literal) => self.push(literal),
+                Component::Slot { slot, .. } => match (bindings.get(*slot), tail) {
+                    (Some(value), _) => self.push(value),
+                    (None, Tail::Partial { slot: partial, stem, least, greatest })
+                        if partial == *slot =>
+                    {
+                        let next = if self.side == Side::Least { least } else { greatest };
+                        if self.push(stem) && self.push(&[next]) {
+                            self.finish(true);
+                        }
+                        return;
+                    }
+                    (None, _) => {
+                        self.finish(true);
+                        return;
+                    }
+                },
+            };
+        }
+        if go_on {
+            self.finish(false);
+        }
+    }
+
+    /// The next bytes of the present offer; whether it may still be better than what is kept.
+    #[inline]
+    fn push(&mut self, piece: &[u8]) -> bool {
+        if self.replacing {
+            self.bytes.extend_from_slice(piece);
+            return true;
+        }
+        let kept = &self.bytes[self.same..];
+        let shared = piece.len().min(kept.len());
+        let at = piece[..shared].iter().zip(kept).take_while(|(one, two)| one == two).count();
+        self.same += at;
+        if at == piece.len() {
+            return true;
+        }
+        let better = match kept.get(at) {
+            Some(byte) => match self.side {
+                Side::Least => piece[at].cmp(byte) == Ordering::Less,
+                Side::Greatest => piece[at].cmp(byte) == Ordering::Greater,
+            },
+            // The offer is longer, so greater, unless what is kept includes all that is longer.
+            None => self.side == Side::Greatest && !self.open,
+        };
+        if better {
+            self.replacing = true;
+            self.bytes.truncate(self.same);
+            self.bytes.extend_from_slice(&piece[at..]);
+        }
+        better
+    }
+
+    /// The present offer ends; `open` as for the edge.
+    #[inline]
+    fn finish(&mut self, open: bool) {
+        if self.replacing {
+            self.open = open;
+        } else if self.side == Side::Least || open {
+            // What is kept has the offer as a prefix.
+            self.bytes.truncate(self.same);
+            self.open |= open;
+        }
+    }
+
+    /// The end of the range whose greatest keys these are.
+    fn into_end(mut self) -> Vec<u8> {
+        if !self.open {
+            self.bytes.push(0);
+            return self.bytes;
+        }
+        while let Some(byte) = self.bytes.last_mut() {
+            if *byte < 0xFF {
+                *byte += 1;
+                break;
+            }
+            self.bytes.pop();
+        }
+        self.bytes
+    }
+}
