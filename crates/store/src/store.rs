@@ -1,0 +1,275 @@
+//! All tables, in the order of their keys.
+
+use crate::table::{Note, Table};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use hashbrown::HashTable;
+use headwater_base::hash::hash_bytes;
+use headwater_base::key::{SEPARATOR, before_end, end_at_most};
+use headwater_base::prefix_end;
+use headwater_pool::{Pool, ValueRef};
+
+/// A table. Valid while the table has keys or is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TableId(pub u32);
+
+#[derive(Debug)]
+struct Slot<N> {
+    table: Table<N>,
+    pins: u32,
+}
+
+/// The ordered map of one shard.
+#[derive(Debug)]
+pub struct Store<N> {
+    /// Where the values live.
+    pub pool: Pool,
+    tables: Vec<Option<Slot<N>>>,
+    free: Vec<u32>,
+    by_name: HashTable<u32>,
+    /// Named tables by `name|`.
+    order: BTreeMap<Vec<u8>, u32>,
+    seed: u64,
+}
+
+impl<N: Note> Store<N> {
+    /// The table of the keys without `|`. It always exists.
+    pub const UNNAMED: TableId = TableId(0);
+
+    /// An empty store whose hashing starts from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let unnamed = Slot { table: Table::new(b"", 0, seed), pins: 1 };
+        Self {
+            pool: Pool::new(),
+            tables: alloc::vec![Some(unnamed)],
+            free: Vec::new(),
+            by_name: HashTable::new(),
+            order: BTreeMap::new(),
+            seed,
+        }
+    }
+
+    /// The table whose keys start with `prefix` (`name|`), if it exists.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, prefix: &[u8]) -> Option<TableId> {
+        self.by_name
+            .find(hash_bytes(self.seed, prefix), |&id| {
+                self.tables[id as usize].as_ref().is_some_and(|slot| slot.table.prefix() == prefix)
+            })
+            .map(|&id| TableId(id))
+    }
+
+    /// The table in which `key` lives, if it exists.
+    #[inline]
+    #[must_use]
+    pub fn table_of(&self, key: &[u8]) -> Option<TableId> {
+        match key.iter().position(|&byte| byte == SEPARATOR) {
+            None => Some(Self::UNNAMED),
+            Some(at) => self.find(&key[..=at]),
+        }
+    }
+
+    /// The table in which `key` lives, made where it does not exist.
+    #[inline]
+    pub fn table_for(&mut self, key: &[u8]) -> TableId {
+        match key.iter().position(|&byte| byte == SEPARATOR) {
+            None => Self::UNNAMED,
+            Some(at) => self.find(&key[..=at]).unwrap_or_else(|| self.create(&key[..=at])),
+        }
+    }
+
+    fn create(&mut self, prefix: &[u8]) -> TableId {
+        let id = self.add(Slot { table: Table::new(prefix, 0, self.seed), pins: 0 });
+        let (tables, seed) = (&self.tables, self.seed);
+        self.by_name.insert_unique(hash_bytes(seed, prefix), id.0, |&id| {
+            tables[id as usize].as_ref().map_or(0, |slot| hash_bytes(seed, slot.table.prefix()))
+        });
+        self.order.insert(prefix.to_vec(), id.0);
+        id
+    }
+
+    fn add(&mut self, slot: Slot<N>) -> TableId {
+        match self.free.pop() {
+            Some(id) => {
+                self.tables[id as usize] = Some(slot);
+                TableId(id)
+            }
+            None => {
+                self.tables.push(Some(slot));
+                TableId((self.tables.len() - 1) as u32)
+            }
+        }
+    }
+
+    /// A table for keys that start with `prefix`, reached only by the id given: a join's
+    /// outputs where another join may produce the same keys.
+    pub fn create_layer(&mut self, prefix: &[u8], boundary: usize) -> TableId {
+        self.add(Slot { table: Table::new(prefix, boundary, self.seed), pins: 1 })
+    }
+
+    /// Drops a layer and its keys.
+    pub fn drop_layer(&mut self, id: TableId) {
+        self.clear_table(id);
+        self.tables[id.0 as usize] = None;
+        self.free.push(id.0);
+    }
+
+    /// Keeps a table though it has no keys, until [`Store::unpin`].
+    pub fn pin(&mut self, id: TableId) {
+        self.slot_mut(id).pins += 1;
+    }
+
+    /// Undoes one [`Store::pin`].
+    pub fn unpin(&mut self, id: TableId) {
+        self.slot_mut(id).pins -= 1;
+        self.forget_if_idle(id);
+    }
+
+    /// Forgets a table without keys that nobody pins.
+    fn forget_if_idle(&mut self, id: TableId) {
+        let Some(slot) = &self.tables[id.0 as usize] else { return };
+        if slot.pins > 0 || slot.table.sizes().keys > 0 {
+            return;
+        }
+        let prefix = slot.table.prefix().to_vec();
+        let hash = hash_bytes(self.seed, &prefix);
+        if let Ok(entry) = self.by_name.find_entry(hash, |&other| other == id.0) {
+            entry.remove();
+        }
+        self.order.remove(&prefix);
+        self.tables[id.0 as usize] = None;
+        self.free.push(id.0);
+    }
+
+    fn slot_mut(&mut self, id: TableId) -> &mut Slot<N> {
+        self.tables[id.0 as usize].as_mut().expect("a table id is valid while pinned or filled")
+    }
+
+    /// A table.
+    #[inline]
+    #[must_use]
+    pub fn table(&self, id: TableId) -> &Table<N> {
+        let slot = self.tables[id.0 as usize].as_ref();
+        &slot.expect("a table id is valid while pinned or filled").table
+    }
+
+    /// A table, to be changed, and the pool beside it.
+    #[inline]
+    pub fn table_mut(&mut self, id: TableId) -> (&mut Table<N>, &mut Pool) {
+        let slot = self.tables[id.0 as usize].as_mut();
+        (&mut slot.expect("a table id is valid while pinned or filled").table, &mut self.pool)
+    }
+
+    /// Gives `key` a value, of which the store takes the caller's reference over, and hands
+    /// back the value it had with its reference.
+    #[inline]
+    pub fn insert(&mut self, id: TableId, key: &[u8], value: ValueRef) -> Option<ValueRef> {
+        let (table, pool) = self.table_mut(id);
+        table.insert(pool, key, value)
+    }
+
+    /// Removes `key` and hands back its value with its reference.
+    pub fn remove(&mut self, id: TableId, key: &[u8]) -> Option<ValueRef> {
+        let (table, pool) = self.table_mut(id);
+        let removed = table.remove(pool, key);
+        if removed.is_some() && self.table(id).sizes().keys == 0 {
+            self.forget_if_idle(id);
+        }
+        removed
+    }
+
+    /// Every table with its id, the unnamed one first, then by name. Layers are left out.
+    pub fn tables(&self) -> impl Iterator<Item = (TableId, &Table<N>)> {
+        core::iter::once(&0)
+            .chain(self.order.values())
+            .map(|&id| (TableId(id), self.table(TableId(id))))
+    }
+
+    /// Whether a table is kept though it has no keys.
+    #[must_use]
+    pub fn is_pinned(&self, id: TableId) -> bool {
+        self.tables[id.0 as usize].as_ref().is_some_and(|slot| slot.pins > 0)
+    }
+
+    /// The tables that may hold keys of `[first, last)`, each with the part that falls to it,
+    /// in key order. The unnamed table occurs once for each gap between named ones (S1).
+    #[must_use]
+    pub fn parts(&self, first: &[u8], last: &[u8]) -> Vec<(TableId, Vec<u8>, Vec<u8>)> {
+        if let Some(at) = first.iter().position(|&byte| byte == SEPARATOR) {
+            let prefix = &first[..=at];
+            if last.starts_with(prefix) || end_at_most(last, &prefix_end(prefix)) {
+                let part = |id| (id, first.to_vec(), last.to_vec());
+                return self.find(prefix).map(part).into_iter().collect();
+            }
+        }
+        let mut parts = Vec::new();
+        let mut at = first.to_vec();
+        // A table whose prefix is below `first` may still reach into the range.
+        let begin = match first.iter().position(|&byte| byte == SEPARATOR) {
+            Some(at) => first[..=at].to_vec(),
+            None => first.to_vec(),
+        };
+        for (prefix, &id) in self.order.range(begin..) {
+            if !before_end(prefix, last) {
+                break;
+            }
+            if *prefix > at {
+                parts.push((Self::UNNAMED, at, prefix.clone()));
+                at = prefix.clone();
+            }
+            let end = prefix_end(prefix);
+            let until = if end_at_most(last, &end) { last.to_vec() } else { end };
+            parts.push((TableId(id), at, until.clone()));
+            at = until;
+            if at.is_empty() {
+                return parts;
+            }
+        }
+        if before_end(&at, last) {
+            parts.push((Self::UNNAMED, at, last.to_vec()));
+        }
+        parts
+    }
+
+    /// Calls `each` with every key of `[first, last)` in order, or greatest first, until it
+    /// breaks.
+    pub fn scan(
+        &self,
+        first: &[u8],
+        last: &[u8],
+        reverse: bool,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut key = Vec::new();
+        let mut parts = self.parts(first, last);
+        if reverse {
+            parts.reverse();
+        }
+        for (id, from, to) in parts {
+            self.table(id).scan(&from, &to, reverse, &mut key, each)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Removes every key of one table and releases the values.
+    pub fn clear_table(&mut self, id: TableId) {
+        let (table, pool) = self.table_mut(id);
+        table.clear(|value| pool.release(value));
+    }
+
+    /// Removes every key; pinned tables stay, layers too.
+    pub fn clear(&mut self) {
+        for id in 0..self.tables.len() as u32 {
+            if self.tables[id as usize].is_some() {
+                self.clear_table(TableId(id));
+                self.forget_if_idle(TableId(id));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

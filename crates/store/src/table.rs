@@ -1,0 +1,533 @@
+//! A table: groups reached through a hash, each an ordered tree of key suffixes.
+//!
+//! With boundary n, all keys that start with the same n components form a group; keys with
+//! fewer components are *short* and live in a tree of the table's own. Without a boundary all
+//! keys are short: the table is one tree.
+//!
+//! # Invariants
+//! - B1. A group's keys are exactly the table's keys that start with the group's prefix, which
+//!   ends with `|`; no short key lies between two of them.
+//! - B2. `groups`, `by_prefix` and `order` hold the same groups.
+//! - B3. A group without keys exists only while its note is not idle.
+//!
+//! # Cost
+//! Reaching a group is one hash of its prefix and one comparison; a scan across groups takes
+//! them in order from a tree of their prefixes. A group's record is about 100 bytes, its hash
+//! slot 5, its place in the order some 20.
+
+use crate::tree::{Inserted, Tree};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use hashbrown::HashTable;
+use headwater_base::hash::hash_bytes;
+use headwater_base::{KeyRange, key::SEPARATOR, prefix_end};
+use headwater_pool::{Pool, ValueRef};
+
+/// What the engine writes on a group.
+pub trait Note: Default {
+    /// Whether a group without keys may be forgotten.
+    fn is_idle(&self) -> bool;
+}
+
+impl Note for () {
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+/// A group of one table. Valid until the group is forgotten (B3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupId(u32);
+
+#[derive(Debug)]
+struct Group<N> {
+    /// Table name included; ends with `|`.
+    prefix: Box<[u8]>,
+    tree: Tree,
+    note: N,
+}
+
+/// What a table holds, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sizes {
+    /// Keys.
+    pub keys: usize,
+    /// Bytes of key text, group prefixes counted once per group.
+    pub key_bytes: usize,
+    /// Bytes that the referenced values occupy in the pool, shared ones counted per reference.
+    pub value_bytes: usize,
+    /// Bytes allocated for pages.
+    pub page_bytes: usize,
+}
+
+/// One table's keys.
+#[derive(Debug)]
+pub struct Table<N> {
+    /// `name|`, or nothing for the unnamed table.
+    prefix: Box<[u8]>,
+    boundary: usize,
+    groups: Vec<Option<Group<N>>>,
+    free: Vec<u32>,
+    by_prefix: HashTable<u32>,
+    order: Tree,
+    short: Tree,
+    sizes: Sizes,
+    seed: u64,
+}
+
+/// The group prefix of `key`: `boundary` components behind the first `skip` bytes, with their
+/// last `|`; `None` for a short key.
+#[inline]
+fn group_prefix(key: &[u8], skip: usize, boundary: usize) -> Option<&[u8]> {
+    if boundary == 0 {
+        return None;
+    }
+    let mut left = boundary;
+    for (at, &byte) in key[skip..].iter().enumerate() {
+        if byte == SEPARATOR {
+            left -= 1;
+            if left == 0 {
+                return Some(&key[..=skip + at]);
+            }
+        }
+    }
+    None
+}
+
+impl<N: Note> Table<N> {
+    pub(crate) fn new(prefix: &[u8], boundary: usize, seed: u64) -> Self {
+        Self {
+            prefix: prefix.into(),
+            boundary,
+            groups: Vec::new(),
+            free: Vec::new(),
+            by_prefix: HashTable::new(),
+            order: Tree::new(),
+            short: Tree::new(),
+            sizes: Sizes::default(),
+            seed,
+        }
+    }
+
+    /// `name|`, or nothing for the unnamed table.
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Components behind the name that group keys.
+    #[must_use]
+    pub fn boundary(&self) -> usize {
+        self.boundary
+    }
+
+    /// What the table holds.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// Number of groups.
+    #[must_use]
+    pub fn group_count(&self) -> usize {
+        self.by_prefix.len()
+    }
+
+    /// Bytes of group records, hash slots and group order.
+    #[must_use]
+    pub fn directory_bytes(&self) -> usize {
+        self.groups.capacity() * size_of::<Option<Group<N>>>()
+            + self.by_prefix.capacity() * 5
+            + self.order.allocated_bytes()
+            + size_of::<Self>()
+    }
+
+    fn group(&self, id: u32) -> &Group<N> {
+        self.groups[id as usize].as_ref().expect("B2: a group that is found exists")
+    }
+
+    fn group_mut(&mut self, id: u32) -> &mut Group<N> {
+        self.groups[id as usize].as_mut().expect("B2: a group that is found exists")
+    }
+
+    #[inline]
+    fn find(&self, prefix: &[u8]) -> Option<u32> {
+        self.by_prefix
+            .find(hash_bytes(self.seed, prefix), |&id| *self.group(id).prefix == *prefix)
+            .copied()
+    }
+
+    /// The group whose prefix `prefix` is, if it exists.
+    #[inline]
+    #[must_use]
+    pub fn group_of(&self, key: &[u8]) -> Option<GroupId> {
+        let prefix = group_prefix(key, self.prefix.len(), self.boundary)?;
+        self.find(prefix).map(GroupId)
+    }
+
+    /// The group in which all of `range` lies, made where it does not exist; `None` where the
+    /// range may hold keys of several groups or short ones.
+    pub fn group_around(&mut self, range: &KeyRange) -> Option<GroupId> {
+        let prefix = group_prefix(&range.first, self.prefix.len(), self.boundary)?;
+        ends_within(&range.last, prefix).then(|| GroupId(self.find_or_create(prefix)))
+    }
+
+    /// The note on a group.
+    #[inline]
+    #[must_use]
+    pub fn note(&self, group: GroupId) -> &N {
+        &self.group(group.0).note
+    }
+
+    /// The note on a group, to be changed.
+    pub fn note_mut(&mut self, group: GroupId) -> &mut N {
+        &mut self.group_mut(group.0).note
+    }
+
+    /// Forgets a group that has neither keys nor a note.
+    pub fn forget_if_idle(&mut self, group: GroupId) {
+        let record = self.group(group.0);
+        if !record.tree.is_empty() || !record.note.is_idle() {
+            return;
+        }
+        let seed = self.seed;
+        let record = self.groups[group.0 as usize].take().expect("B2");
+        let hash = hash_bytes(seed, &record.prefix);
+        if let Ok(entry) = self.by_prefix.find_entry(hash, |&id| id == group.0) {
+            entry.remove();
+        }
+        self.order.remove(&record.prefix);
+        self.sizes.key_bytes -= record.prefix.len();
+        self.free.push(group.0);
+        if self.by_prefix.is_empty() {
+            self.groups = Vec::new();
+            self.free = Vec::new();
+            self.by_prefix = HashTable::new();
+        }
+    }
+
+    fn find_or_create(&mut self, prefix: &[u8]) -> u32 {
+        if let Some(id) = self.find(prefix) {
+            return id;
+        }
+        let group = Group { prefix: prefix.into(), tree: Tree::new(), note: N::default() };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.groups[id as usize] = Some(group);
+                id
+            }
+            None => {
+                self.groups.push(Some(group));
+                (self.groups.len() - 1) as u32
+            }
+        };
+        let (groups, seed) = (&self.groups, self.seed);
+        self.by_prefix.insert_unique(hash_bytes(seed, prefix), id, |&id| {
+            groups[id as usize].as_ref().map_or(0, |group| hash_bytes(seed, &group.prefix))
+        });
+        self.order.insert(prefix, u64::from(id));
+        self.sizes.key_bytes += prefix.len();
+        id
+    }
+
+    /// The value of `key`.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<ValueRef> {
+        let word = match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => self.short.get(&key[self.prefix.len()..]),
+            Some(prefix) => self.group(self.find(prefix)?).tree.get(&key[prefix.len()..]),
+        };
+        word.map(ValueRef::from_word)
+    }
+
+    /// Gives `key` a value and hands back the one it had. The reference counts are the
+    /// caller's business.
+    #[inline]
+    pub fn insert(&mut self, pool: &Pool, key: &[u8], value: ValueRef) -> Option<ValueRef> {
+        match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => {
+                let skip = self.prefix.len();
+                insert_into(&mut self.short, &mut self.sizes, pool, &key[skip..], value)
+            }
+            Some(prefix) => {
+                let group = self.find_or_create(prefix);
+                self.insert_in(pool, GroupId(group), &key[prefix.len()..], value)
+            }
+        }
+    }
+
+    /// As [`Table::insert`], for the key made of the group's prefix and `suffix`.
+    #[inline]
+    pub fn insert_in(
+        &mut self,
+        pool: &Pool,
+        group: GroupId,
+        suffix: &[u8],
+        value: ValueRef,
+    ) -> Option<ValueRef> {
+        let record = self.groups[group.0 as usize].as_mut().expect("B2");
+        insert_into(&mut record.tree, &mut self.sizes, pool, suffix, value)
+    }
+
+    /// The value of the key made of the group's prefix and `suffix`.
+    #[inline]
+    #[must_use]
+    pub fn get_in(&self, group: GroupId, suffix: &[u8]) -> Option<ValueRef> {
+        self.group(group.0).tree.get(suffix).map(ValueRef::from_word)
+    }
+
+    /// A group's prefix, table name included.
+    #[inline]
+    #[must_use]
+    pub fn group_prefix(&self, group: GroupId) -> &[u8] {
+        &self.group(group.0).prefix
+    }
+
+    /// Removes `key` and hands back its value.
+    pub fn remove(&mut self, pool: &Pool, key: &[u8]) -> Option<ValueRef> {
+        match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => {
+                let skip = self.prefix.len();
+                remove_from(&mut self.short, &mut self.sizes, pool, &key[skip..])
+            }
+            Some(prefix) => {
+                let id = self.find(prefix)?;
+                let record = self.groups[id as usize].as_mut().expect("B2");
+                let removed =
+                    remove_from(&mut record.tree, &mut self.sizes, pool, &key[prefix.len()..]);
+                if record.tree.is_empty() {
+                    self.forget_if_idle(GroupId(id));
+                }
+                removed
+            }
+        }
+    }
+
+    /// Changes the value of a key that is there, in place.
+    #[inline]
+    pub fn update(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(ValueRef, &mut Sizes) -> ValueRef,
+    ) -> bool {
+        let sizes = &mut self.sizes;
+        let change = |word| change(ValueRef::from_word(word), sizes).to_word();
+        match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => self.short.update(&key[self.prefix.len()..], change),
+            Some(prefix) => {
+                let id = self
+                    .by_prefix
+                    .find(hash_bytes(self.seed, prefix), |&id| {
+                        self.groups[id as usize]
+                            .as_ref()
+                            .is_some_and(|group| *group.prefix == *prefix)
+                    })
+                    .copied();
+                let Some(id) = id else { return false };
+                let record = self.groups[id as usize].as_mut().expect("B2");
+                record.tree.update(&key[prefix.len()..], change)
+            }
+        }
+    }
+
+    /// Calls `each` with the keys of `[first, last)` (an empty `last`: to the table's end) in
+    /// order, or greatest first, until it breaks. `key` is room to build keys in.
+    #[inline]
+    pub fn scan(
+        &self,
+        first: &[u8],
+        last: &[u8],
+        reverse: bool,
+        key: &mut Vec<u8>,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if let Some(prefix) = group_prefix(first, self.prefix.len(), self.boundary)
+            && ends_within(last, prefix)
+        {
+            return match self.find(prefix) {
+                Some(id) => self.scan_group(id, first, last, reverse, key, each),
+                None => ControlFlow::Continue(()),
+            };
+        }
+        let walk = Walk { first, last, reverse };
+        self.scan_across(&walk, key, each)
+    }
+
+    #[inline]
+    fn scan_group(
+        &self,
+        id: u32,
+        first: &[u8],
+        last: &[u8],
+        reverse: bool,
+        key: &mut Vec<u8>,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let group = self.group(id);
+        scan_tree(&group.tree, &group.prefix, first, last, reverse, key, each)
+    }
+
+    /// Groups in order, and the short keys that lie between them (B1).
+    fn scan_across(
+        &self,
+        walk: &Walk<'_>,
+        key: &mut Vec<u8>,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let &Walk { first, last, reverse } = walk;
+        let short = |from: &[u8], to: &[u8], key: &mut Vec<u8>, each: &mut _| {
+            scan_tree(&self.short, &self.prefix, from, to, reverse, key, each)
+        };
+        if self.order.is_empty() {
+            return short(first, last, key, each);
+        }
+        // Where the walk stands: everything before it (behind it, if reversed) is done.
+        let mut at = if reverse { last.to_vec() } else { first.to_vec() };
+        let begin = self.order.at_or_before(first).map_or(Vec::new(), |(prefix, _)| prefix);
+        let mut visit = |head: &[u8], tail: &[u8], id: u64| {
+            let prefix = [head, tail].concat();
+            let end = prefix_end(&prefix);
+            if reverse {
+                if headwater_base::key::end_at_most(&at, &prefix) && !at.is_empty() {
+                    return ControlFlow::Continue(());
+                }
+                short(end.as_slice().max(first), &at, key, each)?;
+            } else {
+                if at >= end {
+                    return ControlFlow::Continue(());
+                }
+                let until = if prefix.as_slice() > at.as_slice() { &prefix } else { &at };
+                short(&at, until, key, each)?;
+            }
+            self.scan_group(id as u32, first, last, reverse, key, each)?;
+            at = if reverse { prefix } else { end };
+            ControlFlow::Continue(())
+        };
+        let end = (!last.is_empty()).then_some(last);
+        if reverse {
+            self.order.descend(&begin, end, &mut visit)?;
+        } else {
+            self.order.ascend(&begin, end, &mut visit)?;
+        }
+        if reverse {
+            if at.as_slice() > first || at.is_empty() {
+                return short(first, &at, key, each);
+            }
+            return ControlFlow::Continue(());
+        }
+        if headwater_base::key::before_end(&at, last) {
+            short(&at, last, key, each)
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// Takes all values out, for the pool to release, and forgets every key and group.
+    pub(crate) fn clear(&mut self, mut each: impl FnMut(ValueRef)) {
+        self.short.for_each(|_, _, word| each(ValueRef::from_word(word)));
+        for group in self.groups.iter().flatten() {
+            group.tree.for_each(|_, _, word| each(ValueRef::from_word(word)));
+        }
+        *self = Self::new(&self.prefix, self.boundary, self.seed);
+    }
+
+    /// Regroups all keys by another boundary. Notes are lost.
+    pub fn set_boundary(&mut self, pool: &Pool, boundary: usize) {
+        let mut other = Self::new(&self.prefix, boundary, self.seed);
+        let _ = self.scan(&self.prefix, b"", false, &mut Vec::new(), &mut |key, value| {
+            other.insert(pool, key, value);
+            ControlFlow::Continue(())
+        });
+        *self = other;
+    }
+}
+
+struct Walk<'a> {
+    first: &'a [u8],
+    last: &'a [u8],
+    reverse: bool,
+}
+
+/// Whether no key at or behind the prefix's first and before `last` lacks `prefix`, which
+/// ends with `|`.
+#[inline]
+fn ends_within(last: &[u8], prefix: &[u8]) -> bool {
+    let head = prefix.len() - 1;
+    last.len() > head
+        && last[..head] == prefix[..head]
+        && (last[head] == SEPARATOR || (last[head] == SEPARATOR + 1 && last.len() == prefix.len()))
+}
+
+#[inline]
+fn insert_into(
+    tree: &mut Tree,
+    sizes: &mut Sizes,
+    pool: &Pool,
+    suffix: &[u8],
+    value: ValueRef,
+) -> Option<ValueRef> {
+    let before = tree.allocated_bytes();
+    sizes.value_bytes += pool.footprint(value);
+    match tree.insert(suffix, value.to_word()) {
+        Inserted::New => {
+            sizes.keys += 1;
+            sizes.key_bytes += suffix.len();
+            sizes.page_bytes = sizes.page_bytes + tree.allocated_bytes() - before;
+            None
+        }
+        Inserted::Replaced(word) => {
+            let old = ValueRef::from_word(word);
+            sizes.value_bytes -= pool.footprint(old);
+            Some(old)
+        }
+    }
+}
+
+fn remove_from(tree: &mut Tree, sizes: &mut Sizes, pool: &Pool, suffix: &[u8]) -> Option<ValueRef> {
+    let before = tree.allocated_bytes();
+    let value = ValueRef::from_word(tree.remove(suffix)?);
+    sizes.keys -= 1;
+    sizes.key_bytes -= suffix.len();
+    sizes.value_bytes -= pool.footprint(value);
+    sizes.page_bytes = sizes.page_bytes + tree.allocated_bytes() - before;
+    Some(value)
+}
+
+/// Scans the keys of `tree`, which all have `prefix` before them, within `[first, last)`.
+#[inline]
+fn scan_tree(
+    tree: &Tree,
+    prefix: &[u8],
+    first: &[u8],
+    last: &[u8],
+    reverse: bool,
+    key: &mut Vec<u8>,
+    each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    // `first` and `last` are compared with prefix and suffix apart, so that keys need not be built.
+    let from: &[u8] = match first.strip_prefix(prefix) {
+        Some(rest) => rest,
+        None if first < prefix => b"",
+        None => return ControlFlow::Continue(()),
+    };
+    let to = if last.is_empty() {
+        None
+    } else {
+        match last.strip_prefix(prefix) {
+            Some(rest) => Some(rest),
+            None if last < prefix => return ControlFlow::Continue(()),
+            None => None,
+        }
+    };
+    key.clear();
+    key.extend_from_slice(prefix);
+    let mut visit = |head: &[u8], tail: &[u8], word: u64| {
+        key.truncate(prefix.len());
+        key.extend_from_slice(head);
+        key.extend_from_slice(tail);
+        each(key, ValueRef::from_word(word))
+    };
+    if reverse { tree.descend(from, to, &mut visit) } else { tree.ascend(from, to, &mut visit) }
+}

@@ -1,0 +1,649 @@
+//! An ordered map of byte keys to words: one page while it is small, a B+ tree of pages after.
+//!
+//! # Invariants
+//! - T1. An inner page's entry holds a child and the separator that its keys are not below;
+//!   keys below the first separator belong to the first child too.
+//! - T2. Leaves are linked in key order; no leaf of a tree is empty.
+//! - T3. All leaves are at one depth.
+//!
+//! # Cost
+//! A 4 KiB page holds about a hundred entries, so ten million keys are three inner levels,
+//! of which two stay in the processor's cache. Keys behind the last go to the remembered last
+//! leaf without a descent.
+
+use crate::page::{PAGE_BYTES_MAX, Page};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+const NONE: u32 = u32::MAX;
+
+/// An ordered map of byte keys to words.
+#[derive(Debug)]
+pub struct Tree {
+    body: Body,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Body {
+    Page(Page),
+    Pages(Box<Pages>),
+}
+
+#[derive(Debug)]
+struct Leaf {
+    page: Page,
+    before: u32,
+    behind: u32,
+}
+
+#[derive(Debug)]
+struct Pages {
+    leaves: Vec<Leaf>,
+    free_leaves: Vec<u32>,
+    inners: Vec<Page>,
+    free_inners: Vec<u32>,
+    root: u32,
+    /// Inner levels above the leaves; at least one.
+    height: usize,
+    first: u32,
+    last: u32,
+    page_bytes: usize,
+}
+
+/// What [`Tree::insert`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inserted {
+    /// The key was not there.
+    New,
+    /// The key was there, with this word.
+    Replaced(u64),
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tree {
+    /// An empty map; it allocates nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { body: Body::Page(Page::default()), len: 0 }
+    }
+
+    /// Number of keys.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no keys.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that the pages have allocated.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        match &self.body {
+            Body::Page(page) => page.capacity(),
+            Body::Pages(pages) => {
+                pages.page_bytes
+                    + size_of::<Pages>()
+                    + pages.leaves.capacity() * size_of::<Leaf>()
+                    + pages.inners.capacity() * size_of::<Page>()
+            }
+        }
+    }
+
+    /// The word of `key`.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<u64> {
+        let page = match &self.body {
+            Body::Page(page) => page,
+            Body::Pages(pages) => &pages.leaves[pages.leaf_for(key) as usize].page,
+        };
+        page.search(key).ok().map(|at| page.word(at))
+    }
+
+    /// Replaces the word of a `key` that is there.
+    #[inline]
+    pub fn update(&mut self, key: &[u8], change: impl FnOnce(u64) -> u64) -> bool {
+        let page = match &mut self.body {
+            Body::Page(page) => page,
+            Body::Pages(pages) => {
+                let leaf = pages.leaf_for(key);
+                &mut pages.leaves[leaf as usize].page
+            }
+        };
+        match page.search(key) {
+            Ok(at) => {
+                let word = page.word(at);
+                page.set_word(at, change(word));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Gives `key` this word.
+    #[inline]
+    pub fn insert(&mut self, key: &[u8], word: u64) -> Inserted {
+        let inserted = match &mut self.body {
+            Body::Page(page) => match page.search(key) {
+                Ok(at) => {
+                    let old = page.word(at);
+                    page.set_word(at, word);
+                    return Inserted::Replaced(old);
+                }
+                Err(at) => {
+                    if page.insert(at, key, word) {
+                        Inserted::New
+                    } else {
+                        let mut pages = Box::new(Pages::from_page(core::mem::take(page)));
+                        let inserted = pages.insert(key, word);
+                        self.body = Body::Pages(pages);
+                        inserted
+                    }
+                }
+            },
+            Body::Pages(pages) => pages.insert(key, word),
+        };
+        if inserted == Inserted::New {
+            self.len += 1;
+        }
+        inserted
+    }
+
+    /// Removes `key` and gives its word.
+    pub fn remove(&mut self, key: &[u8]) -> Option<u64> {
+        let word = match &mut self.body {
+            Body::Page(page) => {
+                let at = page.search(key).ok()?;
+                page.remove(at)
+            }
+            Body::Pages(pages) => pages.remove(key)?,
+        };
+        self.len -= 1;
+        if self.len == 0 {
+            self.body = Body::Page(Page::default());
+        }
+        Some(word)
+    }
+
+    /// Calls `each` with the pairs of `[first, last)` in ascending order until it breaks. The
+    /// key is given as its two halves: the part shared within its page, and the rest. Without
+    /// `last` there is no end.
+    #[inline]
+    pub fn ascend<B>(
+        &self,
+        first: &[u8],
+        last: Option<&[u8]>,
+        each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let pages = match &self.body {
+            Body::Page(page) => return ascend_page(page, page.lower_bound(first), last, each).1,
+            Body::Pages(pages) => pages,
+        };
+        let mut leaf = pages.leaf_for(first);
+        let mut from = pages.leaves[leaf as usize].page.lower_bound(first);
+        loop {
+            let here = &pages.leaves[leaf as usize];
+            let (ended, flow) = ascend_page(&here.page, from, last, each);
+            flow?;
+            if ended || here.behind == NONE {
+                return ControlFlow::Continue(());
+            }
+            leaf = here.behind;
+            from = 0;
+        }
+    }
+
+    /// As [`Tree::ascend`], greatest key first.
+    #[inline]
+    pub fn descend<B>(
+        &self,
+        first: &[u8],
+        last: Option<&[u8]>,
+        each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let end_in = |page: &Page| last.map_or(page.len(), |last| page.lower_bound(last));
+        let pages = match &self.body {
+            Body::Page(page) => return descend_page(page, end_in(page), first, each).1,
+            Body::Pages(pages) => pages,
+        };
+        let mut leaf = last.map_or(pages.last, |last| pages.leaf_for(last));
+        let mut until = end_in(&pages.leaves[leaf as usize].page);
+        loop {
+            let here = &pages.leaves[leaf as usize];
+            let (ended, flow) = descend_page(&here.page, until, first, each);
+            flow?;
+            if ended || here.before == NONE {
+                return ControlFlow::Continue(());
+            }
+            leaf = here.before;
+            until = pages.leaves[leaf as usize].page.len();
+        }
+    }
+
+    /// Calls `each` with every key and word, in order.
+    pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8], u64)) {
+        let _ = self.ascend::<()>(b"", None, &mut |prefix, suffix, word| {
+            each(prefix, suffix, word);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The greatest key that is at most `key`, and its word.
+    #[must_use]
+    pub fn at_or_before(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {
+        if let Some(word) = self.get(key) {
+            return Some((key.to_vec(), word));
+        }
+        let found = self.descend(b"", Some(key), &mut |prefix, suffix, word| {
+            ControlFlow::Break(([prefix, suffix].concat(), word))
+        });
+        found.break_value()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) {
+        match &self.body {
+            Body::Page(page) => {
+                page.check_invariants();
+                assert_eq!(page.len(), self.len);
+            }
+            Body::Pages(pages) => pages.check_invariants(self.len),
+        }
+    }
+}
+
+/// Whether the walk met `last`, and what `each` said.
+#[inline]
+fn ascend_page<B>(
+    page: &Page,
+    from: usize,
+    last: Option<&[u8]>,
+    each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
+) -> (bool, ControlFlow<B>) {
+    let end = last.map_or(page.len(), |last| page.lower_bound(last));
+    let prefix = page.prefix();
+    for at in from..end {
+        let flow = each(prefix, page.suffix(at), page.word(at));
+        if flow.is_break() {
+            return (true, flow);
+        }
+    }
+    (end < page.len(), ControlFlow::Continue(()))
+}
+
+/// Whether the walk met `first`, and what `each` said.
+#[inline]
+fn descend_page<B>(
+    page: &Page,
+    until: usize,
+    first: &[u8],
+    each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
+) -> (bool, ControlFlow<B>) {
+    let start = page.lower_bound(first);
+    let prefix = page.prefix();
+    for at in (start..until).rev() {
+        let flow = each(prefix, page.suffix(at), page.word(at));
+        if flow.is_break() {
+            return (true, flow);
+        }
+    }
+    (start > 0, ControlFlow::Continue(()))
+}
+
+impl Pages {
+    fn from_page(page: Page) -> Self {
+        let mut root = Page::default();
+        let done = root.insert(0, b"", 0);
+        assert!(done, "an empty page has room for an empty key");
+        let page_bytes = page.capacity() + root.capacity();
+        Self {
+            leaves: alloc::vec![Leaf { page, before: NONE, behind: NONE }],
+            free_leaves: Vec::new(),
+            inners: alloc::vec![root],
+            free_inners: Vec::new(),
+            root: 0,
+            height: 1,
+            first: 0,
+            last: 0,
+            page_bytes,
+        }
+    }
+
+    #[inline]
+    fn child_at(page: &Page, key: &[u8]) -> usize {
+        match page.search(key) {
+            Ok(at) => at,
+            Err(at) => at.saturating_sub(1),
+        }
+    }
+
+    #[inline]
+    fn leaf_for(&self, key: &[u8]) -> u32 {
+        let mut at = self.root;
+        for _ in 0..self.height {
+            let page = &self.inners[at as usize];
+            at = page.word(Self::child_at(page, key)) as u32;
+        }
+        at
+    }
+
+    /// The leaf for `key`, and the inner pages passed on the way with the entry taken in each.
+    fn path_to(&self, key: &[u8]) -> (u32, Vec<(u32, usize)>) {
+        let mut path = Vec::with_capacity(self.height);
+        let mut at = self.root;
+        for _ in 0..self.height {
+            let page = &self.inners[at as usize];
+            let entry = Self::child_at(page, key);
+            path.push((at, entry));
+            at = page.word(entry) as u32;
+        }
+        (at, path)
+    }
+
+    fn insert(&mut self, key: &[u8], word: u64) -> Inserted {
+        let last = &mut self.leaves[self.last as usize].page;
+        let behind_all = last.search(key) == Err(last.len());
+        let leaf = if behind_all { self.last } else { self.leaf_for(key) };
+        let page = &mut self.leaves[leaf as usize].page;
+        let at = match page.search(key) {
+            Ok(at) => {
+                let old = page.word(at);
+                page.set_word(at, word);
+                return Inserted::Replaced(old);
+            }
+            Err(at) => at,
+        };
+        let capacity = page.capacity();
+        if page.insert(at, key, word) {
+            self.page_bytes = self.page_bytes + page.capacity() - capacity;
+            return Inserted::New;
+        }
+        self.split_leaf(key, at);
+        self.insert(key, word)
+    }
+
+    /// Splits the leaf in which `key` belongs at `at`.
+    fn split_leaf(&mut self, key: &[u8], at: usize) {
+        let leaf = self.leaf_for(key);
+        let is_last = leaf == self.last;
+        let page = &mut self.leaves[leaf as usize].page;
+        let capacity = page.capacity();
+        let right = page.split(at, is_last);
+        self.page_bytes = self.page_bytes + page.capacity() + right.capacity() - capacity;
+        // The shortest separator between both halves keeps inner pages small.
+        let separator = separator(&page.key(page.len() - 1), &right.key(0));
+        let behind = self.leaves[leaf as usize].behind;
+        let new = self.add_leaf(Leaf { page: right, before: leaf, behind });
+        self.leaves[leaf as usize].behind = new;
+        if behind == NONE {
+            self.last = new;
+        } else {
+            self.leaves[behind as usize].before = new;
+        }
+        self.add_child(&separator, new, 0);
+    }
+
+    fn add_leaf(&mut self, leaf: Leaf) -> u32 {
+        if let Some(id) = self.free_leaves.pop() {
+            self.leaves[id as usize] = leaf;
+            return id;
+        }
+        self.leaves.push(leaf);
+        (self.leaves.len() - 1) as u32
+    }
+
+    fn add_inner(&mut self, page: Page) -> u32 {
+        self.page_bytes += page.capacity();
+        if let Some(id) = self.free_inners.pop() {
+            self.inners[id as usize] = page;
+            return id;
+        }
+        self.inners.push(page);
+        (self.inners.len() - 1) as u32
+    }
+
+    /// Enters `child` at `level` (0: right above the leaves), splitting inner pages upwards as
+    /// needed; more than once where a separator undoes the prefix that a page's keys shared.
+    fn add_child(&mut self, separator: &[u8], child: u32, level: usize) {
+        if level == self.height {
+            let mut root = Page::default();
+            let done = root.insert(0, b"", u64::from(self.root))
+                && root.insert(1, separator, u64::from(child));
+            assert!(done, "an empty page has room for two entries");
+            self.root = self.add_inner(root);
+            self.height += 1;
+            return;
+        }
+        loop {
+            let path = self.path_to(separator).1;
+            let (inner, entry) = path[self.height - 1 - level];
+            let page = &mut self.inners[inner as usize];
+            let capacity = page.capacity();
+            if page.insert(entry + 1, separator, u64::from(child)) {
+                self.page_bytes = self.page_bytes + page.capacity() - capacity;
+                return;
+            }
+            let right = page.split(entry + 1, false);
+            self.page_bytes = self.page_bytes + page.capacity() - capacity;
+            let right_separator = right.key(0);
+            let right = self.add_inner(right);
+            self.add_child(&right_separator, right, level + 1);
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<u64> {
+        let leaf = self.leaf_for(key);
+        let page = &mut self.leaves[leaf as usize].page;
+        let at = page.search(key).ok()?;
+        let capacity = page.capacity();
+        let word = page.remove(at);
+        self.page_bytes = self.page_bytes + page.capacity() - capacity;
+        if page.len() == 0 {
+            self.unlink(leaf);
+            let (_, mut path) = self.path_to(key);
+            self.drop_child(&mut path);
+        } else if page.live_bytes() < PAGE_BYTES_MAX / 4 {
+            self.merge_behind(key);
+        }
+        Some(word)
+    }
+
+    fn unlink(&mut self, leaf: u32) {
+        let Leaf { page, before, behind } = &self.leaves[leaf as usize];
+        let (before, behind) = (*before, *behind);
+        self.page_bytes -= page.capacity();
+        self.leaves[leaf as usize].page = Page::default();
+        match before {
+            NONE => self.first = behind,
+            before => self.leaves[before as usize].behind = behind,
+        }
+        match behind {
+            NONE => self.last = before,
+            behind => self.leaves[behind as usize].before = before,
+        }
+        self.free_leaves.push(leaf);
+    }
+
+    /// Takes the child at the end of `path` out of its inner page, and inner pages that become
+    /// empty out of theirs.
+    fn drop_child(&mut self, path: &mut Vec<(u32, usize)>) {
+        while let Some((inner, entry)) = path.pop() {
+            let page = &mut self.inners[inner as usize];
+            let capacity = page.capacity();
+            if entry == 0 && page.len() > 1 {
+                // The next child takes over the separator (T1).
+                let next = page.word(1);
+                page.set_word(0, next);
+                page.remove(1);
+            } else {
+                page.remove(entry);
+            }
+            self.page_bytes = self.page_bytes + page.capacity() - capacity;
+            if page.len() > 0 {
+                break;
+            }
+            self.free_inners.push(inner);
+        }
+        while self.height > 1 && self.inners[self.root as usize].len() == 1 {
+            let child = self.inners[self.root as usize].word(0) as u32;
+            self.page_bytes -= self.inners[self.root as usize].capacity();
+            self.inners[self.root as usize] = Page::default();
+            self.free_inners.push(self.root);
+            self.root = child;
+            self.height -= 1;
+        }
+    }
+
+    /// Merges the leaf of `key` with the one behind it, where one page holds both.
+    fn merge_behind(&mut self, key: &[u8]) {
+        let (leaf, mut path) = self.path_to(key);
+        let (inner, entry) = path[path.len() - 1];
+        let behind = self.leaves[leaf as usize].behind;
+        if behind == NONE || entry + 1 >= self.inners[inner as usize].len() {
+            return;
+        }
+        let other = &self.leaves[behind as usize].page;
+        let widest = |page: &Page| page.live_bytes() + page.len() * page.prefix().len();
+        if widest(other) + widest(&self.leaves[leaf as usize].page) > PAGE_BYTES_MAX * 3 / 4 {
+            return;
+        }
+        let other = other.clone();
+        let page = &mut self.leaves[leaf as usize].page;
+        let capacity = page.capacity();
+        page.merge(&other);
+        self.page_bytes = self.page_bytes + page.capacity() - capacity;
+        self.unlink(behind);
+        if let Some((_, entry)) = path.last_mut() {
+            *entry += 1;
+        }
+        self.drop_child(&mut path);
+    }
+
+    #[cfg(test)]
+    fn check_invariants(&self, len: usize) {
+        let mut count = 0;
+        let mut bytes: usize = 0;
+        let mut before = NONE;
+        let mut leaf = self.first;
+        let mut last_key: Option<Vec<u8>> = None;
+        while leaf != NONE {
+            let here = &self.leaves[leaf as usize];
+            assert_eq!(here.before, before);
+            assert!(here.page.len() > 0, "T2");
+            here.page.check_invariants();
+            for at in 0..here.page.len() {
+                let key = here.page.key(at);
+                assert_eq!(self.leaf_for(&key), leaf, "T1: {key:?}");
+                assert!(last_key.as_ref().is_none_or(|last| *last < key));
+                last_key = Some(key);
+            }
+            count += here.page.len();
+            bytes += here.page.capacity();
+            before = leaf;
+            leaf = here.behind;
+        }
+        assert_eq!(before, self.last);
+        assert_eq!(count, len);
+        bytes += self.inners.iter().map(Page::capacity).sum::<usize>();
+        assert_eq!(bytes, self.page_bytes);
+    }
+}
+
+/// The shortest byte string greater than `left` and at most `right`.
+fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
+    let shared = crate::page::common_prefix(left, right);
+    right[..=shared.min(right.len() - 1)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+
+    struct Draws(u64);
+    impl Draws {
+        fn below(&mut self, n: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 33) % n
+        }
+    }
+
+    fn key(draws: &mut Draws, spread: u64) -> Vec<u8> {
+        let number = draws.below(spread);
+        match draws.below(8) {
+            0 => number.to_be_bytes().to_vec(),
+            1 => alloc::vec![b'k'; (number % 1000) as usize],
+            _ => alloc::format!("user:{number:08}").into_bytes(),
+        }
+    }
+
+    #[test]
+    fn a_tree_is_an_ordered_map() {
+        for round in 0..12u64 {
+            let mut draws = Draws(round);
+            let spread = [30, 3000, 100_000][round as usize % 3];
+            let mut tree = Tree::new();
+            let mut model: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+            for step in 0..12_000u64 {
+                let key = key(&mut draws, spread);
+                // Alternate between growing and shrinking.
+                if draws.below(10) < if step / 3000 % 2 == 0 { 8 } else { 2 } {
+                    let expected = model.insert(key.clone(), step);
+                    let got = tree.insert(&key, step);
+                    assert_eq!(got, expected.map_or(Inserted::New, Inserted::Replaced));
+                } else {
+                    let victim =
+                        model.range(key..).next().map(|(key, _)| key.clone()).unwrap_or_default();
+                    assert_eq!(tree.remove(&victim), model.remove(&victim));
+                }
+                if step % 1000 == 0 {
+                    tree.check_invariants();
+                }
+            }
+            tree.check_invariants();
+            for _ in 0..300 {
+                let (a, b) = (key(&mut draws, spread), key(&mut draws, spread));
+                assert_eq!(tree.get(&a), model.get(&a).copied());
+                assert_eq!(
+                    tree.at_or_before(&a),
+                    model.range(..=a.clone()).next_back().map(|(k, v)| (k.clone(), *v))
+                );
+                let expected: Vec<_> = model
+                    .iter()
+                    .filter(|(key, _)| **key >= a && **key < b)
+                    .map(|(k, v)| (k.clone(), *v))
+                    .collect();
+                let mut got = Vec::new();
+                let _ = tree.ascend::<()>(&a, Some(&b), &mut |prefix, suffix, word| {
+                    got.push(([prefix, suffix].concat(), word));
+                    ControlFlow::Continue(())
+                });
+                assert_eq!(got, expected);
+                got.clear();
+                let _ = tree.descend::<()>(&a, Some(&b), &mut |prefix, suffix, word| {
+                    got.push(([prefix, suffix].concat(), word));
+                    ControlFlow::Continue(())
+                });
+                got.reverse();
+                assert_eq!(got, expected);
+            }
+            while let Some(key) = model.keys().next().cloned() {
+                assert_eq!(tree.remove(&key), model.remove(&key));
+            }
+            assert_eq!((tree.len(), tree.allocated_bytes()), (0, 0));
+        }
+    }
+}
