@@ -1,0 +1,53 @@
+//! Every command, decoded: what is asked, borrowing the bytes it came in.
+//!
+//! Options are parsed and checked as far as that needs neither data nor a clock. Commands that
+//! differ only in spelling (DEL and UNLINK, SETEX and PSETEX) are one variant.
+
+mod expiry;
+mod keys;
+mod ranges;
+mod server;
+mod session;
+mod strings;
+
+use crate::table::Spec;
+pub use expiry::*;
+pub use keys::*;
+pub use ranges::*;
+pub use server::*;
+pub use session::*;
+pub use strings::*;
+
+/// What a client asks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Command<'a> {
+    /// Concerns stored data: a node executes it.
+    Data(Data<'a>),
+    /// Concerns channels.
+    PubSub(PubSub<'a>),
+    /// Concerns transactions.
+    Transaction(Transaction<'a>),
+    /// Concerns the connection itself.
+    Connection(Connection<'a>),
+    /// Concerns the server as a whole.
+    Server(Server<'a>),
+    /// `CONTAINER HELP`: see [`crate::describe::help`].
+    Help(&'static Spec),
+}
+
+/// Commands about stored data.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Data<'a> {
+    /// Values.
+    Strings(Strings<'a>),
+    /// Keys as such.
+    Keys(Keys<'a>),
+    /// When keys expire.
+    Expiry(Expiry<'a>),
+    /// Ranges of keys.
+    Ranges(Ranges<'a>),
+    /// Cache joins.
+    Joins(Joins<'a>),
+    /// Tables.
+    Tables(Tables<'a>),
+}

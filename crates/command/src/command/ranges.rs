@@ -1,0 +1,120 @@
+//! Commands about ranges of keys, joins and tables.
+
+/// What a range read answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RangeAnswer {
+    /// Keys with their values.
+    #[default]
+    Pairs,
+    /// Keys alone.
+    Keys,
+    /// Values alone.
+    Values,
+    /// How many there are.
+    Count,
+}
+
+/// How a range is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RangeRead {
+    /// Greatest key first.
+    pub reverse: bool,
+    /// At most this many.
+    pub limit: Option<u64>,
+    /// What to answer.
+    pub answer: RangeAnswer,
+}
+
+/// Commands about ranges of keys. An empty `last` means "to the end".
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Ranges<'a> {
+    /// Reads `[first, last)`.
+    Range {
+        /// The least key wanted.
+        first: &'a [u8],
+        /// The least key beyond.
+        last: &'a [u8],
+        /// How to read.
+        read: RangeRead,
+    },
+    /// Reads the keys that start with a prefix.
+    Prefix {
+        /// The prefix.
+        prefix: &'a [u8],
+        /// How to read.
+        read: RangeRead,
+    },
+    /// Removes the base keys of `[first, last)`; answers how many.
+    Remove {
+        /// The least key to remove.
+        first: &'a [u8],
+        /// The least key beyond.
+        last: &'a [u8],
+    },
+    /// Says how the answer for a key comes about.
+    ExplainKey {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Says how the answer for a range comes about.
+    Explain {
+        /// The least key of the range.
+        first: &'a [u8],
+        /// The least key beyond.
+        last: &'a [u8],
+    },
+    /// Recomputes a range and compares.
+    Verify {
+        /// The least key of the range.
+        first: &'a [u8],
+        /// The least key beyond.
+        last: &'a [u8],
+    },
+}
+
+/// Commands about cache joins.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Joins<'a> {
+    /// Installs a join.
+    Add {
+        /// Its name.
+        name: &'a str,
+        /// Its text.
+        spec: &'a str,
+        /// In place of one of that name.
+        replace: bool,
+    },
+    /// Drops a join.
+    Drop {
+        /// Its name.
+        name: &'a str,
+    },
+    /// The installed joins.
+    List,
+    /// One join with its counters.
+    Info {
+        /// Its name.
+        name: &'a str,
+    },
+}
+
+/// Commands about tables.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Tables<'a> {
+    /// Declares or changes a table.
+    Set {
+        /// Its name, without `|`.
+        name: &'a [u8],
+        /// How many components group its keys.
+        boundary: Option<usize>,
+        /// The source that keeps its base data.
+        source: Option<&'a str>,
+    },
+    /// The tables that exist.
+    List,
+    /// One table with its sizes.
+    Info {
+        /// Its name; empty for the unnamed table.
+        name: &'a [u8],
+    },
+}

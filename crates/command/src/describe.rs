@@ -1,0 +1,218 @@
+//! The answers of COMMAND and its subcommands, from the command table.
+
+use crate::args::Args;
+use crate::reply::Reply;
+use crate::table::{Flags, Group, SPECS, Spec, lookup, lookup_subcommand};
+
+/// COMMAND: every command's description.
+pub fn commands(reply: &mut impl Reply) {
+    reply.array(SPECS.len());
+    for spec in SPECS {
+        describe(spec, reply);
+    }
+}
+
+/// COMMAND COUNT.
+pub fn command_count(reply: &mut impl Reply) {
+    reply.integer(SPECS.len() as i64);
+}
+
+/// COMMAND INFO: descriptions of the named commands (all, where none is named).
+pub fn command_info(names: Args<'_>, reply: &mut impl Reply) {
+    if names.is_empty() {
+        return commands(reply);
+    }
+    reply.array(names.len());
+    for name in names.iter() {
+        match find(name) {
+            Some(spec) => describe(spec, reply),
+            None => reply.null_array(),
+        }
+    }
+}
+
+/// COMMAND DOCS: documentation of the named commands (all, where none is named).
+pub fn command_docs(names: Args<'_>, reply: &mut impl Reply) {
+    if names.is_empty() {
+        reply.map(SPECS.len());
+        for spec in SPECS {
+            document(spec, reply);
+        }
+        return;
+    }
+    reply.map(names.iter().filter(|name| find(name).is_some()).count());
+    for spec in names.iter().filter_map(find) {
+        document(spec, reply);
+    }
+}
+
+/// COMMAND LIST: names of the commands that `chosen` accepts.
+pub fn command_list(chosen: &mut dyn FnMut(&Spec) -> bool, reply: &mut impl Reply) {
+    let mut names = alloc::vec::Vec::new();
+    for spec in SPECS.iter().flat_map(|spec| core::iter::once(spec).chain(spec.subcommands)) {
+        if chosen(spec) {
+            names.push(spec.full_name);
+        }
+    }
+    reply.array(names.len());
+    for name in names {
+        reply.bulk(name.as_bytes());
+    }
+}
+
+/// Whether a command is in this category (named without `@`).
+#[must_use]
+pub fn in_category(spec: &Spec, category: &[u8]) -> bool {
+    categories(spec).any(|own| own.as_bytes()[1..].eq_ignore_ascii_case(category))
+}
+
+/// `CONTAINER HELP`: its subcommands, a line or two each.
+pub fn help(container: &Spec, reply: &mut impl Reply) {
+    let upper = |spec: &Spec| spec.name.to_ascii_uppercase();
+    reply.array(1 + 2 * container.subcommands.len());
+    let title = upper(container);
+    reply.simple(&alloc::format!("{title} <subcommand> [<arg> ...]. Subcommands are:"));
+    for sub in container.subcommands {
+        reply.simple(alloc::format!("{} {}", upper(sub), sub.usage).trim_end());
+        reply.simple(&alloc::format!("    {}", sub.summary));
+    }
+}
+
+/// COMMAND GETKEYS and, with `flags`, COMMAND GETKEYSANDFLAGS.
+pub fn command_getkeys(request: Args<'_>, flags: bool, reply: &mut impl Reply) {
+    let Some(spec) = request.get(0).and_then(lookup) else {
+        return reply.error("ERR", format_args!("Invalid command specified"));
+    };
+    let named = request.get(1).and_then(|name| lookup_subcommand(spec, name));
+    let spec = named.unwrap_or(spec);
+    if spec.keys.first == 0 {
+        return reply.error("ERR", format_args!("The command has no key arguments"));
+    }
+    if !spec.arity_fits(request.len()) {
+        let text = "Invalid number of arguments specified for command";
+        return reply.error("ERR", format_args!("{text}"));
+    }
+    let positions = spec.keys.positions(request.len());
+    reply.array(positions.clone().count());
+    for at in positions {
+        if !flags {
+            reply.bulk(request.at(at));
+            continue;
+        }
+        reply.array(2);
+        reply.bulk(request.at(at));
+        write_texts(&mut access(spec).iter().copied(), reply);
+    }
+}
+
+fn find(name: &[u8]) -> Option<&'static Spec> {
+    match name.iter().position(|&byte| byte == b'|') {
+        None => lookup(name),
+        Some(at) => lookup_subcommand(lookup(&name[..at])?, &name[at + 1..]),
+    }
+}
+
+fn access(spec: &Spec) -> &'static [&'static str] {
+    if spec.flags.has(Flags::WRITE) { &["RW", "access", "update"] } else { &["RO", "access"] }
+}
+
+fn write_texts(texts: &mut (impl Iterator<Item = &'static str> + Clone), reply: &mut impl Reply) {
+    reply.set(texts.clone().count());
+    for text in texts {
+        reply.simple(text);
+    }
+}
+
+fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
+    let is = |flag| spec.flags.has(flag);
+    [
+        ("@keyspace", spec.group == Group::Generic),
+        ("@read", is(Flags::READONLY)),
+        ("@write", is(Flags::WRITE)),
+        ("@string", spec.group == Group::String),
+        ("@pubsub", is(Flags::PUBSUB)),
+        ("@admin", is(Flags::ADMIN)),
+        ("@fast", is(Flags::FAST)),
+        ("@slow", !is(Flags::FAST)),
+        ("@dangerous", is(Flags::DANGEROUS)),
+        ("@connection", spec.group == Group::Connection),
+        ("@transaction", spec.group == Group::Transactions),
+    ]
+    .into_iter()
+    .filter_map(|(name, holds)| holds.then_some(name))
+}
+
+fn describe(spec: &Spec, reply: &mut impl Reply) {
+    reply.array(10);
+    reply.bulk(spec.full_name.as_bytes());
+    reply.integer(i64::from(spec.arity));
+    write_texts(&mut spec.flags.words(), reply);
+    reply.integer(i64::from(spec.keys.first));
+    reply.integer(i64::from(spec.keys.last));
+    reply.integer(i64::from(spec.keys.step));
+    write_texts(&mut categories(spec), reply);
+    reply.array(0);
+    describe_keys(spec, reply);
+    reply.array(spec.subcommands.len());
+    for sub in spec.subcommands {
+        describe(sub, reply);
+    }
+}
+
+/// The key specification of Redis 7: where the search begins and how it goes on.
+fn describe_keys(spec: &Spec, reply: &mut impl Reply) {
+    if spec.keys.first == 0 {
+        return reply.array(0);
+    }
+    reply.array(1);
+    reply.map(3);
+    reply.bulk(b"flags");
+    write_texts(&mut access(spec).iter().copied(), reply);
+    reply.bulk(b"begin_search");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"index");
+    reply.bulk(b"spec");
+    reply.map(1);
+    reply.bulk(b"index");
+    reply.integer(i64::from(spec.keys.first));
+    reply.bulk(b"find_keys");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"range");
+    reply.bulk(b"spec");
+    reply.map(3);
+    let last = if spec.keys.last < 0 { spec.keys.last } else { spec.keys.last - spec.keys.first };
+    for (name, number) in [("lastkey", last), ("keystep", spec.keys.step), ("limit", 0)] {
+        reply.bulk(name.as_bytes());
+        reply.integer(i64::from(number));
+    }
+}
+
+fn document(spec: &Spec, reply: &mut impl Reply) {
+    reply.bulk(spec.full_name.as_bytes());
+    let parts = 3 + usize::from(!spec.usage.is_empty()) + usize::from(!spec.subcommands.is_empty());
+    reply.map(parts);
+    let texts = [("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())];
+    for (name, text) in texts {
+        reply.bulk(name.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+    if !spec.usage.is_empty() {
+        reply.bulk(b"arguments");
+        reply.array(1);
+        reply.map(3);
+        for (name, text) in [("name", spec.usage), ("type", "string"), ("display_text", spec.usage)]
+        {
+            reply.bulk(name.as_bytes());
+            reply.bulk(text.as_bytes());
+        }
+    }
+    if !spec.subcommands.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(spec.subcommands.len());
+        for sub in spec.subcommands {
+            document(sub, reply);
+        }
+    }
+}

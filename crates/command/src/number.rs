@@ -1,0 +1,149 @@
+//! Whole numbers as decimal text, without allocation.
+//!
+//! # Cost
+//! Formatting writes two digits per division; parsing is one multiplication per digit.
+
+/// Longest decimal text of an `i64`.
+pub const I64_TEXT_MAX: usize = 20;
+
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut at = 0;
+    while at < 100 {
+        pairs[at] = [b'0' + (at / 10) as u8, b'0' + (at % 10) as u8];
+        at += 1;
+    }
+    pairs
+};
+
+/// Decimal text of a number, held in place.
+#[derive(Clone, Copy)]
+pub struct Text {
+    bytes: [u8; I64_TEXT_MAX],
+    start: u8,
+}
+
+impl Text {
+    /// The digits, with a sign where the number is negative.
+    #[inline]
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start as usize..]
+    }
+}
+
+/// The decimal text of `number`.
+#[inline]
+#[must_use]
+pub fn unsigned(number: u64) -> Text {
+    let mut bytes = [0; I64_TEXT_MAX];
+    let start = write_digits(&mut bytes, number);
+    Text { bytes, start: start as u8 }
+}
+
+/// The decimal text of `number`.
+#[inline]
+#[must_use]
+pub fn signed(number: i64) -> Text {
+    let mut bytes = [0; I64_TEXT_MAX];
+    let mut start = write_digits(&mut bytes, number.unsigned_abs());
+    if number < 0 {
+        start -= 1;
+        bytes[start] = b'-';
+    }
+    Text { bytes, start: start as u8 }
+}
+
+#[inline]
+fn write_digits(bytes: &mut [u8; I64_TEXT_MAX], mut rest: u64) -> usize {
+    let mut at = I64_TEXT_MAX;
+    while rest >= 100 {
+        let pair = PAIRS[(rest % 100) as usize];
+        rest /= 100;
+        at -= 2;
+        bytes[at] = pair[0];
+        bytes[at + 1] = pair[1];
+    }
+    if rest >= 10 {
+        let pair = PAIRS[rest as usize];
+        at -= 2;
+        bytes[at] = pair[0];
+        bytes[at + 1] = pair[1];
+    } else {
+        at -= 1;
+        bytes[at] = b'0' + rest as u8;
+    }
+    at
+}
+
+/// The number that `text` is the canonical decimal text of: no spaces, no plus sign, no leading
+/// zeros, no minus zero; `None` for anything else.
+#[inline]
+#[must_use]
+pub fn parse_i64(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    if let [b'0'] = digits {
+        return (!negative).then_some(0);
+    }
+    if digits.is_empty() || digits.len() > 19 || digits[0] == b'0' {
+        return None;
+    }
+    let mut magnitude = 0_u64;
+    for &digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // 19 digits fit 64 bits.
+        magnitude = magnitude * 10 + u64::from(digit);
+    }
+    if negative {
+        (magnitude <= 1 << 63).then(|| 0_i64.wrapping_sub_unsigned(magnitude))
+    } else {
+        i64::try_from(magnitude).ok()
+    }
+}
+
+/// As [`parse_i64`], for numbers from 0 to `u64::MAX`.
+#[must_use]
+pub fn parse_u64(text: &[u8]) -> Option<u64> {
+    if let [b'0'] = text {
+        return Some(0);
+    }
+    if text.is_empty() || text[0] == b'0' {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |number, &digit| {
+        let digit = digit.wrapping_sub(b'0');
+        (digit <= 9).then_some(())?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_number_agree_at_the_edges() {
+        for number in [0, 1, 9, 10, 99, 100, 101, 12_345, i64::MAX, i64::MIN, -1, -10, -100] {
+            let text = signed(number);
+            assert_eq!(text.as_bytes(), alloc::format!("{number}").as_bytes());
+            assert_eq!(parse_i64(text.as_bytes()), Some(number));
+        }
+        assert_eq!(unsigned(u64::MAX).as_bytes(), b"18446744073709551615");
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"18446744073709551616"), None);
+    }
+
+    #[test]
+    fn only_canonical_text_is_a_number() {
+        for text in ["", "-", "+1", "01", "-0", " 1", "1 ", "1.0", "9223372036854775808", "1e3"] {
+            assert_eq!(parse_i64(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse_i64(b"-9223372036854775809"), None);
+    }
+}

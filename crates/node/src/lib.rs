@@ -1,0 +1,14 @@
+//! One shard: the engine, and the execution of commands about stored data.
+//!
+//! A session decodes a request, gives its [`Data`] command to [`Node::execute`] with the place for
+//! the answer, and either has the answer or a [`Ticket`] to wait for. Time is an input, as for
+//! the engine.
+
+#![no_std]
+extern crate alloc;
+
+mod node;
+
+pub use headwater_command::Data;
+pub use headwater_engine::{Effect, Engine, Settings, Ticket};
+pub use node::{InfoSection, Node, Outcome};

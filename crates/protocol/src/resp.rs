@@ -1,0 +1,25 @@
+//! RESP2 and RESP3, the protocols of Redis: requests in, answers out.
+//!
+//! [`RequestParser`] cuts a request's arguments out of the receive buffer, [`find`] and [`decode`] turn
+//! them into a [`headwater_command::Command`], [`Encoder`] writes the answer. None of them
+//! allocates on the way of GET, SET and RANGE.
+
+mod connection;
+mod decode;
+mod encoder;
+mod expiry;
+mod inline;
+mod introspection;
+mod keys;
+mod options;
+mod parser;
+mod pubsub;
+mod ranges;
+mod refusal;
+mod strings;
+mod transactions;
+
+pub use decode::{decode, find};
+pub use encoder::{Encoder, Version};
+pub use parser::{Limits, Parsed, ProtocolError, RequestParser};
+pub use refusal::Refusal;

@@ -1,0 +1,187 @@
+//! Commands about the connection itself.
+
+use super::options::{integer, is};
+use super::refusal::Refusal;
+use headwater_command::{
+    Args, ClientKind, Command, Connection, Credentials, Id, KillFilter, ReplyMode, Spec, number,
+};
+
+pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
+    Ok(Command::Connection(match spec.id {
+        Id::Hello => hello(args)?,
+        Id::Auth => auth(args)?,
+        Id::Ping if args.len() <= 2 => Connection::Ping { message: args.get(1) },
+        Id::Echo => Connection::Echo { message: args.at(1) },
+        Id::Quit => Connection::Quit,
+        Id::Reset => Connection::Reset,
+        Id::Select => match integer(args.at(1))? {
+            0 => Connection::Select,
+            _ => return Err(Refusal::Text("DB index is out of range")),
+        },
+        Id::ClientId => Connection::ClientId,
+        Id::ClientGetName => Connection::ClientGetName,
+        Id::ClientSetName => Connection::ClientSetName { name: client_name(args.at(2))? },
+        Id::ClientSetInfo => set_info(args)?,
+        Id::ClientList => list(args)?,
+        Id::ClientInfo => Connection::ClientInfo,
+        Id::ClientKill => Connection::ClientKill(kill(args)?),
+        Id::ClientNoEvict => Connection::ClientNoEvict { on: switch(args.at(2))? },
+        Id::ClientNoTouch => Connection::ClientNoTouch { on: switch(args.at(2))? },
+        Id::ClientReply => Connection::ClientReply(reply_mode(args.at(2))?),
+        Id::ClientHelp => return Ok(super::introspection::help("client")),
+        _ => return Err(Refusal::Arity(spec)),
+    }))
+}
+
+fn hello(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    let (mut credentials, mut name) = (None, None);
+    let version = match args.get(1) {
+        None => None,
+        Some(version) => {
+            let text = "Protocol version is not an integer or out of range";
+            match number::parse_i64(version).ok_or(Refusal::Text(text))? {
+                2 => Some(2),
+                3 => Some(3),
+                _ => {
+                    let text = "unsupported protocol version";
+                    return Err(Refusal::Coded { code: "NOPROTO", text });
+                }
+            }
+        }
+    };
+    let mut options = args.from(2).iter();
+    while let Some(option) = options.next() {
+        let more = options.len();
+        if is(option, "auth") && more >= 2 {
+            let user = options.next();
+            credentials = Some(Credentials { user, password: options.next().unwrap_or_default() });
+        } else if is(option, "setname") && more >= 1 {
+            name = Some(client_name(options.next().unwrap_or_default())?);
+        } else {
+            let before = "Syntax error in HELLO option '";
+            return Err(Refusal::Quoting { before, bytes: option, after: "'" });
+        }
+    }
+    Ok(Connection::Hello { version, credentials, name })
+}
+
+fn auth(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    match args.len() {
+        2 => Ok(Connection::Auth(Credentials { user: None, password: args.at(1) })),
+        3 => Ok(Connection::Auth(Credentials { user: args.get(1), password: args.at(2) })),
+        _ => Err(Refusal::Syntax),
+    }
+}
+
+fn client_name(name: &[u8]) -> Result<&[u8], Refusal<'_>> {
+    if name.iter().all(|byte| matches!(byte, b'!'..=b'~')) {
+        return Ok(name);
+    }
+    let text = "Client names cannot contain spaces, newlines or special characters.";
+    Err(Refusal::Text(text))
+}
+
+fn set_info(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    let (attribute, value) = (args.at(2), args.at(3));
+    if !is(attribute, "lib-name") && !is(attribute, "lib-ver") {
+        return Err(Refusal::Quoting {
+            before: "Unrecognized option '",
+            bytes: attribute,
+            after: "'",
+        });
+    }
+    if !value.iter().all(|byte| matches!(byte, b'!'..=b'~')) {
+        return Err(Refusal::Quoting {
+            before: "",
+            bytes: attribute,
+            after: " cannot contain spaces, newlines or special characters.",
+        });
+    }
+    Ok(Connection::ClientSetInfo { attribute, value })
+}
+
+fn kind(name: &[u8]) -> Result<ClientKind, Refusal<'_>> {
+    if is(name, "normal") {
+        Ok(ClientKind::Normal)
+    } else if is(name, "replica") || is(name, "slave") {
+        Ok(ClientKind::Replica)
+    } else if is(name, "master") {
+        Ok(ClientKind::Master)
+    } else if is(name, "pubsub") {
+        Ok(ClientKind::PubSub)
+    } else {
+        Err(Refusal::Quoting { before: "Unknown client type '", bytes: name, after: "'" })
+    }
+}
+
+fn list(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    let nobody = args.from(args.len());
+    match args.get(2) {
+        None => Ok(Connection::ClientList { kind: None, ids: nobody }),
+        Some(option) if is(option, "type") && args.len() == 4 => {
+            Ok(Connection::ClientList { kind: Some(kind(args.at(3))?), ids: nobody })
+        }
+        Some(option) if is(option, "id") && args.len() > 3 => {
+            let ids = args.from(3);
+            if ids.iter().any(|id| number::parse_u64(id).is_none()) {
+                return Err(Refusal::Text("Invalid client ID"));
+            }
+            Ok(Connection::ClientList { kind: None, ids })
+        }
+        Some(_) => Err(Refusal::Syntax),
+    }
+}
+
+fn kill(args: Args<'_>) -> Result<KillFilter<'_>, Refusal<'_>> {
+    let mut filter = KillFilter {
+        id: None,
+        address: None,
+        local_address: None,
+        user: None,
+        kind: None,
+        skip_me: true,
+        by_address_alone: false,
+    };
+    if args.len() == 3 {
+        filter.address = args.get(2);
+        filter.skip_me = false;
+        filter.by_address_alone = true;
+        return Ok(filter);
+    }
+    let mut options = args.from(2).iter();
+    while let Some(option) = options.next() {
+        let value = options.next().ok_or(Refusal::Syntax)?;
+        if is(option, "id") {
+            let id = number::parse_u64(value).filter(|&id| id > 0);
+            filter.id = Some(id.ok_or(Refusal::Text("client-id should be greater than 0"))?);
+        } else if is(option, "type") {
+            filter.kind = Some(kind(value)?);
+        } else if is(option, "addr") {
+            filter.address = Some(value);
+        } else if is(option, "laddr") {
+            filter.local_address = Some(value);
+        } else if is(option, "user") {
+            filter.user = Some(value);
+        } else if is(option, "skipme") && (is(value, "yes") || is(value, "no")) {
+            filter.skip_me = is(value, "yes");
+        } else {
+            return Err(Refusal::Syntax);
+        }
+    }
+    Ok(filter)
+}
+
+fn switch(arg: &[u8]) -> Result<bool, Refusal<'_>> {
+    match (is(arg, "on"), is(arg, "off")) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err(Refusal::Syntax),
+    }
+}
+
+fn reply_mode(arg: &[u8]) -> Result<ReplyMode, Refusal<'_>> {
+    if is(arg, "skip") {
+        return Ok(ReplyMode::Skip);
+    }
+    Ok(if switch(arg)? { ReplyMode::On } else { ReplyMode::Off })
+}

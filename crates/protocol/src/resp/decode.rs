@@ -1,0 +1,56 @@
+//! From the arguments of a request to a command.
+//!
+//! Two steps, since a transaction takes only the first one when it queues a request: [`find`]
+//! checks the name and the number of arguments, [`decode`] reads the options.
+//!
+//! # Cost
+//! One table lookup and two jumps for the commands without options; nothing is allocated.
+
+use super::refusal::Refusal;
+use super::{connection, introspection, keys, pubsub, ranges, strings, transactions};
+use headwater_command::table::{Group, lookup, lookup_subcommand};
+use headwater_command::{Args, Command, Id, Spec};
+
+/// The command that a request names, if it has the right number of arguments.
+///
+/// # Errors
+/// No such command or subcommand, or a wrong number of arguments.
+#[inline]
+pub fn find(args: Args<'_>) -> Result<&'static Spec, Refusal<'_>> {
+    let name = args.get(0).unwrap_or_default();
+    let Some(spec) = lookup(name) else { return Err(Refusal::UnknownCommand(args)) };
+    let spec = if spec.subcommands.is_empty() { spec } else { find_subcommand(spec, args)? };
+    if !spec.arity_fits(args.len()) {
+        return Err(Refusal::Arity(spec));
+    }
+    Ok(spec)
+}
+
+fn find_subcommand<'a>(
+    container: &'static Spec,
+    args: Args<'a>,
+) -> Result<&'static Spec, Refusal<'a>> {
+    let Some(name) = args.get(1) else { return Ok(container) };
+    lookup_subcommand(container, name).ok_or(Refusal::UnknownSubcommand { container, name })
+}
+
+/// The command that `args` ask for, where [`find`] gave `spec` for them.
+///
+/// # Errors
+/// An option that is unknown, misplaced or ill-formed.
+#[inline]
+pub fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
+    if let Id::Get = spec.id {
+        let get = headwater_command::Strings::Get { key: args.at(1) };
+        return Ok(Command::Data(headwater_command::Data::Strings(get)));
+    }
+    match spec.group {
+        Group::String => strings::decode(spec, args),
+        Group::Generic => keys::decode(spec, args),
+        Group::Range | Group::Join | Group::Table => ranges::decode(spec, args),
+        Group::PubSub => pubsub::decode(spec, args),
+        Group::Transactions => Ok(transactions::decode(spec, args)),
+        Group::Connection => connection::decode(spec, args),
+        Group::Server => introspection::decode(spec, args),
+    }
+}

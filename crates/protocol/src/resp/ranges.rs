@@ -1,0 +1,114 @@
+//! Commands about ranges of keys, joins and tables.
+
+use super::options::{is, text};
+use super::refusal::Refusal;
+use headwater_command::{
+    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, Ranges, Spec, Tables, number,
+};
+
+pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
+    let (one, two) = (args.get(1).unwrap_or_default(), args.get(2).unwrap_or_default());
+    Ok(Command::Data(match spec.id {
+        Id::Range => {
+            Data::Ranges(Ranges::Range { first: one, last: two, read: read(args.from(3))? })
+        }
+        Id::Prefix => Data::Ranges(Ranges::Prefix { prefix: one, read: read(args.from(2))? }),
+        Id::RangeDel => Data::Ranges(Ranges::Remove { first: one, last: two }),
+        Id::Explain => Data::Ranges(Ranges::ExplainKey { key: one }),
+        Id::ExplainRange => Data::Ranges(Ranges::Explain { first: one, last: two }),
+        Id::Verify => Data::Ranges(Ranges::Verify { first: one, last: two }),
+        Id::JoinAdd => Data::Joins(join_add(args)?),
+        Id::JoinDrop => Data::Joins(Joins::Drop { name: join_name(one)? }),
+        Id::JoinInfo => Data::Joins(Joins::Info { name: join_name(one)? }),
+        Id::JoinList => Data::Joins(Joins::List),
+        Id::TableSet => Data::Tables(table_set(args)?),
+        Id::TableInfo => Data::Tables(Tables::Info { name: one }),
+        _ => Data::Tables(Tables::List),
+    }))
+}
+
+fn read(options: Args<'_>) -> Result<RangeRead, Refusal<'_>> {
+    let mut read = RangeRead::default();
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        if is(option, "rev") {
+            read.reverse = true;
+        } else if is(option, "limit") {
+            let given = options.next().and_then(number::parse_u64);
+            let missing = Refusal::Text("LIMIT needs a whole number that is not negative");
+            read.limit = Some(given.ok_or(missing)?);
+        } else if is(option, "at") {
+            let text = "AT position is not available: no table follows a source; \
+                allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT";
+            return Err(Refusal::Text(text));
+        } else {
+            let answer = answer(option)?;
+            if read.answer != RangeAnswer::Pairs && read.answer != answer {
+                let text = "syntax error: only one of KEYS, VALUES and COUNT is allowed";
+                return Err(Refusal::Text(text));
+            }
+            read.answer = answer;
+        }
+    }
+    Ok(read)
+}
+
+fn answer(option: &[u8]) -> Result<RangeAnswer, Refusal<'_>> {
+    if is(option, "keys") {
+        Ok(RangeAnswer::Keys)
+    } else if is(option, "values") {
+        Ok(RangeAnswer::Values)
+    } else if is(option, "count") {
+        Ok(RangeAnswer::Count)
+    } else {
+        Err(Refusal::Quoting {
+            before: "syntax error: unknown option '",
+            bytes: option,
+            after: "'; allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT",
+        })
+    }
+}
+
+fn join_name(arg: &[u8]) -> Result<&str, Refusal<'_>> {
+    text(arg, "the name of a join must be UTF-8 text")
+}
+
+fn join_add(args: Args<'_>) -> Result<Joins<'_>, Refusal<'_>> {
+    let name = join_name(args.at(1))?;
+    let spec = text(args.at(2), "a join must be UTF-8 text")?;
+    let mut replace = false;
+    for option in args.from(3).iter() {
+        if !is(option, "replace") {
+            return Err(Refusal::Quoting {
+                before: "syntax error: unknown option '",
+                bytes: option,
+                after: "'; allowed is REPLACE (and the join must be one argument: quote it)",
+            });
+        }
+        replace = true;
+    }
+    Ok(Joins::Add { name, spec, replace })
+}
+
+fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
+    let (mut boundary, mut source) = (None, None);
+    let mut options = args.from(2).iter();
+    while let Some(option) = options.next() {
+        if is(option, "boundary") {
+            let given = options.next().and_then(number::parse_u64);
+            let given = given.and_then(|number| usize::try_from(number).ok());
+            let missing = Refusal::Text("BOUNDARY needs a whole number that is not negative");
+            boundary = Some(given.ok_or(missing)?);
+        } else if is(option, "source") {
+            let name = options.next().ok_or(Refusal::Text("SOURCE needs a name"))?;
+            source = Some(text(name, "the name of a source must be UTF-8 text")?);
+        } else {
+            return Err(Refusal::Quoting {
+                before: "syntax error: unknown option '",
+                bytes: option,
+                after: "'; allowed are BOUNDARY n and SOURCE name",
+            });
+        }
+    }
+    Ok(Tables::Set { name: args.at(1), boundary, source })
+}
