@@ -1,0 +1,463 @@
+//! Runs one history against a subject and the oracle together, and compares every answer.
+//!
+//! Writes must be accepted and refused alike, reads must give what a recomputation gives, a
+//! verification must find nothing, a scan must give each key once, a watched key that changed
+//! must say so. [`run`] ends at the first difference.
+
+use crate::expect::{Allowed, Moments, check_range, well_defined};
+use crate::history::{Op, Until, escape, line};
+use crate::join::{Join, Operator};
+use crate::oracle::{Oracle, Verdict, View, within};
+use crate::subject::Subject;
+use headwater_base::{KeyRange, Millis};
+use headwater_engine::{EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// The first difference between the subject and the oracle.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// After how many operations (the last one shows it).
+    pub ops: usize,
+    /// What is different.
+    pub message: String,
+}
+
+const START: u64 = 1_000_000;
+
+struct Watched {
+    key: Vec<u8>,
+    count: u64,
+    value: Option<Vec<u8>>,
+    changed: bool,
+    quiet: bool,
+}
+
+struct Run<'a> {
+    subject: &'a mut dyn Subject,
+    oracle: Oracle,
+    view: Option<Rc<View>>,
+    moments: Moments,
+    watches: Vec<Watched>,
+}
+
+/// Runs `ops` on a fresh `subject`.
+///
+/// # Errors
+/// Where and how the subject differs from the oracle.
+pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
+    let mut run = Run {
+        subject,
+        oracle: Oracle::default(),
+        view: None,
+        moments: Moments::default(),
+        watches: Vec::new(),
+    };
+    run.subject.advance(Millis(START));
+    run.oracle.advance(START);
+    for (at, op) in ops.iter().enumerate() {
+        run.step(op)
+            .map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
+    }
+    run.finish().map_err(|text| Failure { ops: ops.len(), message: format!("at the end: {text}") })
+}
+
+fn failed<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<T, String> {
+    result.map_err(|error| format!("gives {error:?}"))
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(given: &T, expected: &T) -> Result<(), String> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(format!("gives {given:?}, expected {expected:?}"))
+}
+
+impl Run<'_> {
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Set { key, value, until } => self.set(key, value, *until),
+            Op::Append { key, tail } => self.append(key, tail),
+            Op::Remove { key } => self.remove(key),
+            Op::Expire { key, after } => self.expire(key, *after),
+            Op::Advance { millis } => {
+                let now = self.oracle.now + millis;
+                self.oracle.advance(now);
+                self.subject.advance(Millis(now));
+                self.changed();
+                Ok(())
+            }
+            Op::RemoveRange { first, last } => {
+                let before = self.oracle.base.len();
+                self.oracle.base.retain(|key, _| !within(key, first, last));
+                let removed = (before - self.oracle.base.len()) as u64;
+                self.changed();
+                same(&self.subject.remove_range(first, last), &Ok(removed))
+            }
+            Op::Flush => {
+                self.oracle.base.clear();
+                self.subject.flush();
+                self.changed();
+                Ok(())
+            }
+            Op::JoinAdd { name, join, replace } => self.join_add(name, join, *replace),
+            Op::JoinText { text } => self.join_text(text),
+            Op::JoinDrop { name } => {
+                let expected = self.oracle.uninstall(name);
+                let given = self.subject.join_drop(name);
+                self.changed();
+                let none = Err(EngineError::NoSuchJoin(name.clone()));
+                same(&given, &if expected { Ok(()) } else { none })?;
+                self.join_names()
+            }
+            Op::TableSet { name, boundary } => self.table_set(name, *boundary),
+            Op::Get { key } => self.get(key),
+            Op::Expiry { key } => self.expiry(key),
+            Op::Range { first, last, reverse, limit } => self.range(first, last, *reverse, *limit),
+            Op::Verify { first, last } => self.verify(first, last),
+            Op::Scan { count } => self.scan(*count),
+            Op::Watch { key } => self.watch(key),
+            Op::Watched => self.watched(),
+            Op::Unwatch => {
+                for watch in self.watches.drain(..) {
+                    self.subject.unwatch(&watch.key);
+                }
+                Ok(())
+            }
+            Op::Explain { first, last } => {
+                let lines = self.subject.engine().explain(&KeyRange::new(first, last));
+                let jump = lines.windows(2).any(|two| two[1].depth > two[0].depth + 1);
+                same(&jump, &false)
+            }
+        }
+    }
+
+    fn view(&mut self) -> Rc<View> {
+        Rc::clone(self.view.get_or_insert_with(|| Rc::new(self.oracle.view())))
+    }
+
+    /// To be called after anything that may change a view.
+    fn changed(&mut self) {
+        self.view = None;
+        if self.tells_moments() {
+            let view = self.view();
+            self.moments.note(self.oracle.now, &view);
+        }
+        if !self.watches.is_empty() {
+            let view = self.view();
+            for watch in &mut self.watches {
+                watch.quiet = false;
+                watch.changed |= view.seen.get(&watch.key) != watch.value.as_ref();
+            }
+        }
+    }
+
+    fn tells_moments(&self) -> bool {
+        let snapshot = |join: &Join| matches!(join.mode, crate::join::Mode::Snapshot(_));
+        self.oracle.joins.iter().any(|installed| snapshot(&installed.join))
+    }
+
+    fn allowed(&mut self) -> Allowed {
+        let view = self.view();
+        if self.tells_moments() {
+            return self.moments.allowed(&self.oracle, &view);
+        }
+        view.seen.iter().map(|(key, value)| (key.clone(), vec![Some(value.clone())])).collect()
+    }
+
+    /// Whether a write to `key` must be refused; what was `given` must then say so.
+    fn refused(&self, key: &[u8], given: Option<EngineError>) -> Result<bool, String> {
+        if key.is_empty() {
+            return same(&given, &Some(EngineError::KeyEmpty)).map(|()| true);
+        }
+        let owners = self.oracle.owners(key);
+        match given {
+            Some(EngineError::Joined { join }) if owners.contains(&join.as_str()) => Ok(true),
+            None if owners.is_empty() => Ok(false),
+            given => Err(format!("gives {given:?}, but the key belongs to the joins {owners:?}")),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], until: Until) -> Result<(), String> {
+        let now = self.oracle.now;
+        let kept = self.oracle.base.get(key).and_then(|(_, at)| *at);
+        let (expiry, at) = match until {
+            Until::Keep => (Expiry::Keep, kept),
+            Until::Ever => (Expiry::Never, None),
+            Until::In(millis) => (Expiry::At(Millis(now + millis)), Some(now + millis)),
+        };
+        let given = self.subject.set(key, value, expiry);
+        if !self.refused(key, given.err())? {
+            self.oracle.base.insert(key.to_vec(), (value.to_vec(), at));
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<(), String> {
+        let given = self.subject.append(key, tail);
+        let error = match &given {
+            Err(Stop::Failed(error)) => Some(error.clone()),
+            _ => None,
+        };
+        if !self.refused(key, error)? {
+            let (value, _) = self.oracle.base.entry(key.to_vec()).or_default();
+            value.extend_from_slice(tail);
+            same(&given, &Ok(value.len()))?;
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<(), String> {
+        let given = self.subject.remove(key);
+        if key.is_empty() {
+            return same(&given, &Ok(false));
+        }
+        let error = match &given {
+            Err(Stop::Failed(error)) => Some(error.clone()),
+            _ => None,
+        };
+        if !self.refused(key, error)? {
+            same(&given, &Ok(self.oracle.base.remove(key).is_some()))?;
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn expire(&mut self, key: &[u8], after: Option<u64>) -> Result<(), String> {
+        let at = after.map(|millis| self.oracle.now + millis);
+        let given = self.subject.set_expiry(key, at.map(Millis));
+        if key.is_empty() {
+            return same(&given, &Ok(false));
+        }
+        let error = match &given {
+            Err(Stop::Failed(error)) => Some(error.clone()),
+            _ => None,
+        };
+        if !self.refused(key, error)? {
+            let there = match self.oracle.base.get_mut(key) {
+                Some((_, kept)) => {
+                    *kept = at;
+                    true
+                }
+                None => false,
+            };
+            same(&given, &Ok(there))?;
+            let now = self.oracle.now;
+            self.oracle.advance(now);
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn join_add(&mut self, name: &str, join: &Join, replace: bool) -> Result<(), String> {
+        let others = self.oracle.joins.iter().filter(|other| other.name != name);
+        let all: Vec<&Join> = others.map(|other| &other.join).chain([join]).collect();
+        let verdict = self.oracle.verdict(name, join, replace);
+        let telling = match verdict {
+            Verdict::Refuse(None) => true,
+            Verdict::Unsure => false,
+            Verdict::Accept | Verdict::Refuse(Some(_)) => well_defined(&all),
+        };
+        if !telling {
+            return Ok(());
+        }
+        let given = self.subject.join_add(name, &join.to_string(), replace);
+        match (&verdict, &given) {
+            (Verdict::Accept, Ok(installed)) => {
+                installs(join, installed)?;
+                self.oracle.install(name, join.clone());
+            }
+            (Verdict::Refuse(None), Err(EngineError::Refused(_))) => {}
+            (Verdict::Refuse(Some(found)), Err(EngineError::Refused(text))) => {
+                let mut numbers = text.split(|letter: char| !letter.is_ascii_digit());
+                let found = found.to_string();
+                if !numbers.any(|number| number == found) {
+                    return Err(format!("`{text}` does not name the {found} keys in the way"));
+                }
+            }
+            _ => return Err(format!("gives {given:?}, expected {verdict:?}")),
+        }
+        self.changed();
+        self.join_names()
+    }
+
+    fn join_text(&mut self, text: &str) -> Result<(), String> {
+        let given = self.subject.join_add("damaged", text, false);
+        self.changed();
+        match given {
+            Err(EngineError::Refused(text)) if !text.is_empty() => Ok(()),
+            Ok(_) => failed(self.subject.join_drop("damaged")),
+            other => Err(format!("gives {other:?}")),
+        }
+    }
+
+    fn join_names(&mut self) -> Result<(), String> {
+        let given: Vec<String> = self.subject.joins().into_iter().map(|join| join.name).collect();
+        let expected = self.oracle.joins.iter().map(|installed| installed.name.clone());
+        same(&given, &expected.collect())
+    }
+
+    fn table_set(&mut self, name: &[u8], boundary: usize) -> Result<(), String> {
+        let options = TableOptions { boundary: Some(boundary), ..TableOptions::default() };
+        failed(self.subject.table_set(name, &options))?;
+        let tables = self.subject.tables();
+        let table = tables.iter().find(|table| table.named && table.name == name);
+        same(&table.map(|table| table.boundary), &Some(boundary))?;
+        let keys: u64 = tables.iter().map(|table| table.keys).sum();
+        same(&keys, &self.subject.key_count())
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<(), String> {
+        let given = failed(self.subject.get(key))?;
+        let allowed = self.allowed();
+        let values = allowed.get(key).cloned().unwrap_or_else(|| vec![None]);
+        if values.contains(&given) {
+            return Ok(());
+        }
+        Err(format!("gives {given:?}, expected one of {values:?}"))
+    }
+
+    fn expiry(&mut self, key: &[u8]) -> Result<(), String> {
+        let given = failed(self.subject.expiry(key))?;
+        if let Some((_, at)) = self.oracle.base.get(key) {
+            return same(&given, &Some(at.map(Millis)));
+        }
+        let allowed = self.allowed();
+        let values = allowed.get(key).cloned().unwrap_or_else(|| vec![None]);
+        let right = match given {
+            None => values.contains(&None),
+            Some(at) => at.is_none() && values.iter().any(Option::is_some),
+        };
+        if right { Ok(()) } else { Err(format!("gives {given:?} for a derived key {values:?}")) }
+    }
+
+    fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        reverse: bool,
+        limit: Option<u64>,
+    ) -> Result<(), String> {
+        let pairs = failed(self.subject.range(first, last, RangeOptions { reverse, limit }))?;
+        let allowed = self.allowed();
+        check_range(&pairs, &allowed, &|key| within(key, first, last), reverse, limit).map_err(
+            |wrong| {
+                let shown =
+                    pairs.iter().map(|(k, v)| format!("\n    {} = {}", escape(k), escape(v)));
+                format!("{wrong}; it gave{}", shown.collect::<String>())
+            },
+        )
+    }
+
+    fn verify(&mut self, first: &[u8], last: &[u8]) -> Result<(), String> {
+        let found = failed(self.subject.verify(&KeyRange::new(first, last), 10))?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let show = |value: &Option<Vec<u8>>| value.as_deref().map_or_else(|| "-".into(), escape);
+        let lines = found.iter().map(|d| {
+            format!("\n    {}: {} / {}", escape(&d.key), show(&d.stored), show(&d.recomputed))
+        });
+        Err(format!("finds (stored / recomputed){}", lines.collect::<String>()))
+    }
+
+    /// Every base key is given once, and whatever else is given is some join's.
+    fn scan(&mut self, count: usize) -> Result<(), String> {
+        let mut cursor = Vec::new();
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..10_000 {
+            let (next, given) = self.subject.scan(&cursor, count);
+            keys.extend(given);
+            cursor = next;
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        if !cursor.is_empty() {
+            return Err(String::from("does not end"));
+        }
+        let set: BTreeSet<&Vec<u8>> = keys.iter().collect();
+        same(&set.len(), &keys.len())?;
+        same(&(keys.len() as u64), &self.subject.key_count())?;
+        if let Some(missing) = self.oracle.base.keys().find(|key| !set.contains(key)) {
+            return Err(format!("{} is missing", escape(missing)));
+        }
+        let strange = |key: &&&Vec<u8>| {
+            !self.oracle.base.contains_key(**key) && self.oracle.owners(key).is_empty()
+        };
+        match set.iter().find(strange) {
+            Some(key) => Err(format!("{} is no base key and no join's", escape(key))),
+            None => Ok(()),
+        }
+    }
+
+    /// Snapshots change when they are read, so their keys are not watched here.
+    fn watch(&mut self, key: &[u8]) -> Result<(), String> {
+        if self.tells_moments() {
+            return Ok(());
+        }
+        let count = failed(self.subject.watch(key))?;
+        let value = self.view().seen.get(key).cloned();
+        let key = key.to_vec();
+        self.watches.push(Watched { key, count, value, changed: false, quiet: true });
+        Ok(())
+    }
+
+    fn watched(&mut self) -> Result<(), String> {
+        if self.tells_moments() {
+            return Ok(());
+        }
+        for watch in &mut self.watches {
+            let count = failed(self.subject.watched(&watch.key))?;
+            if watch.changed && count == watch.count {
+                return Err(format!("misses the change of {}", escape(&watch.key)));
+            }
+            if watch.quiet && count != watch.count {
+                return Err(format!("nothing happened, but {} changed", escape(&watch.key)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and verifies everything: table by table, then the whole store, both ways.
+    fn finish(&mut self) -> Result<(), String> {
+        self.watched()?;
+        self.scan(3)?;
+        let keys = self.allowed();
+        let tables: BTreeSet<Vec<u8>> = keys
+            .keys()
+            .filter_map(|key| headwater_base::table_of(key).map(<[u8]>::to_vec))
+            .collect();
+        for table in tables {
+            let prefix = [&table[..], b"|"].concat();
+            self.range(&prefix, &headwater_base::prefix_end(&prefix), false, None)?;
+        }
+        for key in keys.keys() {
+            self.get(key).map_err(|text| format!("get {}: {text}", escape(key)))?;
+        }
+        self.range(b"", b"", true, None)?;
+        self.range(b"", b"", false, None)?;
+        self.verify(b"", b"")?;
+        self.scan(100)
+    }
+}
+
+/// Whether the report of an installation fits the join.
+fn installs(join: &Join, installed: &JoinInstalled) -> Result<(), String> {
+    if Join::parse(&installed.canonical).as_ref() != Some(join) {
+        return Err(format!("is shown as `{}`", installed.canonical));
+    }
+    let output = join.output.slots();
+    let lost = |(_, source): &(Operator, crate::join::Pattern)| {
+        source.slots().iter().any(|slot| !output.contains(slot))
+    };
+    if join.value_source().0 == Operator::Copy
+        && join.sources.iter().any(lost)
+        && installed.warnings.is_empty()
+    {
+        return Err(String::from("is ambiguous, but no warning says so"));
+    }
+    Ok(())
+}

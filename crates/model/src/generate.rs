@@ -1,0 +1,409 @@
+//! Random histories, each from one seed.
+//!
+//! The domains are small on purpose (a handful of components, three or four tables), so that
+//! keys meet, joins chain and collide, and read ranges overlap. Bytes are awkward on purpose:
+//! components that are prefixes of each other, bytes above and below `|`, empty components.
+
+use crate::history::{Op, Until};
+use crate::join::{Join, Mode, Operator, Part, Pattern};
+use crate::rng::Rng;
+
+/// What the keys and joins of one history are made from.
+pub struct World {
+    tables: Vec<String>,
+    components: Vec<Vec<u8>>,
+    values: Vec<Vec<u8>>,
+    /// Every join that the history may install, with its name.
+    pub joins: Vec<(String, Join)>,
+}
+
+const TABLES: [&[&str]; 4] =
+    [&["s", "p", "v"], &["a", "a}", "ab"], &["x", "xx", "y", "~"], &["p", "t", "s"]];
+const OUTPUTS: [&str; 5] = ["t", "u", "t}", "p", "k"];
+const COMPONENTS: [&[&[u8]]; 9] = [
+    &[b"a", b"b", b"ab"],
+    &[b"1", b"10", b"100", b"2"],
+    &[b"a", b"a}", b"a~", b"a{"],
+    &[b"}", b"{", b"~", b"a"],
+    &[b"a", b"a\x00", b"\x00", b"b"],
+    &[b"\xff", b"\xff\xff", b"a", b"z"],
+    &[b"01", b"02", b"1", b"011"],
+    &[b"x", b"y"],
+    &[b"a", b"{|"],
+];
+const VALUES: [&[&str]; 4] = [
+    &["1", "2", "3", "-1"],
+    &["1.5", "-0.25", "1.50", "0.125", "10", "9"],
+    &["", "x", "5", "+7", "007", "-0", "1e3", "five"],
+    &["123456789012345678901", "-0.000000000000000000001", "a value beyond seven bytes", "2"],
+];
+
+impl World {
+    /// The world of a history.
+    pub fn new(rng: &mut Rng) -> Self {
+        let mut components: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..1 + rng.below(2) {
+            components.extend(rng.pick(&COMPONENTS).iter().map(|bytes| bytes.to_vec()));
+        }
+        rng.shuffle(&mut components);
+        components.truncate(2 + rng.below(4));
+        let mut values: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..1 + rng.below(2) {
+            values.extend(rng.pick(&VALUES).iter().map(|text| text.as_bytes().to_vec()));
+        }
+        let tables = rng.pick(&TABLES).iter().map(|name| (*name).to_string()).collect();
+        let mut world = Self { tables, components, values, joins: Vec::new() };
+        for number in 0..1 + rng.below(5) {
+            let join = world.join(rng);
+            let name = if rng.chance(12) { rng.below(number + 1) } else { number };
+            world.joins.push((format!("j{name}"), join));
+        }
+        world
+    }
+
+    /// A join; mostly one that can be installed beside those there are.
+    fn join(&self, rng: &mut Rng) -> Join {
+        for _ in 0..8 {
+            let join = if rng.chance(25) { self.known_join(rng) } else { self.random_join(rng) };
+            let circle = join.reads(&join.output)
+                || self.joins.iter().any(|(_, other)| {
+                    (join.reads(&other.output) && other.reads(&join.output))
+                        || (join.mode == Mode::Push
+                            && other.mode != Mode::Push
+                            && join.reads(&other.output))
+                });
+            if !circle {
+                return join;
+            }
+        }
+        self.random_join(rng)
+    }
+
+    /// One of the joins that the software is for, in this world's tables.
+    fn known_join(&self, rng: &mut Rng) -> Join {
+        let [a, b] = [rng.pick(&self.tables), rng.pick(&self.tables)];
+        let out = rng.pick(&OUTPUTS);
+        let text = match rng.below(8) {
+            0 => format!("{out}|<a>|<c>|<b> = check {a}|<a>|<b> copy {b}|<b>|<c>"),
+            1 => format!("{out}|<a> = count {a}|<a>|<b>|<c>"),
+            2 => format!("{out}|<a>|<b>|r = copy {a}|<a>|<b>"),
+            3 => format!("{out}|<b> = sum {a}|<b>|<c>"),
+            4 => format!("{out}|<a>|<b>|k|<c> = check {a}|<a>|<b> copy k|<c>"),
+            5 => format!("{out}|<a>|<c> = check {a}|<a>|<b> copy {a}|<b>|<c>"),
+            6 => format!("{out}|<a>|<c> = check {a}|<a>|<b> check {a}|<b>|<c> last {b}|<c>|<d>"),
+            _ => format!("{out}|<b> = max {a}|<a>|<b> check {b}|<a>"),
+        };
+        let mut join = Join::parse(&text).expect("known joins are well formed");
+        join.mode = mode(rng);
+        join
+    }
+
+    fn random_join(&self, rng: &mut Rng) -> Join {
+        let slots: Vec<(String, Option<usize>)> = (0..1 + rng.below(4))
+            .map(|at| {
+                let width = rng.chance(15).then(|| rng.pick(&self.components).len());
+                (char::from(b'a' + at as u8).to_string(), width)
+            })
+            .collect();
+        let checks = rng.weighted(&[35, 40, 15, 6, 4]);
+        let mut sources: Vec<(Operator, Pattern)> =
+            (0..checks).map(|_| (Operator::Check, self.source(rng, &slots))).collect();
+        let operator = if rng.chance(45) { Operator::Copy } else { *rng.pick(&Operator::VALUED) };
+        sources.insert(rng.below(checks + 1), (operator, self.source(rng, &slots)));
+        let output = self.output(rng, &slots, &sources);
+        Join { output, mode: mode(rng), sources }
+    }
+
+    fn source(&self, rng: &mut Rng, slots: &[(String, Option<usize>)]) -> Pattern {
+        let slot = |rng: &mut Rng| {
+            let (name, width) = rng.pick(slots).clone();
+            Part::Slot { name, width }
+        };
+        if !self.joins.is_empty() && rng.chance(30) {
+            // The output of another join, or what looks like it.
+            let mut pattern = rng.pick(&self.joins).1.output.clone();
+            for part in &mut pattern.parts {
+                if matches!(part, Part::Slot { .. }) || rng.chance(10) {
+                    *part = slot(rng);
+                }
+            }
+            return pattern;
+        }
+        let parts = (0..1 + rng.weighted(&[40, 40, 20]))
+            .map(|_| if rng.chance(13) { Part::Literal(self.literal(rng)) } else { slot(rng) });
+        let mut parts: Vec<Part> = parts.collect();
+        if rng.chance(90) {
+            let mut kept: Vec<Part> = Vec::new();
+            parts.retain(|part| {
+                let fresh = matches!(part, Part::Literal(_)) || !kept.contains(part);
+                kept.push(part.clone());
+                fresh
+            });
+        }
+        Pattern { table: rng.pick(&self.tables).clone(), parts }
+    }
+
+    fn output(
+        &self,
+        rng: &mut Rng,
+        slots: &[(String, Option<usize>)],
+        sources: &[(Operator, Pattern)],
+    ) -> Pattern {
+        let mut parts: Vec<Part> = Vec::new();
+        for (name, width) in slots {
+            let bound = sources.iter().any(|(_, source)| source.slots().contains(&name.as_str()));
+            if bound && rng.chance(80) {
+                parts.push(Part::Slot { name: name.clone(), width: *width });
+            }
+        }
+        rng.shuffle(&mut parts);
+        if parts.is_empty() || rng.chance(25) {
+            parts.insert(rng.below(parts.len() + 1), Part::Literal(self.literal(rng)));
+        }
+        let table = match rng.chance(70) {
+            true if rng.chance(50) && !self.joins.is_empty() => {
+                rng.pick(&self.joins).1.output.table.clone()
+            }
+            true => (*rng.pick(&OUTPUTS)).to_string(),
+            false => rng.pick(&self.tables).clone(),
+        };
+        Pattern { table, parts }
+    }
+
+    fn literal(&self, rng: &mut Rng) -> String {
+        let plain = |bytes: &&Vec<u8>| bytes.iter().all(|&byte| byte.is_ascii_alphanumeric());
+        let plain: Vec<&Vec<u8>> = self.components.iter().filter(plain).collect();
+        if plain.is_empty() || rng.chance(30) {
+            return String::from("r");
+        }
+        String::from_utf8((*rng.pick(&plain)).clone()).expect("plain ASCII")
+    }
+
+    fn component(&self, rng: &mut Rng) -> Vec<u8> {
+        if rng.chance(2) { Vec::new() } else { rng.pick(&self.components).clone() }
+    }
+
+    /// A pattern of some join, each source as likely as the output is.
+    fn pattern<'a>(&'a self, rng: &mut Rng, output_percent: usize) -> &'a Pattern {
+        let join = &rng.pick(&self.joins).1;
+        if rng.chance(output_percent) { &join.output } else { &rng.pick(&join.sources).1 }
+    }
+
+    /// A key that a pattern might match: equal slots are not made equal, widths mostly kept.
+    fn filled(&self, rng: &mut Rng, pattern: &Pattern) -> Vec<u8> {
+        let mut key = pattern.table.clone().into_bytes();
+        for part in &pattern.parts {
+            key.push(b'|');
+            match part {
+                Part::Literal(text) => key.extend_from_slice(text.as_bytes()),
+                Part::Slot { width, .. } => {
+                    let mut component = self.component(rng);
+                    for _ in 0..6 {
+                        if width.is_some_and(|width| width != component.len()) {
+                            component = self.component(rng);
+                        }
+                    }
+                    key.extend_from_slice(&component);
+                }
+            }
+        }
+        key
+    }
+
+    fn like_a_join(&self, rng: &mut Rng, output_percent: usize) -> Vec<u8> {
+        let pattern = self.pattern(rng, output_percent);
+        self.filled(rng, pattern)
+    }
+
+    /// A key to write: mostly one that a join reads.
+    pub fn key(&self, rng: &mut Rng) -> Vec<u8> {
+        match rng.weighted(&[84, 5, 8, 3]) {
+            0 => self.like_a_join(rng, 0),
+            1 => self.like_a_join(rng, 100),
+            2 => {
+                let mut key = rng.pick(&self.tables).clone().into_bytes();
+                for _ in 0..rng.below(5) {
+                    key.push(b'|');
+                    key.extend(self.component(rng));
+                }
+                key
+            }
+            _ => {
+                let plain: [&[u8]; 4] = [b"session:42", b"t", b"|x", b"\xff\xff"];
+                rng.pick(&plain).to_vec()
+            }
+        }
+    }
+
+    /// A key to read, or a bound: mostly near a join's outputs.
+    fn near(&self, rng: &mut Rng) -> Vec<u8> {
+        if rng.chance(85) { self.like_a_join(rng, 70) } else { self.key(rng) }
+    }
+
+    fn value(&self, rng: &mut Rng) -> Vec<u8> {
+        if rng.chance(70) {
+            return rng.pick(&self.values).clone();
+        }
+        rng.below(20).to_string().into_bytes()
+    }
+
+    fn bound(&self, rng: &mut Rng) -> Vec<u8> {
+        let key = self.near(rng);
+        let mut bound = key.clone();
+        let separators: Vec<usize> = (0..key.len()).filter(|&at| key[at] == b'|').collect();
+        match rng.below(7) {
+            0 => {}
+            1 | 2 if !separators.is_empty() => bound.truncate(rng.pick(&separators) + 1),
+            3 => bound.truncate(rng.below(key.len() + 1)),
+            4 => bound.push(if rng.chance(50) { 0 } else { 0xff }),
+            5 => {
+                bound.truncate(rng.below(key.len() + 1));
+                bound = headwater_base::prefix_end(&bound);
+            }
+            _ => {
+                if let Some(last) = bound.last_mut() {
+                    *last = last.wrapping_add(if rng.chance(50) { 1 } else { 255 });
+                }
+            }
+        }
+        bound
+    }
+
+    /// Bounds of a range: prefixes, tables, points and anything else.
+    pub fn range(&self, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
+        let first = self.bound(rng);
+        match rng.below(10) {
+            0..=2 => {
+                let last = headwater_base::prefix_end(&first);
+                (first, last)
+            }
+            3 => (first, Vec::new()),
+            4 => {
+                let table = self.pattern(rng, 70).table.clone().into_bytes();
+                let first = [&table[..], b"|"].concat();
+                let last = headwater_base::prefix_end(&first);
+                (first, last)
+            }
+            5 if rng.chance(30) => (Vec::new(), Vec::new()),
+            _ => {
+                let last = self.bound(rng);
+                let swap = first > last && rng.chance(95);
+                if swap { (last, first) } else { (first, last) }
+            }
+        }
+    }
+
+    fn install(&self, rng: &mut Rng) -> Op {
+        let (name, join) = rng.pick(&self.joins).clone();
+        Op::JoinAdd { name, join, replace: rng.chance(50) }
+    }
+
+    fn damaged(&self, rng: &mut Rng) -> Op {
+        let mut text: Vec<char> = rng.pick(&self.joins).1.to_string().chars().collect();
+        for _ in 0..1 + rng.below(3) {
+            let at = rng.below(text.len());
+            match rng.below(3) {
+                0 if text.len() > 1 => drop(text.remove(at)),
+                0 => {}
+                1 => text.insert(at, *rng.pick(&['<', '>', '|', ' ', ':', '=', 'é', '0', '\u{0}'])),
+                _ => text.truncate(at.max(1)),
+            }
+        }
+        Op::JoinText { text: text.into_iter().collect() }
+    }
+
+    /// Something that may happen once the history is under way.
+    fn op(&self, rng: &mut Rng) -> Op {
+        match rng.weighted(&[30, 3, 9, 3, 5, 2, 1, 5, 2, 2, 1, 7, 1, 22, 2, 2, 3, 1]) {
+            0 => {
+                let until = match rng.weighted(&[80, 10, 10]) {
+                    0 => Until::Ever,
+                    1 => Until::Keep,
+                    _ => Until::In(*rng.pick(&[1, 300, 500, 1000])),
+                };
+                Op::Set { key: self.key(rng), value: self.value(rng), until }
+            }
+            1 => Op::Append { key: self.key(rng), tail: self.value(rng) },
+            2 => Op::Remove { key: self.key(rng) },
+            3 => {
+                let after = rng.chance(75).then(|| *rng.pick(&[0, 1, 300, 500, 1000]));
+                Op::Expire { key: self.key(rng), after }
+            }
+            4 => Op::Advance { millis: *rng.pick(&[1, 200, 300, 499, 500, 501, 1000, 5000]) },
+            5 => {
+                let (first, last) = self.range(rng);
+                Op::RemoveRange { first, last }
+            }
+            6 if rng.chance(30) => Op::Flush,
+            6 => self.damaged(rng),
+            7 => self.install(rng),
+            8 => Op::JoinDrop { name: rng.pick(&self.joins).0.clone() },
+            9 => self.boundary(rng),
+            10 => Op::Expiry { key: self.near(rng) },
+            11 => Op::Get { key: self.near(rng) },
+            12 => {
+                let (first, last) = self.range(rng);
+                Op::Explain { first, last }
+            }
+            13 => {
+                let (first, last) = self.range(rng);
+                let limit = rng.chance(25).then(|| rng.below(5) as u64);
+                Op::Range { first, last, reverse: rng.chance(25), limit }
+            }
+            14 => {
+                let (first, last) = self.range(rng);
+                Op::Verify { first, last }
+            }
+            15 => Op::Scan { count: 1 + rng.below(5) },
+            16 if rng.chance(50) => Op::Watched,
+            16 => Op::Watch { key: self.near(rng) },
+            _ => Op::Unwatch,
+        }
+    }
+
+    fn boundary(&self, rng: &mut Rng) -> Op {
+        let name = match rng.below(10) {
+            0 => Vec::new(),
+            1 => rng.pick(&self.tables).clone().into_bytes(),
+            _ => self.pattern(rng, 50).table.clone().into_bytes(),
+        };
+        Op::TableSet { name, boundary: rng.below(4) }
+    }
+}
+
+fn mode(rng: &mut Rng) -> Mode {
+    match rng.weighted(&[72, 15, 13]) {
+        0 => Mode::Push,
+        1 => Mode::Pull,
+        _ => Mode::Snapshot(*rng.pick(&[500, 1000, 2250])),
+    }
+}
+
+/// The history that belongs to `seed`: about 70 operations.
+#[must_use]
+pub fn history(seed: u64) -> Vec<Op> {
+    let rng = &mut Rng::new(seed);
+    let world = World::new(rng);
+    let mut ops = Vec::new();
+    for _ in 0..rng.below(3) {
+        ops.push(world.boundary(rng));
+    }
+    let joins = world.joins.iter().cloned();
+    let installs = joins.map(|(name, join)| Op::JoinAdd { name, join, replace: false });
+    let mut start: Vec<Op> = installs.collect();
+    let load: Vec<Op> = (0..8 + rng.below(18))
+        .map(|_| Op::Set { key: world.key(rng), value: world.value(rng), until: Until::Ever })
+        .collect();
+    match rng.below(3) {
+        0 => start.extend(load),
+        1 => start = load.into_iter().chain(start).collect(),
+        _ => {
+            start.extend(load);
+            rng.shuffle(&mut start);
+        }
+    }
+    ops.extend(start);
+    let more = 20 + rng.below(45);
+    ops.extend((0..more).map(|_| world.op(rng)));
+    ops
+}

@@ -1,0 +1,164 @@
+//! Histories: what happens to a store, as data that can be run, shrunk and printed.
+//!
+//! [`script`] prints a history in the format of the golden scripts (`tests/scripts`), so that a
+//! shrunk failure can be pasted there.
+
+use crate::join::Join;
+use std::fmt::Write;
+
+/// What a `set` does to the expiry; moments are given from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// The key keeps its expiry.
+    Keep,
+    /// The key stays.
+    Ever,
+    /// The key goes after this many milliseconds.
+    In(u64),
+}
+
+/// One thing that happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are the operations' operands, by name")]
+pub enum Op {
+    Set {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        until: Until,
+    },
+    Append {
+        key: Vec<u8>,
+        tail: Vec<u8>,
+    },
+    Remove {
+        key: Vec<u8>,
+    },
+    /// Sets (in so many milliseconds) or clears the expiry.
+    Expire {
+        key: Vec<u8>,
+        after: Option<u64>,
+    },
+    Advance {
+        millis: u64,
+    },
+    RemoveRange {
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
+    Flush,
+    JoinAdd {
+        name: String,
+        join: Join,
+        replace: bool,
+    },
+    /// A text that is damaged: it must be refused, or have no effect once dropped.
+    JoinText {
+        text: String,
+    },
+    JoinDrop {
+        name: String,
+    },
+    TableSet {
+        name: Vec<u8>,
+        boundary: usize,
+    },
+    Get {
+        key: Vec<u8>,
+    },
+    /// Asks when the key expires.
+    Expiry {
+        key: Vec<u8>,
+    },
+    Range {
+        first: Vec<u8>,
+        last: Vec<u8>,
+        reverse: bool,
+        limit: Option<u64>,
+    },
+    Verify {
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
+    Scan {
+        count: usize,
+    },
+    Watch {
+        key: Vec<u8>,
+    },
+    /// Asks of every watched key whether it has changed.
+    Watched,
+    /// Ends all watches.
+    Unwatch,
+    Explain {
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
+}
+
+/// Bytes as scripts write them: one word of printable ASCII.
+#[must_use]
+pub fn escape(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return String::from("\"\"");
+    }
+    let mut text = String::new();
+    for &byte in bytes {
+        match byte {
+            b'\\' => text.push_str("\\\\"),
+            b' ' => text.push_str("\\s"),
+            b'"' | b'#' => write!(text, "\\x{byte:02x}").expect("writing to a string"),
+            b'!'..=b'~' => text.push(char::from(byte)),
+            _ => write!(text, "\\x{byte:02x}").expect("writing to a string"),
+        }
+    }
+    text
+}
+
+/// One operation as a line of a golden script.
+#[must_use]
+pub fn line(op: &Op) -> String {
+    let two = |word: &str, a: &[u8], b: &[u8]| format!("{word} {} {}", escape(a), escape(b));
+    let one = |word: &str, a: &[u8]| format!("{word} {}", escape(a));
+    match op {
+        Op::Set { key, value, until } => {
+            let until = match until {
+                Until::Keep => String::from(" keep"),
+                Until::Ever => String::new(),
+                Until::In(millis) => format!(" ttl {millis}"),
+            };
+            two("set", key, value) + &until
+        }
+        Op::Append { key, tail } => two("append", key, tail),
+        Op::Remove { key } => one("del", key),
+        Op::Expire { key, after: Some(millis) } => one("expire", key) + &format!(" {millis}"),
+        Op::Expire { key, after: None } => one("persist", key),
+        Op::Advance { millis } => format!("advance {millis}"),
+        Op::RemoveRange { first, last } => two("delrange", first, last),
+        Op::Flush => String::from("flush"),
+        Op::JoinAdd { name, join, replace } => {
+            format!("{} {name}: {join}", if *replace { "replace" } else { "join" })
+        }
+        Op::JoinText { text } => format!("join damaged: {}", text.escape_default()),
+        Op::JoinDrop { name } => format!("drop {name}"),
+        Op::TableSet { name, boundary } => one("table", name) + &format!(" boundary {boundary}"),
+        Op::Get { key } => one("get", key),
+        Op::Expiry { key } => one("ttl", key),
+        Op::Range { first, last, reverse, limit } => {
+            let rev = if *reverse { " rev" } else { "" };
+            let limit = limit.map(|limit| format!(" limit {limit}")).unwrap_or_default();
+            two("range", first, last) + rev + &limit
+        }
+        Op::Verify { first, last } => two("verify", first, last),
+        Op::Scan { .. } => String::from("scan"),
+        Op::Watch { key } => one("watch", key),
+        Op::Watched => String::from("watched"),
+        Op::Unwatch => String::from("unwatch"),
+        Op::Explain { first, last } => two("explain", first, last),
+    }
+}
+
+/// A whole history as a golden script without its expected output.
+#[must_use]
+pub fn script(ops: &[Op]) -> String {
+    ops.iter().map(|op| line(op) + "\n").collect()
+}

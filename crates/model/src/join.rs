@@ -1,0 +1,321 @@
+//! Joins as plain data: patterns, operators, modes, and what it means that a key matches.
+//!
+//! This is a second implementation of the join language, on purpose: it shares no code with
+//! the engine, so that a mistake in one shows as a difference between the two. It reads and
+//! writes the `<slot>` form alone.
+
+use std::fmt::{self, Display, Formatter};
+
+/// One component of a pattern.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The component is these bytes.
+    Literal(String),
+    /// The component is one or more bytes (or exactly `width`), equal wherever the name is.
+    Slot {
+        /// The slot's name.
+        name: String,
+        /// How many bytes, where that is fixed.
+        width: Option<usize>,
+    },
+}
+
+/// A table and the components after it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    /// The table's name.
+    pub table: String,
+    /// What follows, one per `|`.
+    pub parts: Vec<Part>,
+}
+
+/// What a source is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the operators of the join language, by their names")]
+pub enum Operator {
+    Check,
+    Copy,
+    Count,
+    Sum,
+    Min,
+    Max,
+    Avg,
+    First,
+    Last,
+}
+
+impl Operator {
+    /// Every operator that gives a value.
+    pub const VALUED: [Self; 8] = [
+        Self::Copy,
+        Self::Count,
+        Self::Sum,
+        Self::Min,
+        Self::Max,
+        Self::Avg,
+        Self::First,
+        Self::Last,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Copy => "copy",
+            Self::Count => "count",
+            Self::Sum => "sum",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Avg => "avg",
+            Self::First => "first",
+            Self::Last => "last",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        let all = Self::VALUED.iter().chain([&Self::Check]);
+        all.copied().find(|operator| operator.word() == word)
+    }
+}
+
+/// When outputs are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Kept up to date.
+    Push,
+    /// On every read.
+    Pull,
+    /// Kept unchanged for this many milliseconds.
+    Snapshot(u64),
+}
+
+/// A cache join.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Join {
+    /// The keys it makes.
+    pub output: Pattern,
+    /// When it makes them.
+    pub mode: Mode,
+    /// What it reads, in the written order.
+    pub sources: Vec<(Operator, Pattern)>,
+}
+
+/// What each slot of a join stands for, by name.
+pub type Bindings<'a> = Vec<(&'a str, &'a [u8])>;
+
+impl Pattern {
+    /// Whether `key` matches where the slots bound so far stand for what they stand for; adds
+    /// the slots that `key` binds. `bound` is meaningless after `false`.
+    #[must_use]
+    pub fn bind<'a>(&'a self, key: &'a [u8], bound: &mut Bindings<'a>) -> bool {
+        let mut components = key.split(|&byte| byte == b'|');
+        if components.next() != Some(self.table.as_bytes()) {
+            return false;
+        }
+        for part in &self.parts {
+            let Some(component) = components.next() else { return false };
+            match part {
+                Part::Literal(text) if text.as_bytes() != component => return false,
+                Part::Literal(_) => {}
+                Part::Slot { name, width } => {
+                    if component.is_empty() || width.is_some_and(|width| width != component.len()) {
+                        return false;
+                    }
+                    match bound.iter().find(|(bound_name, _)| bound_name == name) {
+                        Some((_, value)) if *value != component => return false,
+                        Some(_) => {}
+                        None => bound.push((name, component)),
+                    }
+                }
+            }
+        }
+        components.next().is_none()
+    }
+
+    /// Whether `key` matches on its own.
+    #[must_use]
+    pub fn matches(&self, key: &[u8]) -> bool {
+        self.bind(key, &mut Vec::new())
+    }
+
+    /// The key that the pattern becomes.
+    ///
+    /// # Panics
+    /// A slot is not bound.
+    #[must_use]
+    pub fn fill(&self, bound: &Bindings<'_>) -> Vec<u8> {
+        let mut key = self.table.clone().into_bytes();
+        for part in &self.parts {
+            key.push(b'|');
+            match part {
+                Part::Literal(text) => key.extend_from_slice(text.as_bytes()),
+                Part::Slot { name, .. } => {
+                    let slot = bound.iter().find(|(bound_name, _)| bound_name == name);
+                    key.extend_from_slice(slot.expect("sources bind every output slot").1);
+                }
+            }
+        }
+        key
+    }
+
+    /// Whether some key could match both patterns, as far as each component alone tells.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let agree = |a: &Part, b: &Part| match (a, b) {
+            (Part::Literal(a), Part::Literal(b)) => a == b,
+            (Part::Literal(text), Part::Slot { width, .. })
+            | (Part::Slot { width, .. }, Part::Literal(text)) => {
+                !text.is_empty() && width.is_none_or(|width| width == text.len())
+            }
+            (Part::Slot { width: a, .. }, Part::Slot { width: b, .. }) => {
+                a.is_none() || b.is_none() || a == b
+            }
+        };
+        self.table == other.table
+            && self.parts.len() == other.parts.len()
+            && self.parts.iter().zip(&other.parts).all(|(a, b)| agree(a, b))
+    }
+
+    /// Names of its slots, each once, in order.
+    #[must_use]
+    pub fn slots(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for part in &self.parts {
+            if let Part::Slot { name, .. } = part
+                && !names.contains(&name.as_str())
+            {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Whether a slot appears twice, which makes [`Pattern::overlaps`] say yes too often.
+    #[must_use]
+    pub fn repeats_a_slot(&self) -> bool {
+        let is_slot = |part: &&Part| matches!(part, Part::Slot { .. });
+        self.slots().len() < self.parts.iter().filter(is_slot).count()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split('|');
+        let table = words.next()?.to_string();
+        let part = |word: &str| match word.strip_prefix('<') {
+            None => Some(Part::Literal(word.to_string())),
+            Some(rest) => {
+                let inner = rest.strip_suffix('>')?;
+                let (name, width) = match inner.split_once(':') {
+                    Some((name, width)) => (name, Some(width.parse().ok()?)),
+                    None => (inner, None),
+                };
+                Some(Part::Slot { name: name.to_string(), width })
+            }
+        };
+        Some(Self { table, parts: words.map(part).collect::<Option<_>>()? })
+    }
+}
+
+impl Join {
+    /// Reads the `<slot>` form; `None` where the text is not in it. The text is taken to be
+    /// valid: what a developer can get wrong is the engine's business.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace().peekable();
+        let output = Pattern::parse(words.next()?)?;
+        if words.next()? != "=" {
+            return None;
+        }
+        let mode = match *words.peek()? {
+            "push" => Mode::Push,
+            "pull" => Mode::Pull,
+            "snapshot" => {
+                words.next();
+                Mode::Snapshot((words.peek()?.parse::<f64>().ok()? * 1000.0).round() as u64)
+            }
+            _ => Mode::Push,
+        };
+        if Operator::of(words.peek()?).is_none() {
+            words.next();
+        }
+        let mut sources = Vec::new();
+        while let Some(word) = words.next() {
+            sources.push((Operator::of(word)?, Pattern::parse(words.next()?)?));
+        }
+        Some(Self { output, mode, sources })
+    }
+
+    /// The one source that gives the value.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn value_source(&self) -> &(Operator, Pattern) {
+        self.sources.iter().find(|(operator, _)| *operator != Operator::Check).expect("one source")
+    }
+
+    /// Whether the join reads keys that `output` can make.
+    #[must_use]
+    pub fn reads(&self, output: &Pattern) -> bool {
+        self.sources.iter().any(|(_, source)| source.overlaps(output))
+    }
+}
+
+impl Display for Pattern {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table)?;
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => write!(f, "|{text}")?,
+                Part::Slot { name, width: None } => write!(f, "|<{name}>")?,
+                Part::Slot { name, width: Some(width) } => write!(f, "|<{name}:{width}>")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for Join {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} =", self.output)?;
+        match self.mode {
+            Mode::Push => {}
+            Mode::Pull => f.write_str(" pull")?,
+            Mode::Snapshot(millis) => {
+                write!(f, " snapshot {}", millis / 1000)?;
+                if millis % 1000 != 0 {
+                    let fraction = format!("{:03}", millis % 1000);
+                    write!(f, ".{}", fraction.trim_end_matches('0'))?;
+                }
+            }
+        }
+        for (operator, pattern) in &self.sources {
+            write!(f, " {} {pattern}", operator.word())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_back() {
+        for text in [
+            "t|<user>|<time:4>|<poster> = check s|<user>|<poster> copy p|<poster>|<time:4>",
+            "page|<a>|r = pull sum rank|<a>|<b>",
+            "k|<a> = snapshot 2.05 check x|<a>| count y|<a>|<b>",
+            "total = count y|<b>",
+        ] {
+            assert_eq!(Join::parse(text).expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn matching() {
+        let pattern = Pattern::parse("t|<a>|x|<b:2>|<a>").unwrap();
+        assert!(pattern.matches(b"t|1|x|22|1"));
+        for key in [&b"t|1|x|22|2"[..], b"t|1|x|2|1", b"t||x|22|", b"t|1|x|22", b"t|1|x|22|1|"] {
+            assert!(!pattern.matches(key), "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The naive oracle, and random histories that drive the engine against it.
+//!
+//! [`oracle`] says what every read must give, by recomputing it with nested loops. [`generate`]
+//! makes a history from a seed, [`drive`] runs it on the engine and the oracle together and
+//! compares, [`shrink`] makes a failing one short, and [`check`] does all that for many seeds.
+//!
+//! For tests and `headwater check` only: nothing here is fast, and much of it panics.
+
+pub mod check;
+pub mod drive;
+pub mod expect;
+pub mod generate;
+pub mod history;
+pub mod join;
+pub mod number;
+pub mod oracle;
+pub mod rng;
+pub mod shrink;
+pub mod subject;

@@ -1,0 +1,186 @@
+//! Makes a failing history short, so that a person can read why it fails.
+//!
+//! Greedy: operations are left out in chunks that get smaller, then what remains is made
+//! simpler one operation at a time, until nothing helps. Every candidate is run; one that
+//! fails (in whatever way) is kept.
+
+use crate::history::{Op, Until};
+use crate::join::{Join, Mode, Operator, Part};
+
+/// The shortest failing history found; `fails` runs one.
+#[must_use]
+pub fn shrink(ops: &[Op], fails: &mut dyn FnMut(&[Op]) -> bool) -> Vec<Op> {
+    let mut best = ops.to_vec();
+    loop {
+        let before = best.clone();
+        best = without_chunks(best, fails);
+        for at in 0..best.len() {
+            let mut tries = 0;
+            while let Some(simpler) = first_failing(&best, at, fails) {
+                best = simpler;
+                tries += 1;
+                if tries == 50 {
+                    break;
+                }
+            }
+        }
+        if best == before {
+            return best;
+        }
+    }
+}
+
+fn without_chunks(mut best: Vec<Op>, fails: &mut dyn FnMut(&[Op]) -> bool) -> Vec<Op> {
+    let mut size = (best.len() / 2).max(1);
+    loop {
+        let mut at = 0;
+        while at < best.len() {
+            let end = (at + size).min(best.len());
+            let candidate = [&best[..at], &best[end..]].concat();
+            if fails(&candidate) {
+                best = candidate;
+            } else {
+                at = end;
+            }
+        }
+        if size == 1 {
+            return best;
+        }
+        size = size.div_ceil(2).max(1);
+    }
+}
+
+fn first_failing(best: &[Op], at: usize, fails: &mut dyn FnMut(&[Op]) -> bool) -> Option<Vec<Op>> {
+    simpler(&best[at]).into_iter().find_map(|op| {
+        let mut candidate = best.to_vec();
+        if let (Op::JoinAdd { join: old, .. }, Op::JoinAdd { join: new, .. }) = (&best[at], &op) {
+            // The same join may be installed several times.
+            for other in &mut candidate {
+                if let Op::JoinAdd { join, .. } = other
+                    && join == old
+                {
+                    *join = new.clone();
+                }
+            }
+        }
+        candidate[at] = op;
+        fails(&candidate).then_some(candidate)
+    })
+}
+
+/// What is simpler than this operation, the simplest first.
+fn simpler(op: &Op) -> Vec<Op> {
+    let mut all = Vec::new();
+    match op {
+        Op::Set { key, value, until } => {
+            if *until != Until::Ever {
+                all.push(Op::Set { key: key.clone(), value: value.clone(), until: Until::Ever });
+            }
+            if value != b"1" && value != b"2" {
+                for value in [&b"1"[..], b"2"] {
+                    all.push(Op::Set { key: key.clone(), value: value.to_vec(), until: *until });
+                }
+            }
+        }
+        Op::Append { key, tail } => {
+            all.push(Op::Set { key: key.clone(), value: tail.clone(), until: Until::Keep })
+        }
+        Op::JoinAdd { name, join, replace } => {
+            all.extend(simpler_joins(join).into_iter().map(|join| Op::JoinAdd {
+                name: name.clone(),
+                join,
+                replace: *replace,
+            }));
+            if *replace {
+                all.push(Op::JoinAdd { name: name.clone(), join: join.clone(), replace: false });
+            }
+        }
+        Op::Range { first, last, reverse, limit } => {
+            let plain = |first: &[u8], last: &[u8]| Op::Range {
+                first: first.to_vec(),
+                last: last.to_vec(),
+                reverse: false,
+                limit: None,
+            };
+            if *reverse || limit.is_some() {
+                all.push(plain(first, last));
+            } else {
+                all.extend(simpler_bounds(first, last).iter().map(|(a, b)| plain(a, b)));
+            }
+        }
+        Op::RemoveRange { first, last } => {
+            let bounds = simpler_bounds(first, last).into_iter();
+            all.extend(bounds.map(|(first, last)| Op::RemoveRange { first, last }));
+        }
+        Op::Verify { first, last } => {
+            let bounds = simpler_bounds(first, last).into_iter();
+            all.extend(bounds.map(|(first, last)| Op::Verify { first, last }));
+        }
+        _ => {}
+    }
+    all.retain(|simpler| simpler != op);
+    all
+}
+
+fn simpler_bounds(first: &[u8], last: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    if !first.is_empty() || !last.is_empty() {
+        all.push((Vec::new(), Vec::new()));
+    }
+    if !last.is_empty() {
+        all.push((first.to_vec(), Vec::new()));
+    }
+    if let Some(shorter) = first.len().checked_sub(1) {
+        let end = |at: usize| first[..at].iter().rposition(|&byte| byte == b'|');
+        if let Some(separator) = end(shorter) {
+            all.push((first[..=separator].to_vec(), last.to_vec()));
+        }
+        all.push((first[..shorter].to_vec(), last.to_vec()));
+    }
+    if last.len() > 1 {
+        all.push((first.to_vec(), last[..last.len() - 1].to_vec()));
+    }
+    all
+}
+
+fn simpler_joins(join: &Join) -> Vec<Join> {
+    let mut all = Vec::new();
+    if join.mode != Mode::Push {
+        all.push(Join { mode: Mode::Push, ..join.clone() });
+    }
+    let bound = |candidate: &Join| {
+        let slots: Vec<&str> =
+            candidate.sources.iter().flat_map(|(_, source)| source.slots()).collect();
+        candidate.output.slots().iter().all(|slot| slots.contains(slot))
+    };
+    for (at, (operator, _)) in join.sources.iter().enumerate() {
+        if *operator == Operator::Check {
+            let mut without = join.clone();
+            without.sources.remove(at);
+            if bound(&without) {
+                all.push(without);
+            }
+        } else if *operator != Operator::Copy {
+            let mut copy = join.clone();
+            copy.sources[at].0 = Operator::Copy;
+            all.push(copy);
+        }
+    }
+    if let Some(without) = without_widths(join) {
+        all.push(without);
+    }
+    all
+}
+
+fn without_widths(join: &Join) -> Option<Join> {
+    let mut without = join.clone();
+    let patterns = without.sources.iter_mut().map(|(_, source)| source);
+    for pattern in patterns.chain([&mut without.output]) {
+        for part in &mut pattern.parts {
+            if let Part::Slot { width, .. } = part {
+                *width = None;
+            }
+        }
+    }
+    (without != *join).then_some(without)
+}

@@ -1,0 +1,124 @@
+//! What a history is run against: the engine, or something that misbehaves on purpose.
+
+use headwater_base::{KeyRange, Millis};
+use headwater_engine::{
+    Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
+    Loaded, RangeOptions, Settings, Stop, TableOptions, TableReport,
+};
+
+/// A key with its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// The engine's methods, with owned results, so that a wrapper can falsify one of them.
+#[expect(missing_docs, reason = "each method is the engine's method of the same name")]
+#[expect(clippy::missing_errors_doc, reason = "each method is the engine's method of that name")]
+pub trait Subject {
+    fn engine(&mut self) -> &mut Engine;
+
+    fn advance(&mut self, now: Millis) {
+        self.engine().advance(now);
+    }
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        Ok(self.engine().get(key)?.map(|value| value.to_vec()))
+    }
+    fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
+        self.engine().set(key, value, expiry)
+    }
+    fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
+        self.engine().append(key, tail)
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
+        self.engine().remove(key)
+    }
+    fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
+        self.engine().set_expiry(key, at)
+    }
+    fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
+        self.engine().expiry(key)
+    }
+    fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+    ) -> Result<Vec<Pair>, Stop> {
+        let mut pairs = Vec::new();
+        let mut each = |key: &[u8], value: headwater_engine::Value<'_>| {
+            pairs.push((key.to_vec(), value.to_vec()));
+        };
+        let count = self.engine().range(first, last, options, &mut each)?;
+        assert_eq!(count, pairs.len() as u64, "range() must give the number of pairs it called");
+        Ok(pairs)
+    }
+    fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
+        self.engine().remove_range(first, last)
+    }
+    fn key_count(&mut self) -> u64 {
+        self.engine().key_count()
+    }
+    fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let mut keys = Vec::new();
+        let next = self.engine().scan(cursor, count, &mut |key| keys.push(key.to_vec()));
+        (next, keys)
+    }
+    fn flush(&mut self) {
+        self.engine().flush();
+    }
+    fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        self.engine().watch(key)
+    }
+    fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        self.engine().watched(key)
+    }
+    fn unwatch(&mut self, key: &[u8]) {
+        self.engine().unwatch(key);
+    }
+    fn join_add(
+        &mut self,
+        name: &str,
+        text: &str,
+        replace: bool,
+    ) -> Result<JoinInstalled, EngineError> {
+        self.engine().join_add(name, text, replace)
+    }
+    fn join_drop(&mut self, name: &str) -> Result<(), EngineError> {
+        self.engine().join_drop(name)
+    }
+    fn joins(&mut self) -> Vec<JoinReport> {
+        self.engine().joins()
+    }
+    fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        self.engine().table_set(name, options)
+    }
+    fn tables(&mut self) -> Vec<TableReport> {
+        self.engine().tables()
+    }
+    fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
+        self.engine().verify(range, most)
+    }
+    fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        self.engine().loaded(fetch, answer);
+    }
+    fn changed(&mut self, source: &str, changes: &[Change]) {
+        self.engine().changed(source, changes);
+    }
+    fn take_effects(&mut self) -> Vec<Effect> {
+        self.engine().take_effects()
+    }
+}
+
+/// The engine as it is.
+pub struct Plain(Engine);
+
+impl Default for Plain {
+    /// An empty engine with the hashing seed that histories use.
+    fn default() -> Self {
+        Self(Engine::new(Settings { hash_seed: 7, ..Settings::default() }))
+    }
+}
+
+impl Subject for Plain {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.0
+    }
+}

@@ -1,0 +1,374 @@
+//! The checks themselves are checked: a subject that is right passes, one that has a fault in
+//! one place is caught, within a few hundred seeds, and the history that shows it gets short.
+//!
+//! The subject here is the oracle behind the engine's interface, which is enough to see whether
+//! the comparison would notice; whether the engine is right is `histories.rs`.
+
+use headwater_base::{KeyRange, Millis, prefix_end};
+use headwater_engine::{
+    Difference, Engine, EngineError, Expiry, JoinInstalled, JoinReport, RangeOptions, Settings,
+    Stop, TableOptions, TableReport,
+};
+use headwater_model::check::{MakeSubject, Plan, check};
+use headwater_model::history::Op;
+use headwater_model::join::{Join, Mode, Operator};
+use headwater_model::oracle::{Oracle, Pairs, Verdict, View, within};
+use headwater_model::subject::{Pair, Subject};
+use std::collections::BTreeMap;
+
+/// What is wrong with a subject.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// The third overwrite in a history is not seen by joins.
+    DropsAnUpdate,
+    /// A removal leaves what was derived from the key.
+    KeepsAfterRemoval,
+    /// A count of zero stays as `0`.
+    ZeroCounts,
+    /// A range that ends inside a component loses its last pair.
+    CutsAtOddEnds,
+    /// The earlier-installed join's value is seen.
+    EarlierJoinWins,
+    /// Snapshots are kept for a millisecond too long.
+    StaleSnapshots,
+    /// Writes to derived keys are accepted.
+    AcceptsWrites,
+    /// Reading the other way round forgets the limit.
+    ReverseForgetsLimit,
+    /// Expiry does not reach derived keys until the next write.
+    ExpiryUnnoticed,
+    /// Verification invents a difference where a key holds the byte 0xFF.
+    VerifyInvents,
+    /// A scan gives a key twice.
+    ScansTwice,
+    /// A watch does not see derived changes.
+    WatchIsBlind,
+    /// Circles of joins are accepted.
+    AcceptsCircles,
+}
+
+struct Standin {
+    fault: Fault,
+    oracle: Oracle,
+    writes: u64,
+    ghosts: Pairs,
+    kept: BTreeMap<u64, (u64, Pairs)>,
+    boundaries: BTreeMap<Vec<u8>, usize>,
+    /// Whatever may have changed a key; a watch is told of all of it.
+    events: u64,
+    engine: Engine,
+}
+
+fn standin(fault: Fault) -> Box<dyn Subject> {
+    Box::new(Standin {
+        fault,
+        oracle: Oracle::default(),
+        writes: 0,
+        ghosts: Pairs::new(),
+        kept: BTreeMap::new(),
+        boundaries: BTreeMap::new(),
+        events: 0,
+        engine: Engine::new(Settings::default()),
+    })
+}
+
+impl Standin {
+    fn view(&mut self) -> View {
+        let (now, kept) = (self.oracle.now, &mut self.kept);
+        let extra = u64::from(self.fault == Fault::StaleSnapshots);
+        let mut view = self.oracle.view_with(&mut |installed, made| {
+            let Mode::Snapshot(millis) = installed.join.mode else { return made };
+            match kept.get(&installed.serial) {
+                Some((since, pairs)) if now <= since + millis + extra => pairs.clone(),
+                _ => {
+                    kept.insert(installed.serial, (now, made.clone()));
+                    made
+                }
+            }
+        });
+        for (key, value) in &self.ghosts {
+            view.seen.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        if self.fault == Fault::EarlierJoinWins {
+            for installed in self.oracle.joins.iter().rev() {
+                view.seen.extend(view.made[&installed.serial].clone());
+            }
+        }
+        view
+    }
+
+    fn joined(&self, key: &[u8]) -> Result<(), EngineError> {
+        match self.oracle.owners(key).first() {
+            _ if key.is_empty() => Err(EngineError::KeyEmpty),
+            Some(_) if self.fault == Fault::AcceptsWrites => Ok(()),
+            Some(join) => Err(EngineError::Joined { join: (*join).to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    fn haunt(&mut self, before: &View) {
+        let after = self.view();
+        for (key, value) in &before.seen {
+            let derived = !self.oracle.owners(key).is_empty();
+            if derived && !after.seen.contains_key(key) {
+                self.ghosts.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+impl Subject for Standin {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+    fn advance(&mut self, now: Millis) {
+        self.events += 1;
+        let before = self.view();
+        self.oracle.advance(now.0);
+        if self.fault == Fault::ExpiryUnnoticed {
+            self.haunt(&before);
+        }
+    }
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        Ok(self.view().seen.get(key).cloned())
+    }
+    fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
+        self.events += 1;
+        self.joined(key)?;
+        self.ghosts.clear();
+        let at = match expiry {
+            Expiry::Keep => self.oracle.base.get(key).and_then(|(_, at)| *at),
+            Expiry::Never => None,
+            Expiry::At(at) => Some(at.0),
+        };
+        let overwrites = self.oracle.base.contains_key(key);
+        self.writes += u64::from(overwrites);
+        if overwrites && self.fault == Fault::DropsAnUpdate && self.writes == 3 {
+            return Ok(());
+        }
+        self.oracle.base.insert(key.to_vec(), (value.to_vec(), at));
+        Ok(())
+    }
+    fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
+        self.events += 1;
+        self.joined(key)?;
+        let (value, _) = self.oracle.base.entry(key.to_vec()).or_default();
+        value.extend_from_slice(tail);
+        Ok(value.len())
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
+        self.events += 1;
+        if key.is_empty() {
+            return Ok(false);
+        }
+        self.joined(key)?;
+        let before = self.view();
+        let there = self.oracle.base.remove(key).is_some();
+        if self.fault == Fault::KeepsAfterRemoval {
+            self.haunt(&before);
+        }
+        if self.fault == Fault::ZeroCounts {
+            for installed in self.oracle.joins.clone() {
+                let old = before.made[&installed.serial].clone();
+                let new = &self.oracle.view().made[&installed.serial];
+                for key in old.into_keys() {
+                    if installed.join.value_source().0 == Operator::Count && !new.contains_key(&key)
+                    {
+                        self.ghosts.insert(key, b"0".to_vec());
+                    }
+                }
+            }
+        }
+        Ok(there)
+    }
+    fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
+        self.events += 1;
+        if key.is_empty() {
+            return Ok(false);
+        }
+        self.joined(key)?;
+        let Some((_, kept)) = self.oracle.base.get_mut(key) else { return Ok(false) };
+        *kept = at.map(|at| at.0);
+        let now = self.oracle.now;
+        self.oracle.advance(now);
+        Ok(true)
+    }
+    fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
+        let base = self.oracle.base.get(key).map(|(_, at)| at.map(Millis));
+        Ok(base.or_else(|| self.view().seen.contains_key(key).then_some(None)))
+    }
+    fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+    ) -> Result<Vec<Pair>, Stop> {
+        let seen = self.view().seen;
+        let mut pairs: Vec<Pair> =
+            seen.into_iter().filter(|(key, _)| within(key, first, last)).collect();
+        let odd = !last.is_empty() && last.last() != Some(&b'}') && first.contains(&b'|');
+        if self.fault == Fault::CutsAtOddEnds && odd {
+            pairs.pop();
+        }
+        let mut limit = options.limit;
+        if options.reverse {
+            pairs.reverse();
+            if self.fault == Fault::ReverseForgetsLimit {
+                limit = None;
+            }
+        }
+        pairs.truncate(limit.unwrap_or(u64::MAX) as usize);
+        Ok(pairs)
+    }
+    fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
+        self.events += 1;
+        let before = self.oracle.base.len();
+        self.oracle.base.retain(|key, _| !within(key, first, last));
+        Ok((before - self.oracle.base.len()) as u64)
+    }
+    fn key_count(&mut self) -> u64 {
+        self.view().seen.len() as u64
+    }
+    fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let seen = self.view().seen;
+        let mut keys: Vec<Vec<u8>> =
+            seen.into_keys().filter(|key| key.as_slice() >= cursor).collect();
+        let next = if count < keys.len() { keys[count].clone() } else { Vec::new() };
+        keys.truncate(count);
+        if self.fault == Fault::ScansTwice && next.is_empty() && keys.len() > 1 {
+            keys[1] = keys[0].clone();
+        }
+        (next, keys)
+    }
+    fn flush(&mut self) {
+        self.events += 1;
+        self.oracle.base.clear();
+    }
+    fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        self.watched(key)
+    }
+    fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        let blind = self.fault == Fault::WatchIsBlind && !self.oracle.owners(key).is_empty();
+        Ok(if blind { 0 } else { self.events })
+    }
+    fn unwatch(&mut self, _key: &[u8]) {}
+    fn join_add(
+        &mut self,
+        name: &str,
+        text: &str,
+        replace: bool,
+    ) -> Result<JoinInstalled, EngineError> {
+        self.events += 1;
+        let refuse = |why: String| Err(EngineError::Refused(why));
+        if name == "damaged" {
+            return refuse(String::from("damaged"));
+        }
+        let join = Join::parse(text).expect("histories write the full form");
+        match self.oracle.verdict(name, &join, replace) {
+            Verdict::Accept => self.oracle.install(name, join.clone()),
+            Verdict::Unsure => unreachable!("histories skip these joins"),
+            Verdict::Refuse(None) if self.fault == Fault::AcceptsCircles => {}
+            Verdict::Refuse(found) => return refuse(format!("{} keys", found.unwrap_or(0))),
+        }
+        let warnings = vec![String::from("it may be ambiguous")];
+        Ok(JoinInstalled { canonical: join.to_string(), warnings })
+    }
+    fn join_drop(&mut self, name: &str) -> Result<(), EngineError> {
+        self.events += 1;
+        self.ghosts.clear();
+        let gone = self.oracle.uninstall(name);
+        if gone { Ok(()) } else { Err(EngineError::NoSuchJoin(name.to_string())) }
+    }
+    fn joins(&mut self) -> Vec<JoinReport> {
+        let report = |name: &str| JoinReport {
+            name: name.to_string(),
+            canonical: String::new(),
+            warnings: Vec::new(),
+            counters: Vec::new(),
+        };
+        self.oracle.joins.iter().map(|installed| report(&installed.name)).collect()
+    }
+    fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        self.boundaries.insert(name.to_vec(), options.boundary.unwrap_or(0));
+        Ok(())
+    }
+    fn tables(&mut self) -> Vec<TableReport> {
+        let mut left = self.key_count();
+        let reports = self.boundaries.iter().map(|(name, boundary)| TableReport {
+            name: name.clone(),
+            boundary: *boundary,
+            named: true,
+            keys: std::mem::take(&mut left),
+            groups: 0,
+            key_bytes: 0,
+            index_bytes: 0,
+            value_bytes: 0,
+        });
+        reports.collect()
+    }
+    fn verify(&mut self, range: &KeyRange, _most: usize) -> Result<Vec<Difference>, Stop> {
+        let seen = self.view().seen;
+        let invented = seen.keys().find(|key| range.contains(key) && key.contains(&0xff));
+        let found = invented.filter(|_| self.fault == Fault::VerifyInvents);
+        let difference = |key: &Vec<u8>| Difference {
+            key: key.clone(),
+            stored: None,
+            recomputed: Some(Vec::new()),
+        };
+        Ok(found.into_iter().map(difference).collect())
+    }
+}
+
+fn plan(seeds: u64, subject: MakeSubject) -> Plan {
+    Plan { subject, ..Plan::engine(1, seeds, 2) }
+}
+
+#[test]
+fn a_right_subject_passes() {
+    let found = check(&plan(600, || standin(Fault::None)), 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
+}
+
+macro_rules! caught {
+    ($($name:ident: $fault:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let found = check(&plan(3000, || standin($fault)), 1, &mut |_| {});
+            assert!(!found.is_empty(), "{:?} is not noticed", $fault);
+            let kept = found[0].ops.len();
+            assert!(kept <= 14, "{:?} is shown by {kept} operations:\n{}", $fault, found[0]);
+        }
+    )*};
+}
+
+caught! {
+    a_dropped_update_is_caught: Fault::DropsAnUpdate;
+    a_kept_output_is_caught: Fault::KeepsAfterRemoval;
+    a_zero_count_is_caught: Fault::ZeroCounts;
+    a_short_range_is_caught: Fault::CutsAtOddEnds;
+    the_wrong_join_on_top_is_caught: Fault::EarlierJoinWins;
+    a_stale_snapshot_is_caught: Fault::StaleSnapshots;
+    an_accepted_write_is_caught: Fault::AcceptsWrites;
+    a_forgotten_limit_is_caught: Fault::ReverseForgetsLimit;
+    an_unnoticed_expiry_is_caught: Fault::ExpiryUnnoticed;
+    an_invented_difference_is_caught: Fault::VerifyInvents;
+    a_double_scan_is_caught: Fault::ScansTwice;
+    a_blind_watch_is_caught: Fault::WatchIsBlind;
+    an_accepted_circle_is_caught: Fault::AcceptsCircles;
+}
+
+#[test]
+fn histories_are_the_same_for_ever_and_of_every_kind() {
+    let of = headwater_model::generate::history;
+    assert_eq!(of(5), of(5));
+    let all: Vec<Op> = (0..300).flat_map(of).collect();
+    let count = |what: fn(&Op) -> bool| all.iter().filter(|op| what(op)).count();
+    assert!(count(|op| matches!(op, Op::Flush)) > 0);
+    assert!(count(|op| matches!(op, Op::Range { .. })) > 2000);
+    let inner = |op: &Op| match op {
+        Op::Range { first, last, .. } => !last.is_empty() && *last != prefix_end(first),
+        _ => false,
+    };
+    assert!(count(inner) > 500);
+}

@@ -1,0 +1,16 @@
+//! The law of the engine: after any history, every read gives what a recomputation gives.
+
+use headwater_model::check::{Plan, check};
+
+/// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
+const HISTORIES: u64 = 20_000;
+
+#[test]
+#[ignore = "the engine has no joins yet"]
+fn reads_equal_recomputation_after_any_history() {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let found = check(&Plan::engine(0, histories, threads), 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
+}
