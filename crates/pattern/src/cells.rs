@@ -93,8 +93,7 @@ pub(crate) fn visit_cells<'k>(
     // An empty `last` is never reached: every byte lies before it.
     let before = last.get(common).map_or(256, |&byte| u16::from(byte));
     let Some(&byte) = first.get(common) else {
-        // Also for what lies beyond `first`, since every key beyond it that is not before `last`'s
-        // byte here goes on along `last`.
+        // `last` goes on where `first` ends: keys follow `first` to its end and then leave `last`.
         scan.cell(first, common, Next(0, before), true, &mut visit);
         scan.descend(last, common, &mut visit);
         return;

@@ -36,7 +36,7 @@ impl JoinError {
             at -= 1;
         }
         let (before, after) = self.text.split_at(at);
-        let start = before.rfind('\n').map_or(0, |end| end + 1);
+        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
         let start = match before[start..].char_indices().rev().nth(SHOWN_BEFORE - 1) {
             Some((from, _)) => start + from,
             None => start,

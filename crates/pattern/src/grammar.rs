@@ -1,10 +1,12 @@
 //! The text of a join.
 //!
-//!     join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
-//!     source   = operator pattern
-//!     operator = "check" | "using" | "copy" | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
-//!     pattern  = table { "|" component }
-//!     component= literal | "<" slot [ ":" width ] ">"
+//! ```text
+//! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
+//! source   = operator pattern
+//! operator = "check" | "using" | "copy" | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
+//! pattern  = table { "|" component }
+//! component= literal | "<" slot [ ":" width ] ">"
+//! ```
 //!
 //! Any ASCII white space separates words; `=` needs none. In the bare style (no `<` in the whole
 //! text) every component of a source is a slot, and one of the output is a slot if a source binds

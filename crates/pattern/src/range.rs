@@ -5,7 +5,8 @@
 //! but those from `p|bob|1` on, since `1` and `10` count as well. Here the output range is cut
 //! into cells (see `cells`), each cell gives the least and the greatest source key that it
 //! admits, and the containing range reaches from the least of them to the greatest. It is
-//! therefore the smallest range there is, but for keys that do not match the source at all.
+//! therefore the smallest range there is, as far as the first component that no cell gives in
+//! full: behind that, keys are contained without a look at what they have there.
 //!
 //! # Cost
 //! Proportional to the number of cells times the number of source components; each candidate is
@@ -39,8 +40,8 @@ pub fn fixed_slots<'k>(output: &Pattern, range: &'k KeyRange) -> Option<Bindings
 }
 
 /// A range of `source` keys that contains every key which, in some tuple that extends `bound`, can
-/// give an output key inside `range`; `None` if there is no such key. No key that matches `source`
-/// and lies outside can contribute, and no smaller range would do.
+/// give an output key inside `range`; `None` if there is no such key. It begins and ends as closely
+/// as the first component of `source` that is neither given by `bound` nor by `range` tells.
 #[must_use]
 pub fn containing_range(
     output: &Pattern,
@@ -109,19 +110,24 @@ impl Edge {
         self.replacing = self.vacant;
         self.vacant = false;
         let mut go_on = self.push(&source.table);
-        for component in &source.components {
+        for (at, component) in source.components.iter().enumerate() {
             if !go_on || !self.push(&[SEPARATOR]) {
                 return;
             }
             go_on = match component {
                 Component::Literal(literal) => self.push(literal),
-                Component::Slot { slot, .. } => match (bindings.get(*slot), tail) {
+                Component::Slot { slot, width } => match (bindings.get(*slot), tail) {
                     (Some(value), _) => self.push(value),
                     (None, Tail::Partial { slot: partial, stem, least, greatest })
                         if partial == *slot =>
                     {
                         let next = if self.side == Side::Least { least } else { greatest };
-                        if self.push(stem) && self.push(&[next]) {
+                        // A plain `p|bob|` for the least key, not `p|bob|\0`, where no key lies
+                        // between that can match.
+                        let last = at + 1 == source.components.len();
+                        let alone = stem.is_empty() || width.is_some() || !last;
+                        let plain = self.side == Side::Least && next == 0 && alone;
+                        if self.push(stem) && (plain || self.push(&[next])) {
                             self.finish(true);
                         }
                         return;
