@@ -1,0 +1,39 @@
+//! `headwater bench`: Headwater side by side with other systems, on the same work.
+//!
+//! Every figure is a ratio measured in one run: systems take turns (A B A B …) on servers
+//! that this program starts itself, pinned to one core, with the generator on another; all
+//! get the same operations from the same loop over the same number of connections. The
+//! figure of merit is the server's CPU for the whole work, beside the generator's CPU, wall
+//! time and peak memory. Results are compared with a recomputation.
+//!
+//! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
+//! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
+//! - [`twip`]: the workloads. [`report`]: table, JSON, SVG.
+
+pub mod args;
+pub mod drive;
+pub mod experiment;
+pub mod measure;
+pub mod peer;
+pub mod report;
+pub mod twip;
+pub mod wire;
+
+use anyhow::Result;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Workload {
+    /// Timelines over a follower graph.
+    Twip(Box<twip::run::Twip>),
+}
+
+/// Measures, prints the table, and writes the files that were asked for.
+///
+/// # Errors
+/// An option is wrong, a peer is not installed, a run fails, or a result is wrong.
+pub fn run(workload: &Workload) -> Result<()> {
+    match workload {
+        Workload::Twip(twip) => twip.run(),
+    }
+}

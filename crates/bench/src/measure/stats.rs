@@ -1,0 +1,41 @@
+//! Medians and ranges of a few runs.
+
+/// The middle of the values and their extremes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    /// The middle value; the mean of the two middle ones if their number is even.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+/// The spread of `values`; `None` where there are none.
+#[must_use]
+pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let (&least, &greatest) = (sorted.first()?, sorted.last()?);
+    let middle = sorted.len() / 2;
+    let median = if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    };
+    Some(Spread { median, least, greatest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(spread([]), None);
+        let odd = spread([9.0, 1.0, 4.0]).unwrap();
+        assert_eq!((odd.median, odd.least, odd.greatest), (4.0, 1.0, 9.0));
+        assert_eq!(spread([8.0, 1.0, 2.0, 4.0]).unwrap().median, 3.0);
+        assert_eq!(spread([5.0]).unwrap().median, 5.0);
+    }
+}

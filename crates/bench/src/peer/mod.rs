@@ -1,0 +1,114 @@
+//! The systems that are measured, and how each is found, started and stopped.
+
+pub mod program;
+pub mod server;
+pub mod stop;
+
+pub use server::{Launch, Server};
+
+use anyhow::{Result, bail};
+
+/// A system, or a way to use one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum System {
+    /// Headwater, in the mode under test.
+    Headwater,
+    /// Headwater whose push join materializes what was asked for.
+    Push,
+    /// Headwater whose push join materialized every timeline beforehand.
+    PushAll,
+    /// Headwater whose join is computed on every read.
+    Pull,
+    /// Headwater that keeps the most-followed posters in a pull join.
+    Celebrities,
+    /// Headwater as a plain cache, timelines kept by the clients.
+    Client,
+    /// Headwater with separate joins, read one by one.
+    Separate,
+    /// Headwater's protocol loop, answering with a constant.
+    Null,
+    /// Valkey.
+    Valkey,
+    /// Redis.
+    Redis,
+    /// memcached.
+    Memcached,
+    /// PostgreSQL.
+    Postgres,
+}
+
+impl System {
+    const ALL: [Self; 12] = [
+        Self::Headwater,
+        Self::Push,
+        Self::PushAll,
+        Self::Pull,
+        Self::Celebrities,
+        Self::Client,
+        Self::Separate,
+        Self::Null,
+        Self::Valkey,
+        Self::Redis,
+        Self::Memcached,
+        Self::Postgres,
+    ];
+
+    /// The name, on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Headwater => "headwater",
+            Self::Push => "push",
+            Self::PushAll => "push-all",
+            Self::Pull => "pull",
+            Self::Celebrities => "celebrities",
+            Self::Client => "client",
+            Self::Separate => "separate",
+            Self::Null => "null",
+            Self::Valkey => "valkey",
+            Self::Redis => "redis",
+            Self::Memcached => "memcached",
+            Self::Postgres => "postgres",
+        }
+    }
+
+    /// Reads a comma-separated list of those that `workload` knows.
+    ///
+    /// # Errors
+    /// A name is none of them, or stands twice.
+    pub fn list(text: &str, workload: &str, known: &[Self]) -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let system = Self::ALL.into_iter().find(|system| system.name() == name);
+            match system.filter(|system| known.contains(system)) {
+                Some(system) if found.contains(&system) => bail!("--against names '{name}' twice"),
+                Some(system) => found.push(system),
+                None => {
+                    let names: Vec<_> = known.iter().map(|system| system.name()).collect();
+                    bail!(
+                        "--against '{name}': not a peer for {workload} (allowed: {})",
+                        names.join(", ")
+                    );
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read_and_refused_by_name() {
+        let known = [System::Valkey, System::Client];
+        let list = |text| System::list(text, "twip", &known);
+        assert_eq!(list("client,valkey").unwrap(), [System::Client, System::Valkey]);
+        assert_eq!(list("").unwrap(), []);
+        let error = list("valkey,oracle").unwrap_err().to_string();
+        assert_eq!(error, "--against 'oracle': not a peer for twip (allowed: valkey, client)");
+        assert!(list("null").is_err());
+        assert!(list("valkey,valkey").is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! A server of our own: started on a private port in a temporary folder, pinned, measured,
+//! and ended when dropped.
+//!
+//! # Settings of the peers
+//! - Valkey and Redis: no snapshots, no append-only file; all else as it comes.
+//! - memcached: one thread (it has one core), items up to 64 MiB, and no limit on requests
+//!   per event that would make long pipelines wait.
+//! - PostgreSQL: `fsync`, `synchronous_commit` and `full_page_writes` off, minimal WAL, 1 GiB
+//!   of shared buffers, no parallel workers and no JIT (they lose time on short statements):
+//!   it stands in for a cache, and a cache may lose its content in a crash.
+
+use super::{System, program, stop};
+use crate::measure::{pin::Pinning, process};
+use crate::wire::{Connection, postgres, resp};
+use anyhow::{Context, Result, bail};
+use core::time::Duration;
+use rustix::process::Signal;
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// How long a server may take until it answers.
+const START_MAX: Duration = Duration::from_secs(60);
+/// How long a server may take to end before it is killed.
+const END_MAX: Duration = Duration::from_secs(10);
+/// The user name under which PostgreSQL's cluster is made.
+pub const POSTGRES_USER: &str = "postgres";
+/// memcached's memory in MB: enough that it evicts nothing.
+const MEMCACHED_MB: &str = "16384";
+
+const POSTGRES_SETTINGS: [&str; 19] = [
+    "listen_addresses=127.0.0.1",
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "wal_level=minimal",
+    "max_wal_senders=0",
+    "max_wal_size=8GB",
+    "checkpoint_timeout=1h",
+    "shared_buffers=1GB",
+    "effective_cache_size=4GB",
+    "work_mem=16MB",
+    "maintenance_work_mem=512MB",
+    "max_parallel_workers_per_gather=0",
+    "max_parallel_maintenance_workers=0",
+    "jit=off",
+    "huge_pages=try",
+    "max_connections=200",
+    "random_page_cost=1.1",
+    "track_activities=off",
+];
+
+/// How servers are started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Which cores are used.
+    pub pinning: Pinning,
+    /// The program `headwater`.
+    pub headwater: PathBuf,
+    /// How many bytes the null server answers with.
+    pub null_bytes: usize,
+}
+
+impl Launch {
+    /// Checks that the programs of all `systems` are there.
+    ///
+    /// # Errors
+    /// One is missing; the message names the package that has it.
+    pub fn check(&self, systems: &[System]) -> Result<()> {
+        self.pinning.check()?;
+        for system in systems {
+            match system {
+                System::Valkey => drop(program::valkey()?),
+                System::Redis => drop(program::redis()?),
+                System::Memcached => drop(program::memcached()?),
+                System::Postgres => {
+                    program::postgres()?;
+                    program::plain_user()?;
+                }
+                _ => {
+                    let path = &self.headwater;
+                    if !path.is_file() {
+                        bail!("{}: no such program (--headwater names it)", path.display());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    name: &'static str,
+    child: Child,
+    /// Whether it answers from child processes, which then must be counted.
+    family: bool,
+    /// Removed with all its content at the end.
+    folder: tempfile::TempDir,
+    /// The port it listens on, on the loopback address.
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts `system` and waits until it answers.
+    ///
+    /// # Errors
+    /// It is not installed, does not start, or does not answer within a minute.
+    pub fn start(system: System, launch: &Launch) -> Result<Self> {
+        stop::check()?;
+        let name = system.name();
+        let folder = tempfile::Builder::new()
+            .prefix("headwater-bench-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let port = free_port()?;
+        let mut command = command(system, launch, folder.path(), port)?;
+        let log = File::create(folder.path().join("log")).context("cannot write the log")?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        launch.pinning.enter_server()?;
+        let spawned = command.spawn();
+        launch.pinning.enter_generator()?;
+        let child = spawned.with_context(|| format!("{name} does not start"))?;
+        let family = system == System::Postgres;
+        stop::note(child.id(), if family { Signal::QUIT } else { Signal::KILL });
+        let mut server = Self { name, child, family, folder, port };
+        server.wait(system)?;
+        Ok(server)
+    }
+
+    fn wait(&mut self, system: System) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            stop::check()?;
+            if answers(system, self.port) {
+                return Ok(());
+            }
+            let name = self.name;
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{name} ended at its start ({status}):\n{}", self.log());
+            }
+            if begun.elapsed() > START_MAX {
+                bail!("{name} does not answer on port {}:\n{}", self.port, self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The end of what the server printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2000)..]).into_owned();
+        if text.trim().is_empty() { String::from("(it printed nothing)") } else { text }
+    }
+
+    /// CPU that the server has used since its start.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn cpu(&self) -> Result<Duration> {
+        let pid = self.child.id();
+        if self.family { process::cpu_of_family(pid) } else { process::cpu(pid) }
+    }
+
+    /// The most memory it had resident; for PostgreSQL what its processes share and own now.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn rss_max(&self) -> Result<u64> {
+        let pid = self.child.id();
+        if self.family { process::pss_of_family(pid) } else { process::rss_max(pid) }
+    }
+
+    /// Opens a connection in the server's protocol.
+    ///
+    /// # Errors
+    /// The server does not accept it.
+    pub fn connect(&self) -> Result<Connection> {
+        let connection = if self.family {
+            postgres::open(self.port, POSTGRES_USER)
+        } else {
+            Connection::open(self.port)
+        };
+        connection.with_context(|| format!("cannot connect to {} on port {}", self.name, self.port))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let pid = self.child.id();
+        // Its data is thrown away, so nobody is asked to save it. PostgreSQL must end its
+        // children, which it does on SIGQUIT.
+        stop::send(pid, if self.family { Signal::QUIT } else { Signal::KILL });
+        stop::forget(pid);
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > END_MAX {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+fn answers(system: System, port: u16) -> bool {
+    let ask = || -> std::io::Result<()> {
+        if system == System::Postgres {
+            return postgres::open(port, POSTGRES_USER).map(drop);
+        }
+        let mut connection = Connection::open(port)?;
+        if system == System::Memcached {
+            connection.out.extend_from_slice(b"version\r\n");
+            connection.flush()?;
+            return connection.input.line().map(drop);
+        }
+        resp::command(&mut connection.out, &[b"PING"]);
+        connection.flush()?;
+        resp::skip(&mut connection.input)
+    };
+    ask().is_ok()
+}
+
+fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<Command> {
+    let port = port.to_string();
+    let made = match system {
+        System::Valkey | System::Redis => {
+            let program =
+                if system == System::Valkey { program::valkey()? } else { program::redis()? };
+            let mut command = Command::new(program);
+            command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+            command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
+            command.arg("--dir").arg(folder);
+            command
+        }
+        System::Memcached => {
+            let mut command = Command::new(program::memcached()?);
+            command.args(["-p", &port, "-U", "0", "-l", "127.0.0.1", "-t", "1", "-c", "1024"]);
+            command.args(["-m", MEMCACHED_MB, "-I", "64m", "-R", "1000"]);
+            if rustix::process::geteuid().is_root() {
+                command.args(["-u", "root"]);
+            }
+            command
+        }
+        System::Postgres => postgres_command(folder, &port)?,
+        _ => {
+            let mut command = Command::new(&launch.headwater);
+            command.args(["serve", "--bind", "127.0.0.1", "--port", &port]);
+            if system == System::Null {
+                command.args(["--null", &launch.null_bytes.to_string()]);
+            }
+            command.current_dir(folder);
+            command
+        }
+    };
+    Ok(made)
+}
+
+/// Makes a cluster in `folder` and gives the command that serves it.
+fn postgres_command(folder: &Path, port: &str) -> Result<Command> {
+    let programs = program::postgres()?;
+    let user = program::plain_user()?;
+    let data = folder.join("data");
+    let as_user = |program: &str| {
+        let mut command = Command::new(programs.join(program));
+        if let Some((uid, gid)) = user {
+            command.uid(uid).gid(gid);
+        }
+        command.current_dir(folder);
+        command
+    };
+    if let Some((uid, gid)) = user {
+        std::os::unix::fs::chown(folder, Some(uid), Some(gid))
+            .context("cannot give the folder to the user of postgres")?;
+    }
+    let output = as_user("initdb")
+        .args(["--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", POSTGRES_USER])
+        .arg("-D")
+        .arg(&data)
+        .stdin(Stdio::null())
+        .output()
+        .context("initdb does not start")?;
+    if !output.status.success() {
+        bail!("initdb failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut command = as_user("postgres");
+    command.arg("-D").arg(&data).args(["-p", port, "-k"]).arg(folder);
+    for setting in POSTGRES_SETTINGS {
+        command.args(["-c", setting]);
+    }
+    Ok(command)
+}

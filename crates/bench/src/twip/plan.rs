@@ -1,0 +1,270 @@
+//! What happens in a Twip run, drawn beforehand from a seed: the same for every system.
+
+use crate::drive::Schedule;
+use headwater_workload::{Graph, Rng, TweetLengths};
+use std::collections::HashSet;
+
+/// The shares of the operations, in percent.
+const LOGINS: usize = 5;
+const SUBSCRIPTIONS: usize = 9;
+const CHECKS: usize = 85;
+/// Different texts; a post's moment chooses one.
+const TEXTS: usize = 4096;
+/// One in so many users is a celebrity in the variant that has them.
+const CELEBRITY_ONE_IN: usize = 1000;
+
+/// What a user does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Reads his recent timeline in full.
+    Login,
+    /// Reads what is newer than the newest post he saw.
+    Check,
+    /// Follows the poster.
+    Subscribe,
+    /// Posts.
+    Post,
+}
+
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Op {
+    /// What is done.
+    pub kind: Kind,
+    /// Who does it.
+    pub user: u32,
+    /// Whom he follows, for a subscription.
+    pub poster: u32,
+}
+
+/// What a plan is drawn from.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Percent of users who are active.
+    pub active: f64,
+    /// Incremental checks per active user.
+    pub checks: f64,
+    /// Posts before the run.
+    pub posts: usize,
+    /// How many posts back the recent timeline reaches.
+    pub window: u32,
+    /// The seed of all chance.
+    pub seed: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Users in flight per connection.
+    pub pipeline: usize,
+}
+
+/// The whole workload.
+#[derive(Debug)]
+pub struct Plan {
+    /// Who follows whom at the start.
+    pub graph: Graph,
+    /// Who is active, in no particular order.
+    pub active: Vec<u32>,
+    /// The posters of the first posts, in their order.
+    pub first_posters: Vec<u32>,
+    /// How many posts back the recent timeline reaches.
+    pub window: u32,
+    /// Who is a celebrity.
+    pub celebrity: Vec<bool>,
+    /// The operations.
+    pub schedule: Schedule<Op>,
+    texts: Vec<Vec<u8>>,
+}
+
+impl Plan {
+    /// Draws a plan over `graph`.
+    #[must_use]
+    pub fn draw(graph: Graph, params: &Params) -> Self {
+        let mut rng = Rng::new(params.seed);
+        let lengths = TweetLengths::real();
+        let texts = (0..TEXTS).map(|_| lengths.text(&mut rng).into_bytes()).collect();
+        let mut active: Vec<u32> = (0..graph.users as u32).collect();
+        rng.shuffle(&mut active);
+        let count = (graph.users as f64 * params.active / 100.0).round() as usize;
+        active.truncate(count.clamp(1, graph.users));
+        let posters = graph.posters();
+        let first_posters = (0..params.posts).map(|_| posters.draw(&mut rng) as u32).collect();
+        let ops = draw_ops(&graph, &active, params.checks, &mut rng);
+        let schedule = Schedule::deal(ops, params.connections, params.pipeline, |op: &Op| op.user);
+        let celebrity = celebrities(&graph);
+        let window = params.window;
+        Self { graph, active, first_posters, window, celebrity, schedule, texts }
+    }
+
+    /// The text of the post at `time`.
+    #[must_use]
+    pub fn text(&self, time: u32) -> &[u8] {
+        &self.texts[(time.wrapping_mul(0x9e37_79b1) >> 16) as usize % TEXTS]
+    }
+}
+
+/// The most-followed of every thousand users.
+fn celebrities(graph: &Graph) -> Vec<bool> {
+    let followers = graph.followers_count();
+    let mut ranked: Vec<u32> = (0..graph.users as u32).collect();
+    ranked.sort_by_key(|&user| (core::cmp::Reverse(followers[user as usize]), user));
+    let mut found = vec![false; graph.users];
+    for &user in &ranked[..graph.users.div_ceil(CELEBRITY_ONE_IN)] {
+        found[user as usize] = true;
+    }
+    found
+}
+
+/// Draws the operations in their order over time.
+fn draw_ops(graph: &Graph, active: &[u32], checks: f64, rng: &mut Rng) -> Vec<Op> {
+    let total = (checks * active.len() as f64 * 100.0 / CHECKS as f64).round() as usize;
+    let logins = total * LOGINS / 100;
+    let subscriptions = total * SUBSCRIPTIONS / 100;
+    let reads = total * CHECKS / 100;
+    let mut kinds = vec![Kind::Post; total];
+    kinds[..logins].fill(Kind::Login);
+    kinds[logins..logins + subscriptions].fill(Kind::Subscribe);
+    kinds[logins + subscriptions..logins + subscriptions + reads].fill(Kind::Check);
+    rng.shuffle(&mut kinds);
+
+    let posters = graph.posters();
+    let mut is_active = vec![false; graph.users];
+    for &user in active {
+        is_active[user as usize] = true;
+    }
+    let edges: Vec<u32> = graph.follows.iter().flatten().copied().collect();
+    let mut new_edges = HashSet::new();
+    let mut ops = Vec::with_capacity(total);
+    for kind in kinds {
+        let mut user = active[rng.index(active.len())];
+        let mut poster = user;
+        match kind {
+            Kind::Login | Kind::Check => {}
+            // In proportion to the log of the followers, among the active.
+            Kind::Post => {
+                let drawn = (0..1000).map(|_| posters.draw(rng)).find(|&user| is_active[user]);
+                user = drawn.map_or(user, |user| user as u32);
+                poster = user;
+            }
+            Kind::Subscribe => {
+                match draw_subscription(graph, &edges, &mut new_edges, user, rng) {
+                    Some(found) => poster = found,
+                    // He follows everybody: he only looks.
+                    None => {
+                        ops.push(Op { kind: Kind::Check, user, poster });
+                        continue;
+                    }
+                }
+            }
+        }
+        ops.push(Op { kind, user, poster });
+    }
+    log_in_first(&mut ops, graph.users);
+    ops
+}
+
+/// Someone whom `user` does not follow yet: the end of a random edge (the popular win
+/// followers), or anybody if that fails often.
+fn draw_subscription(
+    graph: &Graph,
+    edges: &[u32],
+    new_edges: &mut HashSet<(u32, u32)>,
+    user: u32,
+    rng: &mut Rng,
+) -> Option<u32> {
+    for attempt in 0..40 {
+        let poster = if attempt < 20 {
+            edges[rng.index(edges.len())]
+        } else {
+            rng.index(graph.users) as u32
+        };
+        if poster != user
+            && graph.follows[user as usize].binary_search(&poster).is_err()
+            && new_edges.insert((user, poster))
+        {
+            return Some(poster);
+        }
+    }
+    None
+}
+
+/// Lets each user's first read be his login, if he has one, by swapping the two.
+fn log_in_first(ops: &mut [Op], users: usize) {
+    const NONE: usize = usize::MAX;
+    let mut first_check = vec![NONE; users];
+    let mut logged_in = vec![false; users];
+    for at in 0..ops.len() {
+        let user = ops[at].user as usize;
+        match ops[at].kind {
+            Kind::Check if first_check[user] == NONE => first_check[user] = at,
+            Kind::Login if !logged_in[user] => {
+                logged_in[user] = true;
+                if first_check[user] != NONE {
+                    ops[first_check[user]].kind = Kind::Login;
+                    ops[at].kind = Kind::Check;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(ops: &[Op], kind: Kind) -> f64 {
+        ops.iter().filter(|op| op.kind == kind).count() as f64 / ops.len() as f64
+    }
+
+    #[test]
+    fn operations_have_the_ratio_of_the_paper() {
+        let graph = Graph::generate(1_000, 20.0, 1);
+        let active: Vec<u32> = (0..700).collect();
+        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        assert_eq!(ops.len(), 41_176);
+        for (kind, percent) in
+            [(Kind::Login, 5.0), (Kind::Subscribe, 9.0), (Kind::Check, 85.0), (Kind::Post, 1.0)]
+        {
+            let found = share(&ops, kind) * 100.0;
+            assert!((found - percent).abs() < 0.05, "{kind:?}: {found} %");
+        }
+        assert!(ops.iter().all(|op| op.user < 700), "only active users do anything");
+    }
+
+    #[test]
+    fn subscriptions_are_new() {
+        let graph = Graph::generate(300, 10.0, 1);
+        let active: Vec<u32> = (0..300).collect();
+        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        let mut new = HashSet::new();
+        for op in ops.iter().filter(|op| op.kind == Kind::Subscribe) {
+            assert_ne!(op.user, op.poster);
+            assert!(!graph.follows[op.user as usize].contains(&op.poster));
+            assert!(new.insert((op.user, op.poster)), "twice: {op:?}");
+        }
+    }
+
+    #[test]
+    fn who_logs_in_does_so_before_he_checks() {
+        let graph = Graph::generate(300, 10.0, 1);
+        let active: Vec<u32> = (0..300).collect();
+        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        for user in 0..300 {
+            let mut reads = ops
+                .iter()
+                .filter(|op| op.user == user && matches!(op.kind, Kind::Login | Kind::Check))
+                .map(|op| op.kind);
+            let first = reads.next();
+            assert!(first != Some(Kind::Check) || reads.all(|kind| kind == Kind::Check));
+        }
+    }
+
+    #[test]
+    fn one_in_a_thousand_is_a_celebrity() {
+        let graph = Graph::generate(2_500, 10.0, 1);
+        let followers = graph.followers_count();
+        let found = celebrities(&graph);
+        let least = (0..2_500).filter(|&user| found[user]).map(|user| followers[user]).min();
+        assert_eq!(found.iter().filter(|&&is| is).count(), 3);
+        assert!((0..2_500).filter(|&user| !found[user]).all(|user| Some(followers[user]) <= least));
+    }
+}

@@ -1,0 +1,371 @@
+//! Runs of Twip: the options, the loop's driver, and the verification.
+
+use super::client::ClientManaged;
+use super::headwater::{Joins, WithJoins};
+use super::memcached::Strings;
+use super::plan::{Kind, Op, Params, Plan};
+use super::postgres::Triggers;
+use super::redis::SortedSets;
+use super::world::World;
+use super::{Backend, Mode, Post};
+use crate::args::{Common, within};
+use crate::drive::{Driver, drive};
+use crate::experiment::{Cost, Progress, take_turns};
+use crate::measure::Run;
+use crate::peer::{Launch, Server, System, stop};
+use crate::report::{Case, Report};
+use crate::wire::Connection;
+use anyhow::{Context, Result, bail};
+use headwater_workload::{Graph, Rng};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Users beyond which keys would not sort: names have seven digits.
+const USERS_MAX: usize = 10_000_000;
+/// Mean followees in a generated graph.
+const MEAN_FOLLOWEES: f64 = 40.0;
+
+/// Timelines: logins, checks, subscriptions and posts over a follower graph.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Twip {
+    #[command(flatten)]
+    common: Common,
+    /// A follower graph: two ids per line (a follows b), plain, .gz or .zst. The graph that
+    /// is shipped, if neither this nor --users is given.
+    #[arg(long, value_name = "FILE", conflicts_with = "users")]
+    graph: Option<PathBuf>,
+    /// Generate a power-law graph of so many users instead.
+    #[arg(long, value_name = "N")]
+    users: Option<usize>,
+    /// Percent of users who are active.
+    #[arg(long, default_value_t = 70.0, value_name = "1..100")]
+    active: f64,
+    /// Incremental checks per active user; logins, subscriptions and posts follow from them.
+    #[arg(long, default_value_t = 50.0, value_name = "N")]
+    checks: f64,
+    /// Posts before the run; as many as users if not given.
+    #[arg(long, value_name = "N")]
+    posts: Option<usize>,
+    /// How many posts back a login reads; as many as posts before the run if not given.
+    #[arg(long, value_name = "N")]
+    window: Option<u32>,
+    /// How Headwater keeps timelines.
+    #[arg(long, value_enum, default_value = "push")]
+    mode: Mode,
+    /// Keep the most-followed 0.1 % of posters in tables and a pull join of their own.
+    #[arg(long)]
+    celebrities: bool,
+    /// Read every active user's timeline once before the measurement.
+    #[arg(long)]
+    warm: bool,
+    /// Users in flight per connection.
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pipeline: usize,
+}
+
+/// The peers of this workload.
+const PEERS: [System; 9] = [
+    System::Valkey,
+    System::Redis,
+    System::Memcached,
+    System::Postgres,
+    System::Client,
+    System::Push,
+    System::PushAll,
+    System::Pull,
+    System::Celebrities,
+];
+
+impl Twip {
+    /// Runs all pairs and tells the result.
+    ///
+    /// # Errors
+    /// An option is wrong, a peer is missing, a run fails, or a result is wrong.
+    pub fn run(&self) -> Result<()> {
+        self.check()?;
+        let systems = self.common.systems("twip", &PEERS)?;
+        let launch = self.common.launch(0)?;
+        launch.check(&systems)?;
+        launch.pinning.enter_generator()?;
+        stop::handle_signals()?;
+        let graph = self.graph()?;
+        let posts = self.posts.unwrap_or(graph.users);
+        let params = Params {
+            active: self.active,
+            checks: self.checks * self.common.scale,
+            posts,
+            window: self.window.unwrap_or(posts as u32),
+            seed: self.common.seed,
+            connections: self.common.connections,
+            pipeline: self.pipeline,
+        };
+        let plan = Plan::draw(graph, &params);
+        let mut report = Report {
+            workload: "twip",
+            params: self.params(&plan, posts),
+            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
+        };
+        report.cases[0].runs =
+            take_turns(&systems, self.common.pairs, |system, pair, progress| {
+                self.one(&plan, &launch, system, pair, progress)
+            })?;
+        self.common.tell(&report)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.common.check()?;
+        within("--active", self.active, 0.001, 100.0)?;
+        within("--checks", self.checks, 0.001, 1e6)?;
+        within("--pipeline", self.pipeline as f64, 1.0, 4096.0)?;
+        within("--posts", self.posts.unwrap_or(0) as f64, 0.0, 1e8)?;
+        if let Some(users) = self.users {
+            within("--users", users as f64, 10.0, USERS_MAX as f64)?;
+        }
+        if self.celebrities && self.mode != Mode::Push {
+            bail!("--celebrities: only with --mode push, whose join it splits");
+        }
+        Ok(())
+    }
+
+    fn graph(&self) -> Result<Graph> {
+        let graph = match (&self.graph, self.users) {
+            (Some(path), _) => Graph::read(path)?,
+            (None, Some(users)) => Graph::generate(users, MEAN_FOLLOWEES, self.common.seed),
+            (None, None) => Graph::wiki_vote(),
+        };
+        if graph.users > USERS_MAX || graph.edges() == 0 {
+            bail!(
+                "the graph has {} users and {} edges (allowed: at most {USERS_MAX} users, at \
+                 least one edge)",
+                graph.users,
+                graph.edges()
+            );
+        }
+        Ok(graph)
+    }
+
+    fn params(&self, plan: &Plan, posts: usize) -> Map<String, Value> {
+        let graph = match (&self.graph, self.users) {
+            (Some(path), _) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            (None, Some(_)) => String::from("generated"),
+            (None, None) => String::from("wiki-vote"),
+        };
+        let value = json!({
+            "graph": graph,
+            "users": plan.graph.users,
+            "edges": plan.graph.edges(),
+            "active_percent": self.active,
+            "checks_per_active_user": self.checks * self.common.scale,
+            "posts_before": posts,
+            "window_posts": plan.window,
+            "mode": format!("{:?}", self.mode).to_lowercase(),
+            "celebrities": self.celebrities,
+            "warm": self.warm,
+            "pipeline": self.pipeline,
+            "operations": plan.schedule.operations(),
+        });
+        let mut params = self.common.params();
+        params.extend(value.as_object().cloned().unwrap_or_default());
+        params
+    }
+
+    fn backend(&self, system: System, world: &World<'_>) -> Box<dyn Backend> {
+        let push = Joins { pull: false, all: false, celebrities: false };
+        let joins = match (system, self.mode) {
+            (System::Valkey | System::Redis, _) => return Box::new(SortedSets::default()),
+            (System::Memcached, _) => return Box::new(Strings::default()),
+            (System::Postgres, _) => return Box::new(Triggers),
+            (System::Client, _) | (System::Headwater, Mode::Client) => {
+                return Box::new(ClientManaged::default());
+            }
+            (System::PushAll, _) | (System::Headwater, Mode::PushAll) => {
+                Joins { all: true, ..push }
+            }
+            (System::Pull, _) | (System::Headwater, Mode::Pull) => Joins { pull: true, ..push },
+            (System::Celebrities, _) => Joins { celebrities: true, ..push },
+            (System::Headwater, Mode::Push) => Joins { celebrities: self.celebrities, ..push },
+            _ => push,
+        };
+        Box::new(WithJoins::new(joins, world))
+    }
+
+    fn one(
+        &self,
+        plan: &Plan,
+        launch: &Launch,
+        system: System,
+        pair: usize,
+        progress: &Progress,
+    ) -> Result<Run> {
+        let server = Server::start(system, launch)?;
+        let mut world = World::new(plan);
+        let mut backend = self.backend(system, &world);
+        let mut control = server.connect()?;
+        progress.phase("loading", plan.graph.edges() as u64);
+        backend
+            .load(&world, &mut control)
+            .with_context(|| format!("it printed: {}", server.log()))?;
+        let mut connections = (0..self.common.connections)
+            .map(|_| {
+                let mut connection = server.connect()?;
+                backend.prepare(&mut connection)?;
+                Ok(connection)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        backend.prepare(&mut control)?;
+        if self.warm {
+            progress.phase("warming", plan.active.len() as u64);
+            for &user in &plan.active {
+                read_one(&mut *backend, &mut control, user, world.recent(), None)?;
+            }
+        }
+        progress.phase("running", plan.schedule.operations());
+        let lanes = (0..connections.len()).map(|_| Lane::default()).collect();
+        let mut driver = TwipDriver { world: &mut world, backend: &mut *backend, lanes };
+        let (schedule, limit, bar) = (&plan.schedule, self.common.limit(), &progress.bar);
+        let cost =
+            Cost::of(&server, || drive(&mut driver, &mut connections, schedule, limit, bar))?;
+        progress.phase("verifying", self.common.sample as u64);
+        let verified = self.verify(&world, &mut *backend, &mut control)?;
+        Ok(cost.run(system, pair, verified))
+    }
+
+    /// Compares sampled timelines with a recomputation; a difference is told on stderr.
+    fn verify(
+        &self,
+        world: &World<'_>,
+        backend: &mut dyn Backend,
+        control: &mut Connection,
+    ) -> Result<bool> {
+        let mut rng = Rng::new(self.common.seed ^ 0x5a5a);
+        let since = world.recent();
+        let mut verified = true;
+        for _ in 0..self.common.sample {
+            let user = rng.index(world.plan.graph.users) as u32;
+            let mut answered = Vec::new();
+            read_one(backend, control, user, since, Some(&mut answered))?;
+            if let Err(error) = world.verify(user, since, &answered) {
+                writeln!(std::io::stderr(), "{error}")?;
+                verified = false;
+                break;
+            }
+        }
+        Ok(verified)
+    }
+}
+
+/// Reads one timeline outside the measured loop.
+fn read_one(
+    backend: &mut dyn Backend,
+    control: &mut Connection,
+    user: u32,
+    since: u32,
+    each: Option<&mut Vec<super::Entry>>,
+) -> Result<()> {
+    backend.begin_reads(&mut control.out);
+    backend.read(&mut control.out, user, since);
+    backend.end_reads(&mut control.out);
+    control.flush()?;
+    backend.seen(&mut control.input, since, each)?;
+    backend.seen_all(&mut control.input)?;
+    Ok(())
+}
+
+/// What a lane must remember between sending a batch and reading its replies.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    /// Of each operation: the moment from which on it reads, or at which it posts.
+    moments: Vec<u32>,
+    /// Replies to the second half of posts and subscriptions that are under way.
+    following: usize,
+}
+
+struct TwipDriver<'a, 'p> {
+    world: &'a mut World<'p>,
+    backend: &'a mut dyn Backend,
+    lanes: Vec<Lane>,
+}
+
+impl Driver for TwipDriver<'_, '_> {
+    type Op = Op;
+
+    fn send(&mut self, lane: usize, batch: &[Op], out: &mut Vec<u8>) {
+        let Self { world, backend, lanes } = self;
+        let moments = &mut lanes[lane].moments;
+        moments.clear();
+        backend.begin_reads(out);
+        let mut reads = 0;
+        for op in batch {
+            let since = match op.kind {
+                Kind::Login => world.recent(),
+                Kind::Check => world.unseen(op.user),
+                Kind::Subscribe | Kind::Post => {
+                    moments.push(0);
+                    continue;
+                }
+            };
+            reads += 1;
+            moments.push(since);
+            backend.read(out, op.user, since);
+        }
+        if reads > 0 {
+            backend.end_reads(out);
+        }
+        if reads == batch.len() {
+            return;
+        }
+        for (op, moment) in batch.iter().zip(moments) {
+            match op.kind {
+                Kind::Login | Kind::Check => {}
+                Kind::Subscribe => {
+                    *moment = world.recent();
+                    world.subscribe(op.user, op.poster);
+                    backend.subscribe(out, op.user, op.poster, *moment);
+                }
+                Kind::Post => {
+                    *moment = world.post(op.user);
+                    let text = world.plan.text(*moment);
+                    backend.post(out, Post { poster: op.user, time: *moment, text });
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, lane: usize, batch: &[Op], connection: &mut Connection) -> Result<bool> {
+        let Self { world, backend, lanes } = self;
+        let lane = &mut lanes[lane];
+        let Connection { input, out, .. } = connection;
+        if lane.following > 0 {
+            for _ in 0..core::mem::take(&mut lane.following) {
+                backend.skip(input)?;
+            }
+            return Ok(false);
+        }
+        let mut reads = 0;
+        for (op, &moment) in batch.iter().zip(&lane.moments) {
+            if let Kind::Login | Kind::Check = op.kind {
+                reads += 1;
+                let seen = backend.seen(input, moment, None)?;
+                world.saw(op.user, seen);
+            }
+        }
+        if reads > 0 {
+            backend.seen_all(input)?;
+        }
+        if reads == batch.len() {
+            return Ok(false);
+        }
+        for (op, &time) in batch.iter().zip(&lane.moments) {
+            lane.following += match op.kind {
+                Kind::Login | Kind::Check => 0,
+                Kind::Subscribe => backend.after_subscribe(input, out, op.user, time)?,
+                Kind::Post => {
+                    let text = world.plan.text(time);
+                    backend.after_post(input, out, Post { poster: op.user, time, text })?
+                }
+            };
+        }
+        Ok(lane.following > 0)
+    }
+}
