@@ -49,13 +49,22 @@ pub fn containing_range(
     source: &Pattern,
     bound: &Bindings<'_>,
 ) -> Option<KeyRange> {
+    if !source.admits(bound) {
+        return None;
+    }
+    // Every source key starts with what `bound` gives; cells are compared behind that.
     let capacity = source.table.len() + range.first.len() + range.last.len() + 16;
-    let mut least = Edge::new(Side::Least, capacity);
-    let mut greatest = Edge::new(Side::Greatest, capacity);
+    let mut lead = Vec::with_capacity(capacity);
+    let given = source.bound_prefix(bound, &mut lead);
+    let mut copy = Vec::with_capacity(capacity);
+    copy.extend_from_slice(&lead);
+    let mut least = Edge::new(Side::Least, lead);
+    let mut greatest = Edge::new(Side::Greatest, copy);
+    let may_misfit = source.has_widths();
     visit_cells(output, range, bound, |bindings, tail| {
-        if source.admits(bindings) {
-            least.offer(source, bindings, tail);
-            greatest.offer(source, bindings, tail);
+        if !may_misfit || source.admits(bindings) {
+            least.offer(source, given, bindings, tail);
+            greatest.offer(source, given, bindings, tail);
         }
     });
     if least.vacant {
@@ -65,6 +74,12 @@ pub fn containing_range(
 }
 
 impl Pattern {
+    fn has_widths(&self) -> bool {
+        self.components
+            .iter()
+            .any(|component| matches!(component, Component::Slot { width: Some(_), .. }))
+    }
+
     /// Whether every bound slot of the pattern has a value that fits it.
     #[inline]
     fn admits(&self, bindings: &Bindings<'_>) -> bool {
@@ -87,6 +102,8 @@ enum Side {
 struct Edge {
     side: Side,
     bytes: Vec<u8>,
+    /// How many of them every source key starts with.
+    lead: usize,
     /// Whether every key that starts with `bytes` is meant, or that key alone.
     open: bool,
     /// Nothing was offered yet.
@@ -98,20 +115,22 @@ struct Edge {
 }
 
 impl Edge {
-    fn new(side: Side, capacity: usize) -> Self {
-        let bytes = Vec::with_capacity(capacity);
-        Self { side, bytes, open: false, vacant: true, same: 0, replacing: false }
+    fn new(side: Side, lead: Vec<u8>) -> Self {
+        let same = lead.len();
+        Self { side, bytes: lead, lead: same, open: false, vacant: true, same, replacing: false }
     }
 
-    /// Offers the source keys that agree with `bindings` and `tail`.
+    /// Offers the source keys that agree with `bindings` and `tail`; their first `given` components
+    /// are known.
     #[inline]
-    fn offer(&mut self, source: &Pattern, bindings: &Bindings<'_>, tail: Tail<'_>) {
-        self.same = 0;
+    fn offer(&mut self, source: &Pattern, given: usize, bindings: &Bindings<'_>, tail: Tail<'_>) {
+        self.same = self.lead;
         self.replacing = self.vacant;
         self.vacant = false;
-        let mut go_on = self.push(&source.table);
-        for (at, component) in source.components.iter().enumerate() {
-            if !go_on || !self.push(&[SEPARATOR]) {
+        let mut go_on = true;
+        for (at, component) in source.components.iter().enumerate().skip(given) {
+            // The lead ends with the `|` before the first component that is not given.
+            if !go_on || (at > given && !self.push(&[SEPARATOR])) {
                 return;
             }
             go_on = match component {
