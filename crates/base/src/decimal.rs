@@ -12,7 +12,7 @@
 //! without multiplications, and printed without divisions.
 //!
 //! # Invariants
-//! - I1. A small number has at most [`SMALL_SCALE_MAX`] fractional digits.
+//! - I1. A small number has at most `SMALL_SCALE_MAX` fractional digits.
 //! - I2. A large number needs three limbs or more: no limb at either end is zero but for those
 //!   that the point needs. (One number may have both forms; they are equal.)
 //!
