@@ -183,13 +183,17 @@ impl OwnedArgs {
     /// A copy of `args`.
     #[must_use]
     pub fn of(args: Args<'_>) -> Self {
-        let mut buffer = Vec::with_capacity(args.bytes());
-        let mut spans = Vec::with_capacity(args.len());
-        for arg in args.iter() {
-            spans.push(Span::new(buffer.len(), arg.len()));
-            buffer.extend_from_slice(arg);
-        }
-        Self { buffer, spans }
+        let buffer = Vec::with_capacity(args.bytes());
+        let spans = Vec::with_capacity(args.len());
+        let mut own = Self { buffer, spans };
+        args.iter().for_each(|arg| own.push(arg));
+        own
+    }
+
+    /// Adds a copy of `arg`.
+    pub fn push(&mut self, arg: &[u8]) {
+        self.spans.push(Span::new(self.buffer.len(), arg.len()));
+        self.buffer.extend_from_slice(arg);
     }
 
     /// The arguments.
@@ -209,8 +213,7 @@ impl<'t> FromIterator<&'t [u8]> for OwnedArgs {
     fn from_iter<I: IntoIterator<Item = &'t [u8]>>(items: I) -> Self {
         let mut own = Self::default();
         for item in items {
-            own.spans.push(Span::new(own.buffer.len(), item.len()));
-            own.buffer.extend_from_slice(item);
+            own.push(item);
         }
         own
     }

@@ -13,6 +13,7 @@ extern crate alloc;
 mod args;
 mod command;
 pub mod describe;
+pub mod glob;
 pub mod number;
 mod reply;
 pub mod table;

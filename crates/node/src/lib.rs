@@ -7,8 +7,19 @@
 #![no_std]
 extern crate alloc;
 
+mod catalog;
+mod expiry;
+mod extended;
+mod info;
+mod keys;
+mod lcs;
 mod node;
+mod numbers;
+mod ranges;
+mod scan;
+mod strings;
 
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
-pub use node::{InfoSection, Node, Outcome};
+pub use info::InfoSection;
+pub use node::{Node, Outcome};
