@@ -5,6 +5,8 @@ use crate::generate::history;
 use crate::history::{Op, script};
 use crate::shrink::shrink;
 use crate::subject::{Plain, Subject};
+use crate::teller::Teller;
+use headwater_script::story::rewritten;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,7 +52,11 @@ impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "seed {} fails: {}", self.seed, self.failure.message)?;
         writeln!(f, "shrunk to {} operations:\n", self.ops.len())?;
-        f.write_str(&script(&self.ops))
+        let story =
+            format!("# Seed {}: {{say what it is about}}.\n{}", self.seed, script(&self.ops));
+        let make = || -> Box<dyn headwater_script::Target> { Box::new(Teller::default()) };
+        // A story needs its lower half to be read; the oracle then fills it in.
+        f.write_str(&rewritten(&format!("{story}----\n"), &make).unwrap_or(story))
     }
 }
 

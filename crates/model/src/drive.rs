@@ -5,12 +5,13 @@
 //! must say so. [`run`] ends at the first difference.
 
 use crate::expect::{Allowed, Moments, check_range, well_defined};
-use crate::history::{Op, Until, escape, line};
+use crate::history::{Op, Until, line};
 use crate::join::{Join, Operator};
 use crate::oracle::{Oracle, Verdict, View, within};
 use crate::subject::Subject;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions};
+use headwater_script::bytes::escape;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 

@@ -138,7 +138,7 @@ pub fn check_range(
     reverse: bool,
     limit: Option<u64>,
 ) -> Result<(), String> {
-    use crate::history::escape;
+    use headwater_script::bytes::escape;
     let ordered = |two: &[(Vec<u8>, Vec<u8>)]| {
         if reverse { two[0].0 > two[1].0 } else { two[0].0 < two[1].0 }
     };

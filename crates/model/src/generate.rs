@@ -110,6 +110,11 @@ impl World {
             (0..checks).map(|_| (Operator::Check, self.source(rng, &slots))).collect();
         let operator = if rng.chance(45) { Operator::Copy } else { *rng.pick(&Operator::VALUED) };
         sources.insert(rng.below(checks + 1), (operator, self.source(rng, &slots)));
+        if sources.iter().all(|(_, source)| source.slots().is_empty()) {
+            // Without any slot the text would be read in the bare style.
+            let (name, width) = slots[0].clone();
+            sources[0].1.parts.push(Part::Slot { name, width });
+        }
         let output = self.output(rng, &slots, &sources);
         Join { output, mode: mode(rng), sources }
     }
@@ -157,7 +162,7 @@ impl World {
             }
         }
         rng.shuffle(&mut parts);
-        if parts.is_empty() || rng.chance(25) {
+        if (parts.is_empty() && rng.chance(80)) || rng.chance(25) {
             parts.insert(rng.below(parts.len() + 1), Part::Literal(self.literal(rng)));
         }
         let table = match rng.chance(70) {
@@ -171,7 +176,9 @@ impl World {
     }
 
     fn literal(&self, rng: &mut Rng) -> String {
-        let plain = |bytes: &&Vec<u8>| bytes.iter().all(|&byte| byte.is_ascii_alphanumeric());
+        let plain = |bytes: &&Vec<u8>| {
+            bytes.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"{}~".contains(&byte))
+        };
         let plain: Vec<&Vec<u8>> = self.components.iter().filter(plain).collect();
         if plain.is_empty() || rng.chance(30) {
             return String::from("r");

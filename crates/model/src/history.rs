@@ -4,7 +4,7 @@
 //! shrunk failure can be pasted there.
 
 use crate::join::Join;
-use std::fmt::Write;
+use headwater_script::bytes::escape;
 
 /// What a `set` does to the expiry; moments are given from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,25 +93,6 @@ pub enum Op {
         first: Vec<u8>,
         last: Vec<u8>,
     },
-}
-
-/// Bytes as scripts write them: one word of printable ASCII.
-#[must_use]
-pub fn escape(bytes: &[u8]) -> String {
-    if bytes.is_empty() {
-        return String::from("\"\"");
-    }
-    let mut text = String::new();
-    for &byte in bytes {
-        match byte {
-            b'\\' => text.push_str("\\\\"),
-            b' ' => text.push_str("\\s"),
-            b'"' | b'#' => write!(text, "\\x{byte:02x}").expect("writing to a string"),
-            b'!'..=b'~' => text.push(char::from(byte)),
-            _ => write!(text, "\\x{byte:02x}").expect("writing to a string"),
-        }
-    }
-    text
 }
 
 /// One operation as a line of a golden script.

@@ -17,3 +17,4 @@ pub mod oracle;
 pub mod rng;
 pub mod shrink;
 pub mod subject;
+pub mod teller;
