@@ -1,0 +1,30 @@
+//! The subcommands: one file each, which holds its arguments (`Args`) and `Args::run`.
+
+mod cli;
+mod demo;
+mod serve;
+
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// What the program can do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run the server.
+    Serve(serve::Args),
+    /// Run the server with a real follower graph, posts and a timeline join loaded.
+    Demo(demo::Args),
+    /// Talk to a running server.
+    Cli(cli::Args),
+}
+
+impl Command {
+    /// Does it; the exit code where that is not an error.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Serve(args) => args.run(),
+            Self::Demo(args) => args.run(),
+            Self::Cli(args) => args.run(),
+        }
+    }
+}

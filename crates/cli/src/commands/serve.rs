@@ -1,0 +1,87 @@
+//! `headwater serve`: the server, with settings from flags, a file, or the defaults.
+
+use anyhow::Context;
+use headwater_server::{Config, NullServer, Server};
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Flags of `headwater serve`; a flag goes before the file, the file before the default.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Read settings from this file (see headwater.example.toml)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    listen: ListenArgs,
+    /// Answer every command with a constant of so many bytes: the ceiling of the input and
+    /// output path, for benchmarks
+    #[arg(long, value_name = "BYTES", hide = true)]
+    null: Option<usize>,
+}
+
+/// Where to listen and whom to let in: what `serve` and `demo` have in common.
+#[derive(clap::Args)]
+pub(crate) struct ListenArgs {
+    /// Port to listen on; 0 lets the system choose [default: 7379]
+    #[arg(long, short)]
+    port: Option<u16>,
+    /// Address to listen on; may be repeated [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Vec<IpAddr>,
+    /// Password that clients must give; other addresses than loopback need one
+    #[arg(long, value_name = "PASSWORD")]
+    requirepass: Option<String>,
+    /// Connections at once [default: 10000]
+    #[arg(long, value_name = "NUMBER")]
+    maxclients: Option<usize>,
+}
+
+impl ListenArgs {
+    /// Puts the flags that were given into `config`.
+    pub(crate) fn apply(self, config: &mut Config) {
+        if let Some(port) = self.port {
+            config.listen.port = port;
+        }
+        if !self.bind.is_empty() {
+            config.listen.bind = self.bind;
+        }
+        if let Some(password) = self.requirepass {
+            config.listen.requirepass = password;
+        }
+        if let Some(most) = self.maxclients {
+            config.clients.clients_max = most;
+        }
+    }
+}
+
+impl Args {
+    /// Serves until SIGTERM, SIGINT or SHUTDOWN.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        self.listen.apply(&mut config);
+        if let Some(bytes) = self.null {
+            let server = NullServer::bind(&config, bytes)?;
+            say_ready(&server.addresses())?;
+            server.run().context("serving")?;
+        } else {
+            let server = Server::bind(config)?;
+            say_ready(&server.addresses())?;
+            server.run().context("serving")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The one line that says that connections are accepted now.
+pub(crate) fn say_ready(addresses: &[std::net::SocketAddr]) -> anyhow::Result<()> {
+    let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "headwater {} ready on {}", env!("CARGO_PKG_VERSION"), texts.join(", "))?;
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The program `headwater`: `serve` runs the server, `demo` runs it with a real follower
+//! graph loaded, `cli` talks to one.
+//!
+//! Each subcommand is one file in `commands`, with its arguments and its `run`.
+
+mod client;
+mod commands;
+
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// A cache with joins that are always fresh.
+#[derive(Parser)]
+#[command(name = "headwater", version, arg_required_else_help = true)]
+struct Program {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+fn main() -> ExitCode {
+    match Program::parse().command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            // A closed standard error leaves nothing to be done.
+            let _ = writeln!(std::io::stderr(), "headwater: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

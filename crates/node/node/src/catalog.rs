@@ -1,0 +1,118 @@
+//! Execution of the commands about joins and tables.
+
+use alloc::string::String;
+use headwater_command::{Joins, Reply, Tables};
+use headwater_engine::{Engine, EngineError, JoinReport, Stop, TableOptions, TableReport};
+
+pub(crate) fn joins(
+    engine: &mut Engine,
+    command: &Joins<'_>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    match *command {
+        Joins::Add { name, spec, replace } => {
+            let installed = engine.join_add(name, spec, replace)?;
+            reply.map(2);
+            write_text("spec", &installed.canonical, reply);
+            write_warnings(&installed.warnings, reply);
+        }
+        Joins::Drop { name } => {
+            engine.join_drop(name)?;
+            reply.ok();
+        }
+        Joins::List => {
+            let joins = engine.joins();
+            reply.array(joins.len());
+            for join in &joins {
+                reply.map(2);
+                write_text("name", &join.name, reply);
+                write_text("spec", &join.canonical, reply);
+            }
+        }
+        Joins::Info { name } => {
+            let found = engine.joins().into_iter().find(|join| join.name == name);
+            let missing = || EngineError::NoSuchJoin(String::from(name));
+            write_join(&found.ok_or_else(missing)?, reply);
+        }
+    }
+    Ok(())
+}
+
+fn write_text(title: &str, text: &str, reply: &mut impl Reply) {
+    reply.bulk(title.as_bytes());
+    reply.bulk(text.as_bytes());
+}
+
+fn write_number(title: &str, number: u64, reply: &mut impl Reply) {
+    reply.bulk(title.as_bytes());
+    reply.integer(number as i64);
+}
+
+fn write_warnings(warnings: &[String], reply: &mut impl Reply) {
+    reply.bulk(b"warnings");
+    reply.array(warnings.len());
+    for warning in warnings {
+        reply.bulk(warning.as_bytes());
+    }
+}
+
+fn write_join(join: &JoinReport, reply: &mut impl Reply) {
+    reply.map(3 + join.counters.len());
+    write_text("name", &join.name, reply);
+    write_text("spec", &join.canonical, reply);
+    write_warnings(&join.warnings, reply);
+    for (title, number) in &join.counters {
+        write_number(title, *number, reply);
+    }
+}
+
+pub(crate) fn tables(
+    engine: &mut Engine,
+    command: &Tables<'_>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    match *command {
+        Tables::Set { name, boundary, source } => {
+            let options = TableOptions { boundary, source: source.map(String::from) };
+            engine.table_set(name, &options)?;
+            reply.ok();
+        }
+        Tables::List => {
+            let tables = engine.tables();
+            reply.array(tables.len());
+            for table in &tables {
+                reply.map(3);
+                write_table_name(table, reply);
+                write_number("boundary", table.boundary as u64, reply);
+                write_number("keys", table.keys, reply);
+            }
+        }
+        Tables::Info { name } => match engine.tables().iter().find(|table| table.name == name) {
+            Some(table) => write_table(table, reply),
+            None => reply.error("ERR", format_args!("no table is named '{}'", name.escape_ascii())),
+        },
+    }
+    Ok(())
+}
+
+fn write_table_name(table: &TableReport, reply: &mut impl Reply) {
+    reply.bulk(b"name");
+    reply.bulk(&table.name);
+}
+
+fn write_table(table: &TableReport, reply: &mut impl Reply) {
+    let numbers = [
+        ("boundary", table.boundary as u64),
+        ("keys", table.keys),
+        ("groups", table.groups),
+        ("key-bytes", table.key_bytes),
+        ("index-bytes", table.index_bytes),
+        ("value-bytes", table.value_bytes),
+    ];
+    reply.map(2 + numbers.len());
+    write_table_name(table, reply);
+    write_text("kind", if table.named { "named" } else { "unnamed" }, reply);
+    for (title, number) in numbers {
+        write_number(title, number, reply);
+    }
+}

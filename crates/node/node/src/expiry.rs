@@ -1,0 +1,83 @@
+//! Execution of the commands about when keys expire.
+
+use headwater_base::Millis;
+use headwater_command::{Deadline, ExpireCondition, Expiry, Reply, TimeUnit};
+use headwater_engine::{Engine, Stop};
+
+/// The moment that a deadline means; one before the epoch is the epoch, which has passed.
+pub(crate) fn moment(deadline: Deadline, now: Millis) -> Millis {
+    match deadline {
+        Deadline::At(millis) => Millis(u64::try_from(millis).unwrap_or(0)),
+        Deadline::After(millis) => Millis(now.0.saturating_add_signed(millis)),
+    }
+}
+
+/// Gives `key` this value until `at`; a moment that has passed leaves the key absent.
+pub(crate) fn set_until(
+    engine: &mut Engine,
+    key: &[u8],
+    value: &[u8],
+    at: Millis,
+) -> Result<(), Stop> {
+    engine.set(key, value, headwater_engine::Expiry::At(at))?;
+    if at <= engine.now() {
+        engine.set_expiry(key, Some(at))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn run(
+    engine: &mut Engine,
+    command: &Expiry<'_>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let answer = match *command {
+        Expiry::Expire { key, deadline, condition } => {
+            i64::from(expire(engine, key, moment(deadline, engine.now()), condition)?)
+        }
+        Expiry::Remaining { key, unit } => {
+            let now = engine.now();
+            told(engine.expiry(key)?, unit, |at| at.since(now))
+        }
+        Expiry::Moment { key, unit } => told(engine.expiry(key)?, unit, |at| at.0),
+        Expiry::Persist { key } => match engine.expiry(key)? {
+            Some(Some(_)) => i64::from(engine.set_expiry(key, None)?),
+            _ => 0,
+        },
+    };
+    reply.integer(answer);
+    Ok(())
+}
+
+fn expire(
+    engine: &mut Engine,
+    key: &[u8],
+    at: Millis,
+    condition: ExpireCondition,
+) -> Result<bool, Stop> {
+    let Some(kept) = engine.expiry(key)? else { return Ok(false) };
+    let acts = match condition {
+        ExpireCondition::Always => true,
+        ExpireCondition::IfNone => kept.is_none(),
+        ExpireCondition::IfSome => kept.is_some(),
+        ExpireCondition::IfLater => kept.is_some_and(|kept| at > kept),
+        ExpireCondition::IfEarlier => kept.is_none_or(|kept| at < kept),
+        ExpireCondition::IfSomeAndEarlier => kept.is_some_and(|kept| at < kept),
+    };
+    if acts { engine.set_expiry(key, Some(at)) } else { Ok(false) }
+}
+
+/// The answer of TTL and its kin: seconds are rounded to the nearest.
+fn told(expiry: Option<Option<Millis>>, unit: TimeUnit, millis: impl FnOnce(Millis) -> u64) -> i64 {
+    match expiry {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(at)) => {
+            let millis = millis(at);
+            (match unit {
+                TimeUnit::Millis => millis,
+                TimeUnit::Seconds => millis.saturating_add(500) / 1000,
+            }) as i64
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What INFO and MEMORY STATS tell about data.
+
+use crate::node::Node;
+use alloc::string::String;
+use core::fmt::Write;
+use headwater_command::Reply;
+use headwater_engine::{Engine, Stats};
+
+/// The parts of INFO that a node tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InfoSection {
+    /// Bytes by kind.
+    Memory,
+    /// Keys and expiries.
+    Keyspace,
+    /// What is derived and how much work that was.
+    Engine,
+    /// The installed joins with their counters.
+    Joins,
+    /// The tables with their sizes.
+    Tables,
+}
+
+impl InfoSection {
+    /// Every section, in the order that INFO shows them.
+    pub const ALL: [Self; 5] =
+        [Self::Memory, Self::Keyspace, Self::Engine, Self::Joins, Self::Tables];
+
+    /// The section's title; INFO takes it in any mixture of cases.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::Keyspace => "Keyspace",
+            Self::Engine => "Engine",
+            Self::Joins => "Joins",
+            Self::Tables => "Tables",
+        }
+    }
+}
+
+impl Node {
+    /// Appends the lines of one section of INFO, its title first, each with its line end.
+    pub fn write_info(&self, section: InfoSection, out: &mut String) {
+        let written = write_section(&self.engine, section, out);
+        debug_assert!(written.is_ok(), "a String takes all text");
+    }
+}
+
+/// Bytes by kind, with the names that INFO and MEMORY STATS give them.
+fn kinds(stats: &Stats) -> [(&'static str, u64); 5] {
+    [
+        ("values", stats.value_bytes),
+        ("keys", stats.key_bytes),
+        ("index", stats.index_bytes),
+        ("updaters", stats.updater_bytes),
+        ("status_ranges", stats.status_range_bytes),
+    ]
+}
+
+fn total(stats: &Stats) -> u64 {
+    kinds(stats).iter().map(|(_, bytes)| bytes).sum()
+}
+
+fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> core::fmt::Result {
+    write!(out, "# {}\r\n", section.title())?;
+    let stats = engine.stats();
+    match section {
+        InfoSection::Memory => {
+            write!(out, "used_memory_dataset:{}\r\n", total(&stats))?;
+            for (kind, bytes) in kinds(&stats) {
+                write!(out, "used_memory_{kind}:{bytes}\r\n")?;
+            }
+        }
+        InfoSection::Keyspace => {
+            if stats.keys > 0 {
+                let (keys, expires) = (stats.keys, stats.keys_with_expiry);
+                write!(out, "db0:keys={keys},expires={expires},avg_ttl=0\r\n")?;
+            }
+        }
+        InfoSection::Engine => {
+            let numbers = [
+                ("groups", stats.groups),
+                ("expired_keys", stats.expired),
+                ("updaters", stats.updaters),
+                ("updater_targets", stats.updater_targets),
+                ("status_ranges", stats.status_ranges),
+            ];
+            for (title, number) in numbers.into_iter().chain(stats.counters) {
+                write!(out, "{}:{number}\r\n", Field(title))?;
+            }
+        }
+        InfoSection::Joins => {
+            let joins = engine.joins();
+            write!(out, "joins:{}\r\n", joins.len())?;
+            for join in joins {
+                write!(out, "join_{}:", join.name.escape_debug())?;
+                write_list(&join.counters, out)?;
+            }
+        }
+        InfoSection::Tables => {
+            let tables = engine.tables();
+            write!(out, "tables:{}\r\n", tables.len())?;
+            for table in tables {
+                let kind = if table.named { "table_" } else { "unnamed_table" };
+                write!(out, "{kind}{}:", table.name.escape_ascii())?;
+                let numbers = [
+                    ("boundary", table.boundary as u64),
+                    ("keys", table.keys),
+                    ("groups", table.groups),
+                    ("key_bytes", table.key_bytes),
+                    ("index_bytes", table.index_bytes),
+                    ("value_bytes", table.value_bytes),
+                ];
+                write_list(&numbers, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A title with `_` between its words, whatever stands there.
+struct Field(&'static str);
+
+impl core::fmt::Display for Field {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for letter in self.0.chars() {
+            f.write_char(if matches!(letter, ' ' | '-') { '_' } else { letter })?;
+        }
+        Ok(())
+    }
+}
+
+fn write_list(numbers: &[(&'static str, u64)], out: &mut String) -> core::fmt::Result {
+    for (at, (title, number)) in numbers.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        write!(out, "{comma}{}={number}", Field(title))?;
+    }
+    out.write_str("\r\n")
+}
+
+pub(crate) fn memory_stats(engine: &Engine, reply: &mut impl Reply) {
+    let stats = engine.stats();
+    let kinds = kinds(&stats);
+    reply.map(3 + kinds.len());
+    let numbers = [
+        ("keys.count", stats.keys),
+        ("keys.bytes-per-key", total(&stats) / stats.keys.max(1)),
+        ("dataset.bytes", total(&stats)),
+    ];
+    for (title, number) in numbers {
+        reply.bulk(title.as_bytes());
+        reply.integer(number as i64);
+    }
+    for (kind, bytes) in kinds {
+        reply.bulk(alloc::format!("{kind}.bytes").as_bytes());
+        reply.integer(bytes as i64);
+    }
+}

@@ -1,0 +1,172 @@
+//! Execution of the commands about keys as such.
+
+use crate::expiry::set_until;
+use crate::node::{check_writable, is_there};
+use crate::numbers::integer_of;
+use alloc::vec::Vec;
+use headwater_base::Millis;
+use headwater_command::{Args, ObjectFact, Reply};
+use headwater_engine::{Engine, Expiry, Stop};
+
+pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+    if keys.len() > 1 {
+        for key in keys.iter() {
+            check_writable(engine, key)?;
+        }
+    }
+    let mut removed = 0;
+    for key in keys.iter() {
+        removed += i64::from(engine.remove(key)?);
+    }
+    reply.integer(removed);
+    Ok(())
+}
+
+pub(crate) fn exists(
+    engine: &mut Engine,
+    keys: Args<'_>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let mut there = 0;
+    for key in keys.iter() {
+        there += i64::from(is_there(engine, key)?);
+    }
+    reply.integer(there);
+    Ok(())
+}
+
+pub(crate) fn type_of(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
+    reply.simple(if is_there(engine, key)? { "string" } else { "none" });
+    Ok(())
+}
+
+/// Reads the value of `key` into `bytes`; its expiry, or `None` if there is no such key.
+fn fetch(
+    engine: &mut Engine,
+    key: &[u8],
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Option<Millis>>, Stop> {
+    bytes.clear();
+    match engine.get(key)? {
+        Some(value) => value.write_to(bytes),
+        None => return Ok(None),
+    }
+    engine.expiry(key)
+}
+
+fn store(
+    engine: &mut Engine,
+    key: &[u8],
+    bytes: &[u8],
+    expiry: Option<Millis>,
+) -> Result<(), Stop> {
+    match expiry {
+        Some(at) => set_until(engine, key, bytes, at),
+        None => Ok(engine.set(key, bytes, Expiry::Never)?),
+    }
+}
+
+pub(crate) fn rename(
+    engine: &mut Engine,
+    from: &[u8],
+    to: &[u8],
+    if_absent: bool,
+    scratch: &mut Vec<u8>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let Some(expiry) = fetch(engine, from, scratch)? else {
+        reply.error("ERR", format_args!("no such key"));
+        return Ok(());
+    };
+    check_writable(engine, from)?;
+    let acts = from != to && !(if_absent && is_there(engine, to)?);
+    if acts {
+        store(engine, to, scratch, expiry)?;
+        engine.remove(from)?;
+    }
+    if if_absent {
+        reply.integer(i64::from(acts))
+    } else {
+        reply.ok()
+    }
+    Ok(())
+}
+
+pub(crate) fn copy(
+    engine: &mut Engine,
+    from: &[u8],
+    to: &[u8],
+    replace: bool,
+    scratch: &mut Vec<u8>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let Some(expiry) = fetch(engine, from, scratch)? else {
+        reply.integer(0);
+        return Ok(());
+    };
+    let acts = replace || !is_there(engine, to)?;
+    if acts {
+        store(engine, to, scratch, expiry)?;
+    }
+    reply.integer(i64::from(acts));
+    Ok(())
+}
+
+pub(crate) fn random(engine: &Engine, draw: u64, reply: &mut impl Reply) {
+    match engine.random_key(draw) {
+        Some(key) => reply.bulk(&key),
+        None => reply.null(),
+    }
+}
+
+/// Longest value that Redis keeps in its object's own allocation.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+pub(crate) fn object(
+    engine: &mut Engine,
+    fact: ObjectFact,
+    key: &[u8],
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let Some(value) = engine.get(key)? else {
+        reply.null();
+        return Ok(());
+    };
+    match fact {
+        ObjectFact::Encoding => reply.bulk(if integer_of(&value).is_some() {
+            b"int"
+        } else if value.len() <= EMBEDDED_BYTES_MAX {
+            b"embstr"
+        } else {
+            b"raw"
+        }),
+        ObjectFact::References => reply.integer(1),
+        ObjectFact::IdleTime => {
+            reply.error("ERR", format_args!("the time of the last use is not tracked"));
+        }
+        ObjectFact::Frequency => reply.error(
+            "ERR",
+            format_args!(
+                "An LFU maxmemory policy is not selected, access frequency not tracked. \
+                 Please note that when switching between policies at runtime LRU and LFU data \
+                 will take some time to adjust."
+            ),
+        ),
+    }
+    Ok(())
+}
+
+/// Bytes of a reference to a value, and of a key's entry in its page.
+const ENTRY_BYTES: usize = 16;
+
+pub(crate) fn memory_usage(
+    engine: &mut Engine,
+    key: &[u8],
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    match engine.get(key)? {
+        None => reply.null(),
+        Some(value) => reply.integer((key.len() + value.len() + ENTRY_BYTES) as i64),
+    }
+    Ok(())
+}

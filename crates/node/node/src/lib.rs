@@ -1,0 +1,25 @@
+//! One shard: the engine, and the execution of commands about stored data.
+//!
+//! A session decodes a request, gives its [`Data`] command to [`Node::execute`] with the place for
+//! the answer, and either has the answer or a [`Ticket`] to wait for. Time is an input, as for
+//! the engine.
+
+#![no_std]
+extern crate alloc;
+
+mod catalog;
+mod expiry;
+mod extended;
+mod info;
+mod keys;
+mod lcs;
+mod node;
+mod numbers;
+mod ranges;
+mod scan;
+mod strings;
+
+pub use headwater_command::Data;
+pub use headwater_engine::{Effect, Engine, Settings, Ticket};
+pub use info::InfoSection;
+pub use node::{Node, Outcome};

@@ -1,0 +1,217 @@
+//! The node: who executes which command, and what may come of it.
+//!
+//! # Invariants
+//! - N1. A command that must wait, or fails, leaves nothing in the reply but its error.
+//! - N2. A command that changes several keys checks all that can refuse it before the first
+//!   change; one that reads and writes reads first. So a waiting command has changed nothing,
+//!   and running it again is running it once.
+
+use crate::scan::Cursors;
+use crate::{catalog, expiry, keys, lcs, numbers, ranges, scan, strings};
+use alloc::vec::Vec;
+use headwater_base::Millis;
+use headwater_command::{Data, Keys, Reply, Strings};
+use headwater_engine::{Engine, EngineError, Settings, Stop, Ticket};
+
+/// What came of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a waiting command must be run again"]
+pub enum Outcome {
+    /// The answer is in the reply.
+    Done,
+    /// Data is being loaded and nothing is in the reply: run the command again when the
+    /// engine's effects wake this ticket. (Tickets that nobody waits for may be woken too.)
+    Waiting(Ticket),
+}
+
+/// One shard: its engine and what commands keep between them.
+pub struct Node {
+    pub(crate) engine: Engine,
+    /// Bytes under construction, used again and again.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) cursors: Cursors,
+    /// State of the generator that RANDOMKEY draws from.
+    draws: u64,
+}
+
+/// Larger working memory is given back after the command.
+const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
+
+impl Node {
+    /// A node without keys.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            draws: settings.hash_seed,
+            engine: Engine::new(settings),
+            scratch: Vec::new(),
+            cursors: Cursors::default(),
+        }
+    }
+
+    /// The engine: watches, effects, limits and statistics are its own.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The engine, to change.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Moves time to `now`; call it before the commands that are executed then.
+    pub fn advance(&mut self, now: Millis) {
+        self.engine.advance(now);
+    }
+
+    /// Executes `command` and writes its answer, refusals included, into `reply`.
+    #[inline]
+    pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
+        let mark = reply.mark();
+        match self.run(command, reply) {
+            Ok(()) => Outcome::Done,
+            Err(stop) => {
+                reply.rewind(mark);
+                match stop {
+                    Stop::Wait(ticket) => Outcome::Waiting(ticket),
+                    Stop::Failed(error) => {
+                        reply.error(error.code(), format_args!("{error}"));
+                        Outcome::Done
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+        match command {
+            Data::Strings(Strings::Get { key }) => strings::get(&mut self.engine, key, reply),
+            Data::Strings(strings) => self.run_strings(strings, reply),
+            Data::Ranges(ranges) => ranges::run(self, ranges, reply),
+            Data::Keys(keys) => self.run_keys(keys, reply),
+            Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, reply),
+            Data::Joins(joins) => catalog::joins(&mut self.engine, joins, reply),
+            Data::Tables(tables) => catalog::tables(&mut self.engine, tables, reply),
+        }
+    }
+
+    fn run_strings(&mut self, command: &Strings<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+        let engine = &mut self.engine;
+        match *command {
+            Strings::Get { key } => strings::get(engine, key, reply),
+            Strings::Set { key, value, condition, expiry, get } => {
+                strings::set(engine, key, value, &strings::How { condition, expiry, get }, reply)
+            }
+            Strings::SetNx { key, value } => strings::set_nx(engine, key, value, reply),
+            Strings::GetSet { key, value } => strings::get_set(engine, key, value, reply),
+            Strings::GetDel { key } => strings::get_del(engine, key, reply),
+            Strings::GetEx { key, expiry } => strings::get_ex(engine, key, expiry, reply),
+            Strings::MGet { keys } => strings::mget(engine, keys, reply),
+            Strings::MSet { pairs } => strings::mset(engine, pairs, reply),
+            Strings::MSetNx { pairs } => strings::mset_nx(engine, pairs, reply),
+            Strings::Append { key, tail } => strings::append(engine, key, tail, reply),
+            Strings::StrLen { key } => strings::len(engine, key, reply),
+            Strings::GetRange { key, start, end } => {
+                strings::get_range(engine, key, start, end, reply)
+            }
+            Strings::SetRange { key, offset, bytes } => {
+                let done = strings::set_range(engine, key, offset, bytes, &mut self.scratch, reply);
+                self.trim_scratch();
+                done
+            }
+            Strings::IncrBy { key, by } => numbers::incr(engine, key, by, reply),
+            Strings::IncrByFloat { key, by } => numbers::incr_float(engine, key, by, reply),
+            Strings::Lcs { left, right, answer } => lcs::run(engine, left, right, answer, reply),
+        }
+    }
+
+    fn run_keys(&mut self, command: &Keys<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+        let engine = &mut self.engine;
+        match *command {
+            Keys::Del { keys } => keys::del(engine, keys, reply),
+            Keys::Exists { keys } | Keys::Touch { keys } => keys::exists(engine, keys, reply),
+            Keys::Type { key } => keys::type_of(engine, key, reply),
+            Keys::Rename { from, to, if_absent } => {
+                let done = keys::rename(engine, from, to, if_absent, &mut self.scratch, reply);
+                self.trim_scratch();
+                done
+            }
+            Keys::Copy { from, to, replace } => {
+                let done = keys::copy(engine, from, to, replace, &mut self.scratch, reply);
+                self.trim_scratch();
+                done
+            }
+            Keys::Matching { pattern } => {
+                scan::matching(engine, pattern, reply);
+                Ok(())
+            }
+            Keys::Scan { cursor, pattern, count, type_name } => {
+                let wanted = scan::Wanted { pattern, count, type_name };
+                scan::scan(engine, &mut self.cursors, cursor, &wanted, reply);
+                Ok(())
+            }
+            Keys::RandomKey => {
+                let draw = self.draw();
+                keys::random(&self.engine, draw, reply);
+                Ok(())
+            }
+            Keys::DbSize => {
+                reply.integer(engine.key_count() as i64);
+                Ok(())
+            }
+            Keys::Flush => {
+                engine.flush();
+                reply.ok();
+                Ok(())
+            }
+            Keys::Object { fact, key } => keys::object(engine, fact, key, reply),
+            Keys::MemoryUsage { key } => keys::memory_usage(engine, key, reply),
+            Keys::MemoryStats => {
+                crate::info::memory_stats(engine, reply);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn trim_scratch(&mut self) {
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH_KEPT_BYTES_MAX);
+    }
+
+    /// The next number of a SplitMix64 generator.
+    fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Whether clients may write `key`: an error if it is a join's output. Changes nothing: the key
+/// is given the expiry that it has.
+pub(crate) fn check_writable(engine: &mut Engine, key: &[u8]) -> Result<(), Stop> {
+    let kept = engine.expiry(key)?.flatten();
+    engine.set_expiry(key, kept).map(|_there| ())
+}
+
+/// Whether a key and a value are within the limits.
+pub(crate) fn check_lengths(engine: &Engine, key: &[u8], len: usize) -> Result<(), EngineError> {
+    let limits = engine.limits();
+    if key.is_empty() {
+        return Err(EngineError::KeyEmpty);
+    }
+    if key.len() > limits.key_bytes_max {
+        return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
+    }
+    if len > limits.value_bytes_max {
+        return Err(EngineError::ValueTooLong { length: len, max: limits.value_bytes_max });
+    }
+    Ok(())
+}
+
+/// Whether `key` is there.
+pub(crate) fn is_there(engine: &mut Engine, key: &[u8]) -> Result<bool, Stop> {
+    Ok(engine.expiry(key)?.is_some())
+}

@@ -1,0 +1,98 @@
+//! Execution of SCAN and KEYS.
+//!
+//! The engine continues a scan at a key, a client at a number: the node remembers which key a
+//! number stands for, for the last [`CURSORS_MAX`] numbers given out. A number that is forgotten is
+//! refused by name, since starting over silently might never end.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use headwater_command::{Counted, OwnedArgs, Reply, glob, number};
+use headwater_engine::Engine;
+
+/// How many unfinished scans can be continued.
+const CURSORS_MAX: usize = 4096;
+/// Keys that KEYS asks the engine for at a time.
+const STEP_KEYS: usize = 4096;
+
+/// Where unfinished scans continue. At most [`CURSORS_MAX`] keys.
+#[derive(Default)]
+pub(crate) struct Cursors {
+    /// The key that number `n` stands for is at `n % CURSORS_MAX`, if it is still there.
+    places: Vec<(u64, Box<[u8]>)>,
+    last: u64,
+}
+
+impl Cursors {
+    /// A number that stands for `key`.
+    fn give(&mut self, key: Vec<u8>) -> u64 {
+        self.last += 1;
+        let entry = (self.last, key.into_boxed_slice());
+        let at = self.last as usize % CURSORS_MAX;
+        if self.places.len() < CURSORS_MAX {
+            self.places.resize(self.places.len().max(at + 1), (0, Box::default()));
+        }
+        self.places[at] = entry;
+        self.last
+    }
+
+    /// The key that `number` stands for; 0 is the start of all keys.
+    fn find(&self, number: u64) -> Option<&[u8]> {
+        if number == 0 {
+            return Some(&[]);
+        }
+        let (own, key) = self.places.get(number as usize % CURSORS_MAX)?;
+        (*own == number).then_some(key)
+    }
+}
+
+/// Which keys a scan wants.
+pub(crate) struct Wanted<'a> {
+    pub(crate) pattern: Option<&'a [u8]>,
+    pub(crate) count: u64,
+    pub(crate) type_name: Option<&'a [u8]>,
+}
+
+pub(crate) fn scan(
+    engine: &Engine,
+    cursors: &mut Cursors,
+    cursor: u64,
+    wanted: &Wanted<'_>,
+    reply: &mut impl Reply,
+) {
+    let Some(start) = cursors.find(cursor) else {
+        let text = "invalid cursor: it is unknown, or was forgotten after";
+        return reply.error("ERR", format_args!("{text} {CURSORS_MAX} newer ones; start at 0"));
+    };
+    let strings_wanted = wanted.type_name.is_none_or(|name| name.eq_ignore_ascii_case(b"string"));
+    let count = usize::try_from(wanted.count).unwrap_or(usize::MAX);
+    let mut found = OwnedArgs::default();
+    let next = engine.scan(start, count, &mut |key| {
+        if strings_wanted && wanted.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            found.push(key);
+        }
+    });
+    let next = if next.is_empty() { 0 } else { cursors.give(next) };
+    reply.array(2);
+    reply.bulk(number::unsigned(next).as_bytes());
+    let found = found.args();
+    reply.array(found.len());
+    found.iter().for_each(|key| reply.bulk(key));
+}
+
+pub(crate) fn matching(engine: &Engine, pattern: &[u8], reply: &mut impl Reply) {
+    let mark = reply.begin_counted(Counted::Array, 10);
+    let mut count = 0;
+    let mut cursor = Vec::new();
+    loop {
+        cursor = engine.scan(&cursor, STEP_KEYS, &mut |key| {
+            if glob::matches(pattern, key) {
+                count += 1;
+                reply.bulk(key);
+            }
+        });
+        if cursor.is_empty() {
+            break;
+        }
+    }
+    reply.end_counted(Counted::Array, mark, count);
+}

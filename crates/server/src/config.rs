@@ -1,0 +1,288 @@
+//! Every setting: its name, its default, and what it may be.
+//!
+//! A setting's value comes from the command line, else from the configuration file, else it
+//! is the default below. `headwater.example.toml` describes them all; a test holds the two
+//! together. Names are unique across sections, so that CONFIG GET can list them flat.
+
+use core::net::IpAddr;
+use headwater_base::Limits;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+
+/// Everything that can be set.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Where to listen and who may come in.
+    pub listen: Listen,
+    /// What a client may take up.
+    pub clients: Clients,
+    /// What may be stored.
+    pub limits: StoreLimits,
+    /// What is remembered about slow commands.
+    pub observe: Observe,
+    /// Tables to declare at start, in order.
+    #[serde(rename = "table")]
+    pub tables: Vec<Table>,
+    /// Joins to install at start, in order.
+    #[serde(rename = "join")]
+    pub joins: Vec<Join>,
+}
+
+/// Where to listen and who may come in.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Listen {
+    /// Addresses to listen on.
+    pub bind: Vec<IpAddr>,
+    /// The port; 0 lets the system choose one, which the ready line tells.
+    pub port: u16,
+    /// The password that clients must give; empty: none.
+    pub requirepass: String,
+    /// A silent connection is probed after this many seconds; 0: never.
+    pub tcp_keepalive_seconds: u32,
+}
+
+/// What a client may take up.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Clients {
+    /// Connections at once; further ones are told so and closed.
+    pub clients_max: usize,
+    /// A connection that asks nothing for so long is closed; 0: never.
+    pub idle_seconds_max: u64,
+    /// Longest request, in bytes; also the longest single argument.
+    pub request_bytes_max: usize,
+    /// Most arguments of one request.
+    pub arguments_max: usize,
+    /// Longest request in the inline form, in bytes.
+    pub inline_bytes_max: usize,
+    /// Unsent replies beyond which no more requests of the client are executed.
+    pub output_bytes_soft: usize,
+    /// Unsent replies beyond which the client is disconnected.
+    pub output_bytes_max: usize,
+    /// As `output-bytes-max`, for a client that is subscribed to channels.
+    pub pubsub_output_bytes_max: usize,
+    /// A client that takes none of its pending replies for so long is disconnected.
+    pub output_stuck_seconds_max: u64,
+    /// Commands that one transaction may queue.
+    pub transaction_commands_max: usize,
+    /// Keys that one client may watch.
+    pub watched_keys_max: usize,
+    /// Channels and patterns that one client may subscribe to.
+    pub subscriptions_max: usize,
+    /// Requests of one client executed before others get their turn.
+    pub turn_requests_max: usize,
+}
+
+/// What may be stored.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StoreLimits {
+    /// Longest key, in bytes.
+    pub key_bytes_max: usize,
+    /// Longest value, in bytes.
+    pub value_bytes_max: usize,
+    /// Joins that may be installed at once.
+    pub joins_max: usize,
+    /// Sources of one join.
+    pub sources_max: usize,
+    /// Slots of one join.
+    pub slots_max: usize,
+}
+
+/// What is remembered about slow commands.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Observe {
+    /// SLOWLOG keeps commands that took longer; 0: all, negative: none.
+    pub slowlog_microseconds_min: i64,
+    /// Commands that SLOWLOG keeps.
+    pub slowlog_entries_max: usize,
+    /// LATENCY keeps commands that took at least so long; 0: none.
+    pub latency_milliseconds_min: u64,
+}
+
+/// A table to declare at start.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Table {
+    /// Its name: the bytes before the first `|` of its keys.
+    pub name: String,
+    /// How many components after the name group its keys.
+    pub boundary: usize,
+}
+
+/// A join to install at start.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Join {
+    /// Its name.
+    pub name: String,
+    /// Its text, as JOIN.ADD takes it.
+    pub spec: String,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            bind: vec![IpAddr::from([127, 0, 0, 1])],
+            port: 7379,
+            requirepass: String::new(),
+            tcp_keepalive_seconds: 300,
+        }
+    }
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            clients_max: 10_000,
+            idle_seconds_max: 0,
+            request_bytes_max: 128 << 20,
+            arguments_max: 1 << 20,
+            inline_bytes_max: 64 << 10,
+            output_bytes_soft: 64 << 20,
+            output_bytes_max: 256 << 20,
+            pubsub_output_bytes_max: 32 << 20,
+            output_stuck_seconds_max: 60,
+            transaction_commands_max: 100_000,
+            watched_keys_max: 10_000,
+            subscriptions_max: 100_000,
+            turn_requests_max: 2048,
+        }
+    }
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            key_bytes_max: limits.key_bytes_max,
+            value_bytes_max: limits.value_bytes_max,
+            joins_max: limits.joins_max,
+            sources_max: limits.sources_max,
+            slots_max: limits.slots_max,
+        }
+    }
+}
+
+impl Default for Observe {
+    fn default() -> Self {
+        Self {
+            slowlog_microseconds_min: 10_000,
+            slowlog_entries_max: 128,
+            latency_milliseconds_min: 0,
+        }
+    }
+}
+
+impl StoreLimits {
+    /// The bounds as the engine takes them.
+    #[must_use]
+    pub fn to_limits(&self) -> Limits {
+        Limits {
+            key_bytes_max: self.key_bytes_max,
+            value_bytes_max: self.value_bytes_max,
+            joins_max: self.joins_max,
+            sources_max: self.sources_max,
+            slots_max: self.slots_max,
+        }
+    }
+}
+
+/// Why a configuration cannot be used. The text names the setting and what is allowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError(pub String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads a configuration file; settings that it does not name keep their defaults.
+    ///
+    /// # Errors
+    /// The file cannot be read, or names something that is no setting or cannot be its value.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError(format!("configuration file {name}: {error}")))?;
+        Self::parse(&text)
+            .map_err(|error| ConfigError(format!("configuration file {name}: {error}")))
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// The text is not TOML, or names something that is no setting or cannot be its value.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError(error.to_string()))
+    }
+
+    /// The bounds that the parser of requests enforces.
+    #[must_use]
+    pub fn protocol_limits(&self) -> headwater_protocol::resp::Limits {
+        headwater_protocol::resp::Limits {
+            args_max: self.clients.arguments_max,
+            bulk_bytes_max: self.clients.request_bytes_max,
+            inline_bytes_max: self.clients.inline_bytes_max,
+            request_bytes_max: self.clients.request_bytes_max,
+            unauthenticated: false,
+        }
+    }
+
+    /// Checks what no single setting can tell.
+    ///
+    /// # Errors
+    /// A setting is out of its bounds, or settings contradict each other.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |text: String| Err(ConfigError(text));
+        if self.listen.bind.is_empty() {
+            return refuse(String::from("bind names no address (allowed: at least one)"));
+        }
+        if self.listen.requirepass.is_empty()
+            && let Some(open) = self.listen.bind.iter().find(|address| !address.is_loopback())
+        {
+            return refuse(format!(
+                "bind {open} lets other machines in, which needs a password: set requirepass, \
+                 or bind a loopback address (127.0.0.1, ::1)"
+            ));
+        }
+        let ceiling = Limits::KEY_BYTES_CEILING;
+        let clients = &self.clients;
+        let limits = &self.limits;
+        let bounds = [
+            ("key-bytes-max", limits.key_bytes_max, 1, ceiling),
+            ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
+            ("sources-max", limits.sources_max, 1, 64),
+            ("slots-max", limits.slots_max, 1, 64),
+            ("clients-max", clients.clients_max, 1, 1_000_000),
+            ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
+            ("arguments-max", clients.arguments_max, 16, 1 << 24),
+            ("inline-bytes-max", clients.inline_bytes_max, 64, 1 << 20),
+            ("output-bytes-soft", clients.output_bytes_soft, 1 << 10, 1 << 40),
+            ("output-bytes-max", clients.output_bytes_max, 1 << 10, 1 << 40),
+            ("pubsub-output-bytes-max", clients.pubsub_output_bytes_max, 1 << 10, 1 << 40),
+            ("turn-requests-max", clients.turn_requests_max, 1, 1 << 20),
+            ("slowlog-entries-max", self.observe.slowlog_entries_max, 0, 1 << 20),
+        ];
+        for (name, value, least, most) in bounds {
+            if !(least..=most).contains(&value) {
+                return refuse(format!("{name} is {value} (allowed: {least} to {most})"));
+            }
+        }
+        if clients.output_bytes_soft > clients.output_bytes_max {
+            return refuse(format!(
+                "output-bytes-soft is {} (allowed: at most output-bytes-max, which is {})",
+                clients.output_bytes_soft, clients.output_bytes_max
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! One client's socket with what could not be parsed or sent yet.
+//!
+//! Requests are read into, and replies encoded into, buffers that all connections share; a
+//! connection owns bytes only while a request is incomplete or the client does not take its
+//! replies. An idle connection therefore holds no buffer at all.
+//!
+//! # Invariants
+//! - C1. `output[sent..]` is unsent, and older than anything encoded since.
+//! - C2. While `write_blocked`, the kernel has refused bytes and will report the socket as
+//!   writable: there is no point in trying before.
+
+use core::net::SocketAddr;
+use mio::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+
+/// Unsent rests up to this size are copied; for larger ones the shared buffer is given away.
+const COPIED_REST_MAX: usize = 64 << 10;
+
+/// Names a connection: its place and its number, which is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct ConnectionId {
+    /// Its place among the connections.
+    pub(crate) slot: usize,
+    /// Its number, as CLIENT ID gives it.
+    pub(crate) number: u64,
+}
+
+/// Why nothing of a connection's input is executed now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Requests are executed as they come.
+    Open,
+    /// A command waits for data; what follows waits behind it.
+    Parked,
+    /// No more is read; the connection ends when its output is sent.
+    Closing,
+    /// The connection ends at once.
+    Killed,
+}
+
+/// What reading came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing is there now.
+    Nothing,
+    /// The client has ended the connection, or it broke.
+    End,
+}
+
+/// One client's connection.
+pub(crate) struct Connection<S> {
+    /// Its name.
+    pub(crate) id: ConnectionId,
+    /// What the service knows of the client.
+    pub(crate) session: S,
+    /// The client's address.
+    pub(crate) peer: SocketAddr,
+    /// The address at which the client was accepted.
+    pub(crate) local: SocketAddr,
+    /// When it was accepted, in milliseconds of the server's life.
+    pub(crate) since: u64,
+    /// When the client was heard last.
+    pub(crate) heard: u64,
+    /// When the client last took bytes while some were pending.
+    pub(crate) taken: u64,
+    /// What keeps it from going on.
+    pub(crate) phase: Phase,
+    /// Bytes of an incomplete request, or of requests that cannot be executed yet.
+    pub(crate) input: Vec<u8>,
+    /// How many bytes of `input` are filled.
+    pub(crate) input_filled: usize,
+    /// `input` may hold a complete request, or the session a command to run again.
+    pub(crate) runnable: bool,
+    /// The socket may have more bytes.
+    pub(crate) readable: bool,
+    /// The client has sent its last byte.
+    pub(crate) ended: bool,
+    /// It is in the list of connections that want another turn.
+    pub(crate) queued: bool,
+    /// It is in the list of connections to which others wrote.
+    pub(crate) dirty: bool,
+    socket: TcpStream,
+    output: Vec<u8>,
+    sent: usize,
+    write_blocked: bool,
+}
+
+impl<S> Connection<S> {
+    /// A connection that was just accepted.
+    pub(crate) fn new(
+        id: ConnectionId,
+        socket: TcpStream,
+        (peer, local): (SocketAddr, SocketAddr),
+        session: S,
+        now: u64,
+    ) -> Self {
+        Self {
+            id,
+            session,
+            peer,
+            local,
+            since: now,
+            heard: now,
+            taken: now,
+            phase: Phase::Open,
+            input: Vec::new(),
+            input_filled: 0,
+            runnable: false,
+            readable: false,
+            ended: false,
+            queued: false,
+            dirty: false,
+            socket,
+            output: Vec::new(),
+            sent: 0,
+            write_blocked: false,
+        }
+    }
+
+    /// The socket, to register or deregister it.
+    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// The number of its descriptor.
+    pub(crate) fn descriptor(&self) -> i32 {
+        std::os::fd::AsRawFd::as_raw_fd(&self.socket)
+    }
+
+    /// Bytes of replies that the client has not taken.
+    #[inline]
+    pub(crate) fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Memory reserved for input and output.
+    pub(crate) fn reserved_bytes(&self) -> (usize, usize) {
+        (self.input.capacity(), self.output.capacity())
+    }
+
+    /// The pending output, for messages that others send to this client.
+    pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Reads what is there, at most `into.len()` bytes.
+    #[inline]
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Received {
+        receive(&mut self.socket, into, &mut self.readable, self.ended)
+    }
+
+    /// Reads behind the bytes that `input` has. It grows only as bytes come, whatever length
+    /// the client has announced.
+    pub(crate) fn receive_more(&mut self) -> Received {
+        const STEP: usize = 64 << 10;
+        let filled = self.input_filled;
+        if self.input.len() < filled + STEP / 2 {
+            self.input.resize(filled + filled / 2 + STEP, 0);
+        }
+        let into = &mut self.input[filled..];
+        let received = receive(&mut self.socket, into, &mut self.readable, self.ended);
+        if let Received::Bytes(count) = received {
+            self.input_filled += count;
+        }
+        received
+    }
+
+    /// Tells that the socket can take bytes again.
+    pub(crate) fn writable(&mut self) {
+        self.write_blocked = false;
+    }
+
+    /// Sends what is pending and then `out`, as far as the client takes it, and leaves `out`
+    /// empty. `false`: the connection broke.
+    #[inline]
+    pub(crate) fn send(&mut self, out: &mut Vec<u8>, now: u64) -> bool {
+        if self.output.is_empty() {
+            if out.is_empty() {
+                return true;
+            }
+            self.taken = now;
+            // The common case: everything goes out in one call.
+            return match self.socket.write(out) {
+                Ok(count) if count == out.len() => {
+                    out.clear();
+                    true
+                }
+                Ok(count) => {
+                    self.keep_rest(out, count);
+                    self.send_pending(now)
+                }
+                Err(error) if may_retry(&error) => {
+                    self.keep_rest(out, 0);
+                    self.send_pending(now)
+                }
+                Err(_) => false,
+            };
+        }
+        self.output.extend_from_slice(out);
+        out.clear();
+        self.send_pending(now)
+    }
+
+    /// Makes `out[count..]` the pending output.
+    fn keep_rest(&mut self, out: &mut Vec<u8>, count: usize) {
+        if out.len() - count > COPIED_REST_MAX {
+            core::mem::swap(&mut self.output, out);
+            self.sent = count;
+        } else {
+            self.output.extend_from_slice(&out[count..]);
+        }
+        out.clear();
+    }
+
+    /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
+    fn send_pending(&mut self, now: u64) -> bool {
+        while !self.write_blocked && self.unsent() > 0 {
+            match self.socket.write(&self.output[self.sent..]) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.taken = now;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,
+                Err(error) if may_retry(&error) => {}
+                Err(_) => return false,
+            }
+        }
+        if self.unsent() == 0 {
+            self.output = Vec::new();
+            self.sent = 0;
+        } else if self.sent > self.output.len() / 2 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        true
+    }
+}
+
+fn may_retry(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// One read. A read that does not fill `into` has emptied the socket: the next bytes are
+/// reported anew, so no further read is needed to learn that there are none.
+#[inline]
+fn receive(socket: &mut TcpStream, into: &mut [u8], readable: &mut bool, ended: bool) -> Received {
+    loop {
+        match socket.read(into) {
+            Ok(0) => return Received::End,
+            Ok(count) => {
+                *readable = ended || count == into.len();
+                return Received::Bytes(count);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                *readable = false;
+                return Received::Nothing;
+            }
+            Err(_) => return Received::End,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The connections by their slots, and the lists of those that want attention.
+//!
+//! While a connection's requests are executed it is taken out of its slot, so that the
+//! service can reach all others at the same time.
+
+use crate::connection::{Connection, ConnectionId, Phase};
+
+/// All connections but the one that is being served.
+pub(crate) struct Connections<S> {
+    slots: Vec<Option<Box<Connection<S>>>>,
+    free: Vec<usize>,
+    open: usize,
+    last_number: u64,
+    /// Connections that others wrote to, ended or woke since the last flush.
+    dirty: Vec<ConnectionId>,
+}
+
+impl<S> Connections<S> {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), open: 0, last_number: 0, dirty: Vec::new() }
+    }
+
+    /// How many there are, the one being served included.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Chooses slot and number for a new connection, which is then [`Connections::put`] there.
+    pub(crate) fn next_id(&mut self) -> ConnectionId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.open += 1;
+        self.last_number += 1;
+        ConnectionId { slot, number: self.last_number }
+    }
+
+    /// Takes the connection in `slot` out, to serve it.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: usize) -> Option<Box<Connection<S>>> {
+        self.slots.get_mut(slot).and_then(Option::take)
+    }
+
+    /// Puts a connection into its slot.
+    #[inline]
+    pub(crate) fn put(&mut self, connection: Box<Connection<S>>) {
+        let slot = connection.id.slot;
+        self.slots[slot] = Some(connection);
+    }
+
+    /// Frees the slot of a connection that was taken out and has ended.
+    pub(crate) fn ended(&mut self, id: ConnectionId) {
+        self.open -= 1;
+        self.free.push(id.slot);
+    }
+
+    /// The connection of this name, unless it has ended or is the one being served.
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection<S>> {
+        let connection = self.slots.get_mut(id.slot)?.as_deref_mut()?;
+        (connection.id.number == id.number).then_some(connection)
+    }
+
+    /// The slots in use.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<'_, S> {
+        self.slots.iter().enumerate().filter_map(|(slot, held)| held.is_some().then_some(slot))
+    }
+
+    /// Every connection but the one being served.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection<S>> {
+        self.slots.iter().filter_map(Option::as_deref)
+    }
+
+    /// Ends a connection at once (not the one being served).
+    pub(crate) fn kill(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get_mut(id) {
+            connection.phase = Phase::Killed;
+            self.touch(id);
+        }
+    }
+
+    /// Lets a parked connection go on.
+    pub(crate) fn wake(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get_mut(id)
+            && connection.phase == Phase::Parked
+        {
+            connection.phase = Phase::Open;
+            connection.runnable = true;
+            self.touch(id);
+        }
+    }
+
+    /// Has the connection attended to at the end of this turn.
+    pub(crate) fn touch(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get_mut(id)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Takes the list of connections that others wrote to, ended or woke.
+    pub(crate) fn take_dirty(&mut self) -> Vec<ConnectionId> {
+        core::mem::take(&mut self.dirty)
+    }
+
+    /// Whether some connection was written to, ended or woken.
+    pub(crate) fn any_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+}

@@ -1,0 +1,96 @@
+//! The server: the loop that moves bytes, the sessions, and every setting.
+//!
+//! One thread owns everything, from the sockets to the data, and executes one command at a
+//! time: there are no locks. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
+//! until SIGTERM, SIGINT or SHUTDOWN.
+//!
+//! - `reactor`: the loop; `connection`, `connections`: its sockets and their rests of bytes.
+//! - `service`: the interface between the loop and what answers requests.
+//! - `resp`: sessions and commands in the protocol of Redis; `null`: a constant answer.
+
+pub mod config;
+mod connection;
+mod connections;
+mod null;
+mod reactor;
+mod resp;
+mod service;
+mod settings;
+
+pub use config::{Config, ConfigError};
+
+use headwater_engine::Engine;
+use null::Null;
+use reactor::Reactor;
+use resp::Resp;
+use service::Bounds;
+use std::net::SocketAddr;
+
+/// A server that has its ports but serves nobody yet.
+pub struct Server {
+    reactor: Reactor<Resp>,
+}
+
+impl Server {
+    /// Binds the addresses, and declares the tables and installs the joins of `config`.
+    ///
+    /// # Errors
+    /// A setting is out of bounds, a table or join cannot be accepted, or an address cannot be
+    /// listened on; the text says which.
+    pub fn bind(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let service = Resp::new(config.clone())?;
+        Ok(Self { reactor: Reactor::bind(&config, service)? })
+    }
+
+    /// The addresses that are listened on; clients that connect now are served by
+    /// [`Server::run`].
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.reactor.addresses()
+    }
+
+    /// The engine, to load data before the start.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        self.reactor.service.node_mut().engine_mut()
+    }
+
+    /// Serves until SIGTERM, SIGINT or SHUTDOWN.
+    ///
+    /// # Errors
+    /// Waiting for the sockets failed.
+    pub fn run(self) -> std::io::Result<()> {
+        self.reactor.run()
+    }
+}
+
+/// A server that answers every command with the same bytes: the ceiling of the loop.
+pub struct NullServer {
+    reactor: Reactor<Null>,
+}
+
+impl NullServer {
+    /// Binds the addresses; every command will be answered with `bytes` bytes.
+    ///
+    /// # Errors
+    /// As for [`Server::bind`].
+    pub fn bind(config: &Config, bytes: usize) -> Result<Self, ConfigError> {
+        config.check()?;
+        let service = Null::new(Bounds::of(&config.clients), config.protocol_limits(), bytes);
+        Ok(Self { reactor: Reactor::bind(config, service)? })
+    }
+
+    /// The addresses that are listened on.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.reactor.addresses()
+    }
+
+    /// Serves until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// Waiting for the sockets failed.
+    pub fn run(self) -> std::io::Result<()> {
+        self.reactor.run()
+    }
+}

@@ -1,0 +1,478 @@
+//! The loop: one thread that accepts, reads, has requests executed, and writes.
+//!
+//! Each turn waits for readiness, tells the service the time once, and gives every ready
+//! connection its turn: read what is there, execute all complete requests, send all replies
+//! in one write. A connection that used up its turn is served again in the next one, after
+//! the others.
+//!
+//! Sockets are registered once, edge-triggered, for both directions: no system call but
+//! `epoll_wait`, `read` and `write` is made for a request.
+//!
+//! # Invariants
+//! - R1. A connection that may go on without news from its socket (`runnable`, or `readable`
+//!   with nothing in its way) is in `queue`.
+//! - R2. Between turns `out` is empty.
+//!
+//! # Cost
+//! Per turn one `epoll_wait` and one reading of the clock; per batch one `read` and one
+//! `write`. A batch that is larger than the shared buffer takes one of each per 256 KiB.
+
+use crate::config::{Config, ConfigError};
+use crate::connection::{Connection, ConnectionId, Phase, Received};
+use crate::connections::Connections;
+use crate::service::{Bounds, Service, Stopped, Time, Work};
+use headwater_base::Millis;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use signal_hook_mio::v1_0::Signals;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Bytes of the buffer that all connections read into.
+const READ_BYTES: usize = 256 << 10;
+/// An incomplete request longer than this is read in place instead of through that buffer.
+const COPIED_INPUT_MAX: usize = 32 << 10;
+/// Replies are sent at the latest when there are so many bytes of them.
+const OUT_BYTES_FULL: usize = 256 << 10;
+/// The shared output buffer gives memory back beyond this.
+const OUT_BYTES_KEPT: usize = 1 << 20;
+/// Readiness reports taken at once.
+const EVENTS: usize = 1024;
+/// Connections accepted in one turn.
+const ACCEPTS: usize = 256;
+/// The longest wait: expiry goes on while no client asks anything.
+const TICK: Duration = Duration::from_millis(100);
+/// How often connections are checked for idleness, in milliseconds.
+const CHECK_EVERY: u64 = 1000;
+/// How long pending replies may take at the end.
+const FAREWELL: Duration = Duration::from_millis(1000);
+
+const SIGNALS: Token = Token(0);
+const FIRST_LISTENER: usize = 1;
+
+/// The loop and everything it owns.
+pub(crate) struct Reactor<S: Service> {
+    /// Answers the requests.
+    pub(crate) service: S,
+    poll: Poll,
+    signals: Signals,
+    listeners: Vec<TcpListener>,
+    /// A listener may have connections that were not accepted yet.
+    accepting: bool,
+    connections: Connections<S::Session>,
+    queue: Vec<ConnectionId>,
+    read: Vec<u8>,
+    out: Vec<u8>,
+    tcp_keepalive_seconds: u32,
+    started: Instant,
+    time: Time,
+    checked: u64,
+}
+
+impl<S: Service> Reactor<S> {
+    /// Binds the addresses of `config`.
+    pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
+        let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
+        let poll = Poll::new().map_err(|error| io("poll", error))?;
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| io("signals", error))?;
+        poll.registry()
+            .register(&mut signals, SIGNALS, Interest::READABLE)
+            .map_err(|error| io("signals", error))?;
+        let mut listeners = Vec::new();
+        let mut port = config.listen.port;
+        for (at, &address) in config.listen.bind.iter().enumerate() {
+            let address = SocketAddr::new(address, port);
+            let what = format!("cannot listen on {address}");
+            let mut listener = TcpListener::bind(address).map_err(|error| io(&what, error))?;
+            port = listener.local_addr().map_err(|error| io(&what, error))?.port();
+            let token = Token(FIRST_LISTENER + at);
+            poll.registry()
+                .register(&mut listener, token, Interest::READABLE)
+                .map_err(|error| io(&what, error))?;
+            listeners.push(listener);
+        }
+        let mut reactor = Self {
+            service,
+            poll,
+            signals,
+            listeners,
+            accepting: true,
+            connections: Connections::new(),
+            queue: Vec::new(),
+            read: vec![0; READ_BYTES],
+            out: Vec::with_capacity(OUT_BYTES_FULL),
+            tcp_keepalive_seconds: config.listen.tcp_keepalive_seconds,
+            started: Instant::now(),
+            time: Time::default(),
+            checked: 0,
+        };
+        reactor.tell_time();
+        Ok(reactor)
+    }
+
+    /// The addresses that are listened on.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves until a signal or a client asks for the end.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.service.stopping() {
+            let wait = if self.queue.is_empty() { TICK } else { Duration::ZERO };
+            self.wait(&mut events, wait)?;
+            self.tell_time();
+            if self.accepting {
+                self.accept();
+            }
+            for id in core::mem::take(&mut self.queue) {
+                self.give_turn(id.slot, Some(id.number), |connection| connection.queued = false);
+            }
+            let mut signalled = false;
+            for event in &events {
+                match event.token() {
+                    SIGNALS => signalled = self.signals.pending().next().is_some(),
+                    Token(token) if token < self.first_connection() => self.accept(),
+                    Token(token) => {
+                        let readable = event.is_readable() || event.is_error();
+                        let (ended, writable) = (event.is_read_closed(), event.is_writable());
+                        self.give_turn(token - self.first_connection(), None, |connection| {
+                            connection.readable |= readable || ended;
+                            connection.ended |= ended;
+                            if writable {
+                                connection.writable();
+                            }
+                        });
+                    }
+                }
+            }
+            self.service.wake(&mut self.connections);
+            while self.connections.any_dirty() {
+                self.attend_dirty();
+                self.service.wake(&mut self.connections);
+            }
+            if self.time.uptime >= self.checked + CHECK_EVERY {
+                self.check_all();
+            }
+            if signalled {
+                break;
+            }
+        }
+        self.farewell();
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Events, most: Duration) -> io::Result<()> {
+        match self.poll.poll(events, Some(most)) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            other => other,
+        }
+    }
+
+    fn tell_time(&mut self) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let uptime = self.started.elapsed().as_millis() as u64;
+        self.time = Time { wall: Millis(wall as u64), uptime };
+        self.service.turn(self.time);
+    }
+
+    fn first_connection(&self) -> usize {
+        FIRST_LISTENER + self.listeners.len()
+    }
+
+    /// Accepts what has come, on all listeners.
+    fn accept(&mut self) {
+        self.accepting = false;
+        for at in 0..self.listeners.len() {
+            for taken in 0.. {
+                if taken == ACCEPTS {
+                    self.accepting = true;
+                    break;
+                }
+                match self.listeners[at].accept() {
+                    Ok((socket, peer)) => self.admit(socket, peer),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(_) => {
+                        // No descriptor is free: try again in the next turn, which comes
+                        // after a wait.
+                        self.accepting = true;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+        if self.connections.open() >= self.service.bounds().clients_max {
+            // Whether the client reads it is its own affair.
+            let _ = io::Write::write(&mut socket, self.service.refusal());
+            return;
+        }
+        let _ = socket.set_nodelay(true);
+        if self.tcp_keepalive_seconds > 0 {
+            use rustix::net::sockopt;
+            let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
+            let _ = sockopt::set_socket_keepalive(&socket, true);
+            let _ = sockopt::set_tcp_keepidle(&socket, idle);
+        }
+        let local = socket.local_addr().unwrap_or(peer);
+        let id = self.connections.next_id();
+        let token = Token(self.first_connection() + id.slot);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, token, both).is_err() {
+            self.connections.ended(id);
+            return;
+        }
+        let session = self.service.opened(id);
+        let now = self.time.uptime;
+        self.connections.put(Box::new(Connection::new(id, socket, (peer, local), session, now)));
+    }
+
+    /// Takes the connection in `slot` (only if it has this number, where one is given), gives
+    /// it the news, lets it do what it can, and puts it back or ends it.
+    #[inline]
+    fn give_turn(
+        &mut self,
+        slot: usize,
+        number: Option<u64>,
+        news: impl FnOnce(&mut Connection<S::Session>),
+    ) {
+        let Some(mut connection) = self.connections.take(slot) else {
+            return;
+        };
+        if number.is_some_and(|number| number != connection.id.number) {
+            self.connections.put(connection);
+            return;
+        }
+        news(&mut connection);
+        if self.advance(&mut connection) {
+            self.connections.put(connection);
+        } else {
+            self.end(connection);
+        }
+    }
+
+    /// Reads, executes and sends for one connection. `false`: it is to end now.
+    fn advance(&mut self, connection: &mut Connection<S::Session>) -> bool {
+        let bounds = self.service.bounds();
+        let mut requests_left = bounds.turn_requests_max;
+        let mut alive = self.send(connection);
+        while alive
+            && connection.phase == Phase::Open
+            && connection.unsent() <= bounds.output_bytes_soft
+        {
+            if connection.runnable {
+                connection.runnable = false;
+                self.execute_kept(connection, &mut requests_left);
+            } else if connection.readable {
+                alive = self.read_and_execute(connection, &mut requests_left);
+            } else {
+                break;
+            }
+            alive &= self.send(connection);
+            if requests_left == 0 {
+                break;
+            }
+        }
+        self.requeue(connection, &bounds);
+        match connection.phase {
+            Phase::Killed => false,
+            Phase::Closing => alive && connection.unsent() > 0,
+            Phase::Open | Phase::Parked => {
+                alive && connection.unsent() <= self.service.output_bytes_max(&connection.session)
+            }
+        }
+    }
+
+    /// Keeps R1.
+    #[inline]
+    fn requeue(&mut self, connection: &mut Connection<S::Session>, bounds: &Bounds) {
+        let may_go_on = (connection.runnable || connection.readable)
+            && connection.phase == Phase::Open
+            && connection.unsent() <= bounds.output_bytes_soft;
+        if may_go_on && !connection.queued {
+            connection.queued = true;
+            self.queue.push(connection.id);
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, connection: &mut Connection<S::Session>) -> bool {
+        let alive = connection.send(&mut self.out, self.time.uptime);
+        if !alive {
+            self.out.clear();
+        }
+        if self.out.capacity() > OUT_BYTES_KEPT || self.out.capacity() == 0 {
+            self.out = Vec::with_capacity(OUT_BYTES_FULL);
+        }
+        alive
+    }
+
+    /// Executes what the connection has kept of its input, or its waiting command.
+    fn execute_kept(&mut self, connection: &mut Connection<S::Session>, left: &mut usize) {
+        let mut input = core::mem::take(&mut connection.input);
+        let filled = core::mem::take(&mut connection.input_filled);
+        let consumed = self.execute(connection, &input[..filled], left);
+        if consumed < filled {
+            if consumed > 0 {
+                input.copy_within(consumed..filled, 0);
+                input.truncate((filled - consumed).max(COPIED_INPUT_MAX));
+                input.shrink_to(2 * input.len());
+            }
+            connection.input = input;
+            connection.input_filled = filled - consumed;
+        }
+    }
+
+    /// Reads once and executes. `false`: the client has ended the connection.
+    #[inline]
+    fn read_and_execute(
+        &mut self,
+        connection: &mut Connection<S::Session>,
+        left: &mut usize,
+    ) -> bool {
+        let kept = connection.input_filled;
+        if kept > COPIED_INPUT_MAX {
+            return match connection.receive_more() {
+                Received::Bytes(_) => {
+                    connection.heard = self.time.uptime;
+                    self.execute_kept(connection, left);
+                    true
+                }
+                Received::Nothing => true,
+                Received::End => self.linger(connection),
+            };
+        }
+        let mut read = core::mem::take(&mut self.read);
+        read[..kept].copy_from_slice(&connection.input[..kept]);
+        let received = connection.receive(&mut read[kept..]);
+        if let Received::Bytes(count) = received {
+            connection.heard = self.time.uptime;
+            connection.input_filled = 0;
+            let filled = kept + count;
+            let consumed = self.execute(connection, &read[..filled], left);
+            let rest = &read[consumed..filled];
+            connection.input_filled = rest.len();
+            if rest.is_empty() {
+                if connection.input.capacity() > 0 {
+                    connection.input = Vec::new();
+                }
+            } else {
+                connection.input.clear();
+                connection.input.extend_from_slice(rest);
+            }
+        }
+        self.read = read;
+        received != Received::End || self.linger(connection)
+    }
+
+    /// The client sends no more: it may still take what is pending.
+    fn linger(&mut self, connection: &mut Connection<S::Session>) -> bool {
+        connection.phase = Phase::Closing;
+        connection.unsent() > 0
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        connection: &mut Connection<S::Session>,
+        input: &[u8],
+        left: &mut usize,
+    ) -> usize {
+        let mut consumed = 0;
+        loop {
+            let served = self.service.serve(Work {
+                peers: &mut self.connections,
+                connection,
+                input: &input[consumed..],
+                out: &mut self.out,
+                requests_left: left,
+                out_bytes_full: OUT_BYTES_FULL,
+                published_bytes: 0,
+                time: self.time,
+            });
+            consumed += served.consumed;
+            match served.stopped {
+                Stopped::Incomplete => {}
+                Stopped::Paused => {
+                    // The output is full: as long as the client takes it, go on from here.
+                    if *left > 0 && self.send(connection) && connection.unsent() == 0 {
+                        continue;
+                    }
+                    connection.runnable = true;
+                }
+                Stopped::Parked => connection.phase = Phase::Parked,
+                Stopped::Closing => connection.phase = Phase::Closing,
+            }
+            return consumed;
+        }
+    }
+
+    /// Sends what was written to others' connections, and ends those that were killed.
+    fn attend_dirty(&mut self) {
+        for id in self.connections.take_dirty() {
+            self.give_turn(id.slot, Some(id.number), |connection| connection.dirty = false);
+        }
+    }
+
+    /// Ends connections that are idle or stuck for too long.
+    fn check_all(&mut self) {
+        self.checked = self.time.uptime;
+        let now = self.time.uptime;
+        let stuck_max = self.service.bounds().output_stuck_max;
+        let late: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|connection| {
+                let stuck = connection.unsent() > 0 && stuck_max > 0;
+                (stuck && now > connection.taken + stuck_max)
+                    || self.service.is_idle(connection, now)
+            })
+            .map(|connection| connection.id.slot)
+            .collect();
+        for slot in late {
+            if let Some(connection) = self.connections.take(slot) {
+                self.end(connection);
+            }
+        }
+    }
+
+    fn end(&mut self, mut connection: Box<Connection<S::Session>>) {
+        // The descriptor is closed with the socket, which also ends its registration.
+        let _ = self.poll.registry().deregister(connection.socket());
+        self.service.closed(&mut connection);
+        self.connections.ended(connection.id);
+    }
+
+    /// Stops accepting, and gives clients a moment to take their pending replies.
+    fn farewell(&mut self) {
+        self.listeners.clear();
+        self.attend_dirty();
+        let began = Instant::now();
+        while began.elapsed() < FAREWELL {
+            let slots: Vec<usize> = self.connections.slots().collect();
+            let mut pending = false;
+            for slot in slots {
+                if let Some(mut connection) = self.connections.take(slot) {
+                    connection.writable();
+                    if self.send(&mut connection) && connection.unsent() > 0 {
+                        pending = true;
+                        self.connections.put(connection);
+                    } else {
+                        self.end(connection);
+                    }
+                }
+            }
+            if !pending {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
+const SIGINT: i32 = rustix::process::Signal::INT.as_raw();

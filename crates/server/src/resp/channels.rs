@@ -1,0 +1,248 @@
+//! Channels: who listens to what, and the delivery of messages.
+//!
+//! A message is appended to the pending output of each listener, encoded once per protocol
+//! version; it is sent at the end of the turn, with everything else for that client.
+//!
+//! # Cost
+//! Publishing is O(listeners + patterns); listening and leaving are O(log listeners).
+
+use super::{Flow, Resp, Session, Turn, encoder};
+use crate::connection::ConnectionId;
+use hashbrown::HashMap;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_command::glob;
+use headwater_command::{Args, PubSub, Reply};
+use headwater_protocol::resp::{Encoder, Version};
+use std::collections::BTreeSet;
+
+/// Bytes of messages after which a publisher's turn ends, so that listeners are served.
+const PUBLISHED_BYTES_MAX: usize = 1 << 20;
+
+type Listeners = HashMap<Vec<u8>, BTreeSet<ConnectionId>, KeyHashBuilder>;
+
+/// Who listens to what.
+pub(super) struct Channels {
+    by_channel: Listeners,
+    by_pattern: Listeners,
+}
+
+impl Channels {
+    /// Nobody listens yet.
+    pub(super) fn new(hash_seed: u64) -> Self {
+        let none = || HashMap::with_hasher(KeyHashBuilder::new(hash_seed));
+        Self { by_channel: none(), by_pattern: none() }
+    }
+
+    /// Channels and patterns that someone listens to.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.by_channel.len(), self.by_pattern.len())
+    }
+}
+
+fn leave(listeners: &mut Listeners, name: &[u8], id: ConnectionId) {
+    if let Some(ids) = listeners.get_mut(name) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            listeners.remove(name);
+        }
+    }
+}
+
+/// A channel or a pattern.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Channel,
+    Pattern,
+}
+
+impl Resp {
+    /// Executes a command about channels.
+    pub(super) fn pub_sub(&mut self, command: &PubSub<'_>, work: &mut Turn<'_>) -> Flow {
+        match command {
+            PubSub::Subscribe { channels } => self.subscribe(Kind::Channel, *channels, work),
+            PubSub::PSubscribe { patterns } => self.subscribe(Kind::Pattern, *patterns, work),
+            PubSub::Unsubscribe { channels } => self.unsubscribe(Kind::Channel, *channels, work),
+            PubSub::PUnsubscribe { patterns } => self.unsubscribe(Kind::Pattern, *patterns, work),
+            PubSub::Publish { channel, message } => {
+                let receivers = self.publish(channel, message, work);
+                encoder(work).integer(receivers as i64);
+            }
+            PubSub::Channels { pattern } => {
+                let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
+                let names: Vec<_> =
+                    self.channels.by_channel.keys().filter(|name| fits(name)).collect();
+                let mut out = encoder(work);
+                out.array(names.len());
+                names.iter().for_each(|name| out.bulk(name));
+            }
+            PubSub::NumSub { channels } => {
+                let mut out = encoder(work);
+                out.array(2 * channels.len());
+                for name in channels.iter() {
+                    out.bulk(name);
+                    let listeners = self.channels.by_channel.get(name);
+                    out.integer(listeners.map_or(0, BTreeSet::len) as i64);
+                }
+            }
+            PubSub::NumPat => encoder(work).integer(self.channels.by_pattern.len() as i64),
+        }
+        Flow::Next
+    }
+
+    fn subscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
+        let id = work.connection.id;
+        let most = self.config.clients.subscriptions_max;
+        for name in names.iter() {
+            let session = &mut work.connection.session;
+            let subscriptions = session.subscriptions.get_or_insert_default();
+            if subscriptions.count() >= most {
+                let text = format!("more than {most} subscriptions (subscriptions-max)");
+                encoder(work).error("ERR", format_args!("{text}"));
+                continue;
+            }
+            let (own, all) = match kind {
+                Kind::Channel => (&mut subscriptions.channels, &mut self.channels.by_channel),
+                Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
+            };
+            own.insert(name.to_vec());
+            all.entry_ref(name).or_default().insert(id);
+            let count = subscriptions.count();
+            confirm(work, kind, ["subscribe", "psubscribe"], Some(name), count);
+        }
+    }
+
+    fn unsubscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
+        let id = work.connection.id;
+        let words = ["unsubscribe", "punsubscribe"];
+        let mut names: Vec<Vec<u8>> = names.iter().map(<[u8]>::to_vec).collect();
+        if names.is_empty() {
+            if let Some(subscriptions) = &work.connection.session.subscriptions {
+                names = match kind {
+                    Kind::Channel => subscriptions.channels.iter().cloned().collect(),
+                    Kind::Pattern => subscriptions.patterns.iter().cloned().collect(),
+                };
+            }
+            if names.is_empty() {
+                let count = work.connection.session.subscription_count();
+                confirm(work, kind, words, None, count);
+            }
+        }
+        for name in names {
+            let session = &mut work.connection.session;
+            if let Some(subscriptions) = &mut session.subscriptions {
+                let (own, all) = match kind {
+                    Kind::Channel => (&mut subscriptions.channels, &mut self.channels.by_channel),
+                    Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
+                };
+                if own.remove(&name) {
+                    leave(all, &name, id);
+                }
+                if subscriptions.count() == 0 {
+                    session.subscriptions = None;
+                }
+            }
+            let count = session.subscription_count();
+            confirm(work, kind, words, Some(&name), count);
+        }
+    }
+
+    /// Ends all subscriptions of a session, without telling it.
+    pub(super) fn forget_subscriptions(&mut self, id: ConnectionId, session: &mut Session) {
+        let Some(subscriptions) = session.subscriptions.take() else {
+            return;
+        };
+        for name in &subscriptions.channels {
+            leave(&mut self.channels.by_channel, name, id);
+        }
+        for name in &subscriptions.patterns {
+            leave(&mut self.channels.by_pattern, name, id);
+        }
+    }
+
+    /// Delivers a message; how many times it was received.
+    fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
+        let most = self.config.clients.pubsub_output_bytes_max;
+        let mut receivers = 0;
+        if let Some(ids) = self.channels.by_channel.get(channel) {
+            let encoded = Encoded::new(|out| {
+                out.push(3);
+                out.bulk(b"message");
+                out.bulk(channel);
+                out.bulk(message);
+            });
+            receivers += encoded.deliver(ids, most, work);
+        }
+        for (pattern, ids) in &self.channels.by_pattern {
+            if glob::matches(pattern, channel) {
+                let encoded = Encoded::new(|out| {
+                    out.push(4);
+                    out.bulk(b"pmessage");
+                    out.bulk(pattern);
+                    out.bulk(channel);
+                    out.bulk(message);
+                });
+                receivers += encoded.deliver(ids, most, work);
+            }
+        }
+        receivers
+    }
+}
+
+/// A message in both versions of the protocol.
+struct Encoded {
+    resp2: Vec<u8>,
+    resp3: Vec<u8>,
+}
+
+impl Encoded {
+    fn new(write: impl Fn(&mut Encoder<'_>)) -> Self {
+        let encode = |version| {
+            let mut bytes = Vec::new();
+            write(&mut Encoder::new(&mut bytes, version));
+            bytes
+        };
+        Self { resp2: encode(Version::Resp2), resp3: encode(Version::Resp3) }
+    }
+
+    fn bytes(&self, version: Version) -> &[u8] {
+        match version {
+            Version::Resp2 => &self.resp2,
+            Version::Resp3 => &self.resp3,
+        }
+    }
+
+    fn deliver(&self, ids: &BTreeSet<ConnectionId>, most: usize, work: &mut Turn<'_>) -> usize {
+        for &id in ids {
+            if id == work.connection.id {
+                let version = work.connection.session.version;
+                work.out.extend_from_slice(self.bytes(version));
+                continue;
+            }
+            let Some(listener) = work.peers.get_mut(id) else { continue };
+            let bytes = self.bytes(listener.session.version);
+            listener.pending().extend_from_slice(bytes);
+            if listener.unsent() > most {
+                work.peers.kill(id);
+            } else {
+                work.peers.touch(id);
+            }
+            work.published_bytes += bytes.len();
+        }
+        if work.published_bytes > PUBLISHED_BYTES_MAX {
+            *work.requests_left = 0;
+        }
+        ids.len()
+    }
+}
+
+/// Tells a client what it listens to now.
+fn confirm(work: &mut Turn<'_>, kind: Kind, words: [&str; 2], name: Option<&[u8]>, count: usize) {
+    let mut out = encoder(work);
+    out.push(3);
+    out.bulk(words[usize::from(kind == Kind::Pattern)].as_bytes());
+    match name {
+        Some(name) => out.bulk(name),
+        None => out.null(),
+    }
+    out.integer(count as i64);
+}

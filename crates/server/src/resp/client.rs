@@ -1,0 +1,111 @@
+//! CLIENT LIST, INFO and KILL.
+
+use super::{Flow, Resp, Session, Turn, encoder};
+use crate::connection::Connection;
+use core::fmt::Write;
+use headwater_command::{Args, ClientKind, KillFilter, Reply, number};
+use headwater_protocol::resp::Version;
+
+impl Resp {
+    /// CLIENT LIST: a line for each connection chosen.
+    pub(super) fn client_list(&self, kind: Option<ClientKind>, ids: Args<'_>, work: &mut Turn<'_>) {
+        let numbers: Vec<u64> = ids.iter().filter_map(number::parse_u64).collect();
+        let chosen = |connection: &&Connection<Session>| {
+            kind.is_none_or(|kind| kind == kind_of(&connection.session))
+                && (ids.is_empty() || numbers.contains(&connection.id.number))
+        };
+        let mut all: Vec<&Connection<Session>> = work.peers.iter().collect();
+        all.push(work.connection);
+        all.sort_unstable_by_key(|connection| connection.id.number);
+        let mut text = String::new();
+        for connection in all.into_iter().filter(chosen) {
+            describe(connection, work.time.uptime, &mut text);
+        }
+        encoder(work).verbatim(*b"txt", text.as_bytes());
+    }
+
+    /// CLIENT INFO: the line of the connection that asks.
+    pub(super) fn client_info(&self, work: &mut Turn<'_>) {
+        let mut text = String::new();
+        describe(work.connection, work.time.uptime, &mut text);
+        encoder(work).verbatim(*b"txt", text.as_bytes());
+    }
+
+    /// CLIENT KILL: ends the connections chosen; the one that asks gets its answer first.
+    pub(super) fn client_kill(&self, filter: &KillFilter<'_>, work: &mut Turn<'_>) -> Flow {
+        let chosen: Vec<_> = work
+            .peers
+            .iter()
+            .filter(|connection| fits(filter, connection))
+            .map(|connection| connection.id)
+            .collect();
+        chosen.iter().for_each(|&id| work.peers.kill(id));
+        let oneself = !filter.skip_me && fits(filter, work.connection);
+        let count = chosen.len() + usize::from(oneself);
+        let mut out = encoder(work);
+        match (filter.by_address_alone, count) {
+            (true, 0) => out.error("ERR", format_args!("No such client")),
+            (true, _) => out.ok(),
+            (false, count) => out.integer(count as i64),
+        }
+        if oneself { Flow::Close } else { Flow::Next }
+    }
+}
+
+fn kind_of(session: &Session) -> ClientKind {
+    if session.is_subscriber() { ClientKind::PubSub } else { ClientKind::Normal }
+}
+
+fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
+    let same = |wanted: Option<&[u8]>, address: core::net::SocketAddr| {
+        wanted.is_none_or(|wanted| wanted == address.to_string().as_bytes())
+    };
+    filter.id.is_none_or(|id| id == connection.id.number)
+        && filter.kind.is_none_or(|kind| kind == kind_of(&connection.session))
+        && filter.user.is_none_or(|user| user == b"default")
+        && same(filter.address, connection.peer)
+        && same(filter.local_address, connection.local)
+}
+
+/// One line, in the fields and order of Redis.
+fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
+    let Connection { id, session, peer, local, since, heard, .. } = connection;
+    let (input, output) = connection.reserved_bytes();
+    let identity = session.identity.as_deref();
+    let text = |bytes: Option<&Vec<u8>>| {
+        bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+    };
+    let subscriptions = session.subscriptions.as_deref();
+    let queued = session.queue.as_deref();
+    let flags = match () {
+        () if session.is_subscriber() => "P",
+        () if session.queue.is_some() => "x",
+        () if session.waiting.is_some() => "b",
+        () => "N",
+    };
+    let memory = input + output + size_of::<Connection<Session>>();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
+         psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
+         oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir=-1 resp={} \
+         lib-name={} lib-ver={}",
+        id.number,
+        connection.descriptor(),
+        text(identity.map(|identity| &identity.name)),
+        (now - since) / 1000,
+        (now - heard) / 1000,
+        subscriptions.map_or(0, |subscriptions| subscriptions.channels.len()),
+        subscriptions.map_or(0, |subscriptions| subscriptions.patterns.len()),
+        queued.map_or(-1, |queue| queue.requests.len() as i64),
+        connection.input_filled,
+        input - connection.input_filled,
+        queued.map_or(0, |queue| queue.bytes),
+        usize::from(output > 0),
+        if session.last_command.is_empty() { "NULL" } else { session.last_command },
+        if session.version == Version::Resp3 { 3 } else { 2 },
+        text(identity.map(|identity| &identity.library)),
+        text(identity.map(|identity| &identity.library_version)),
+    );
+}

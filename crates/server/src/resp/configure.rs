@@ -1,0 +1,51 @@
+//! CONFIG GET and CONFIG SET.
+
+use super::{Resp, Turn, encoder};
+use crate::settings::{FOREIGN, SETTINGS, change};
+use headwater_command::glob;
+use headwater_command::{Args, Reply};
+
+impl Resp {
+    /// CONFIG GET: names and values of the settings that fit one of the patterns.
+    pub(super) fn config_get(&self, patterns: Args<'_>, work: &mut Turn<'_>) {
+        let patterns: Vec<Vec<u8>> = patterns.iter().map(<[u8]>::to_ascii_lowercase).collect();
+        let wanted =
+            |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+        let mut found: Vec<(&str, String)> = Vec::new();
+        for setting in SETTINGS {
+            for &name in setting.aliases.iter().chain([&setting.name]) {
+                if wanted(name) {
+                    found.push((name, (setting.get)(&self.config)));
+                }
+            }
+        }
+        for (name, value) in FOREIGN {
+            if wanted(name) {
+                found.push((name, (*value).to_owned()));
+            }
+        }
+        let mut out = encoder(work);
+        out.map(found.len());
+        for (name, value) in found {
+            out.bulk(name.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+    }
+
+    /// CONFIG SET: all or none.
+    pub(super) fn config_set(&mut self, pairs: Args<'_>, work: &mut Turn<'_>) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let pairs: Vec<(String, String)> =
+            pairs.pairs().map(|(name, value)| (text(name), text(value))).collect();
+        match change(&self.config, &pairs) {
+            Ok(config) => {
+                self.apply(config);
+                encoder(work).ok();
+            }
+            Err(why) => {
+                self.stats.errors += 1;
+                encoder(work).error("ERR", format_args!("{why}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Commands about the connection itself: greeting, authentication, names.
+
+use super::session::{Answering, Session};
+use super::{Flow, Resp, Turn, encoder};
+use headwater_command::{Connection, Credentials, Reply, ReplyMode};
+use headwater_protocol::resp::Version;
+
+/// The version of Redis whose commands and replies these are.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+const WRONG_PASSWORD: &str = "invalid username-password pair or user is disabled.";
+const HELLO_WITHOUT_PASSWORD: &str = "HELLO must be called with the client already authenticated, \
+     otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client \
+     and select the RESP protocol version at the same time";
+const NO_PASSWORD_SET: &str = "AUTH <password> called without any password configured for the \
+     default user. Are you sure your configuration is correct?";
+const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special characters.";
+
+impl Resp {
+    /// Executes a command about the connection.
+    pub(super) fn connection(&mut self, command: &Connection<'_>, work: &mut Turn<'_>) -> Flow {
+        match command {
+            Connection::Hello { version, credentials, name } => {
+                self.hello(*version, *credentials, *name, work);
+            }
+            Connection::Auth(credentials) => self.auth(credentials, work),
+            Connection::Ping { message } => ping(*message, work),
+            Connection::Echo { message } => encoder(work).bulk(message),
+            Connection::Quit => {
+                encoder(work).ok();
+                return Flow::Close;
+            }
+            Connection::Reset => self.reset(work),
+            Connection::Select => encoder(work).ok(),
+            Connection::ClientId => {
+                let number = work.connection.id.number;
+                encoder(work).integer(number as i64);
+            }
+            Connection::ClientGetName => {
+                let name = work.connection.session.name().to_vec();
+                let mut out = encoder(work);
+                if name.is_empty() { out.null() } else { out.bulk(&name) }
+            }
+            Connection::ClientSetName { name } => {
+                if set_name(&mut work.connection.session, name) {
+                    encoder(work).ok();
+                } else {
+                    encoder(work).error("ERR", format_args!("{BAD_NAME}"));
+                }
+            }
+            Connection::ClientSetInfo { attribute, value } => set_info(attribute, value, work),
+            Connection::ClientNoEvict { on } => {
+                work.connection.session.no_evict = *on;
+                encoder(work).ok();
+            }
+            Connection::ClientNoTouch { on } => {
+                work.connection.session.no_touch = *on;
+                encoder(work).ok();
+            }
+            Connection::ClientReply(mode) => set_answering(*mode, work),
+            Connection::ClientList { kind, ids } => self.client_list(*kind, *ids, work),
+            Connection::ClientInfo => self.client_info(work),
+            Connection::ClientKill(filter) => return self.client_kill(filter, work),
+        }
+        Flow::Next
+    }
+
+    fn hello(
+        &mut self,
+        version: Option<u8>,
+        credentials: Option<Credentials<'_>>,
+        name: Option<&[u8]>,
+        work: &mut Turn<'_>,
+    ) {
+        if let Some(credentials) = credentials
+            && !self.authenticate(&credentials, &mut work.connection.session)
+        {
+            self.stats.errors += 1;
+            encoder(work).error("WRONGPASS", format_args!("{WRONG_PASSWORD}"));
+            return;
+        }
+        if !work.connection.session.authenticated {
+            self.stats.errors += 1;
+            encoder(work).error("NOAUTH", format_args!("{HELLO_WITHOUT_PASSWORD}"));
+            return;
+        }
+        if let Some(name) = name
+            && !set_name(&mut work.connection.session, name)
+        {
+            self.stats.errors += 1;
+            encoder(work).error("ERR", format_args!("{BAD_NAME}"));
+            return;
+        }
+        match version {
+            Some(3) => work.connection.session.version = Version::Resp3,
+            Some(_) => work.connection.session.version = Version::Resp2,
+            None => {}
+        }
+        let number = work.connection.id.number;
+        let mut out = encoder(work);
+        out.map(7);
+        for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+            out.bulk(name.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+        out.bulk(b"proto");
+        out.integer(if out.version() == Version::Resp3 { 3 } else { 2 });
+        out.bulk(b"id");
+        out.integer(number as i64);
+        for (name, value) in [("mode", "standalone"), ("role", "master")] {
+            out.bulk(name.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+        out.bulk(b"modules");
+        out.array(0);
+    }
+
+    fn auth(&mut self, credentials: &Credentials<'_>, work: &mut Turn<'_>) {
+        if credentials.user.is_none() && !self.needs_password() {
+            self.stats.errors += 1;
+            encoder(work).error("ERR", format_args!("{NO_PASSWORD_SET}"));
+        } else if self.authenticate(credentials, &mut work.connection.session) {
+            encoder(work).ok();
+        } else {
+            self.stats.errors += 1;
+            encoder(work).error("WRONGPASS", format_args!("{WRONG_PASSWORD}"));
+        }
+    }
+
+    /// There is one user, `default`; without a password it lets everybody in.
+    fn authenticate(&self, credentials: &Credentials<'_>, session: &mut Session) -> bool {
+        let known = credentials.user.is_none_or(|user| user == b"default");
+        let password = self.config.listen.requirepass.as_bytes();
+        let right = !self.needs_password() || same_secret(password, credentials.password);
+        session.authenticated |= known && right;
+        known && right
+    }
+
+    fn reset(&mut self, work: &mut Turn<'_>) {
+        let id = work.connection.id;
+        let session = &mut work.connection.session;
+        self.forget_subscriptions(id, session);
+        self.forget_watches(session);
+        *session = Session {
+            authenticated: !self.needs_password(),
+            last_command: session.last_command,
+            ..Session::default()
+        };
+        encoder(work).simple("RESET");
+    }
+}
+
+/// Compares all bytes in any case, so that the time taken does not tell where they differ.
+fn same_secret(secret: &[u8], given: &[u8]) -> bool {
+    let mut differ = secret.len() ^ given.len();
+    for (at, &byte) in given.iter().enumerate() {
+        differ |= usize::from(byte ^ secret.get(at).copied().unwrap_or(0));
+    }
+    differ == 0
+}
+
+fn ping(message: Option<&[u8]>, work: &mut Turn<'_>) {
+    let session = &work.connection.session;
+    let listening = session.is_subscriber() && session.version == Version::Resp2;
+    let mut out = encoder(work);
+    match message {
+        _ if listening => {
+            out.array(2);
+            out.bulk(b"pong");
+            out.bulk(message.unwrap_or_default());
+        }
+        Some(message) => out.bulk(message),
+        None => out.simple("PONG"),
+    }
+}
+
+/// Names may only have printable characters, so that CLIENT LIST can be parsed.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+fn set_name(session: &mut Session, name: &[u8]) -> bool {
+    if !is_plain(name) {
+        return false;
+    }
+    session.identity_mut().name = name.to_vec();
+    true
+}
+
+fn set_info(attribute: &[u8], value: &[u8], work: &mut Turn<'_>) {
+    let is_name = attribute.eq_ignore_ascii_case(b"lib-name");
+    if !is_name && !attribute.eq_ignore_ascii_case(b"lib-ver") {
+        let shown = attribute.escape_ascii();
+        encoder(work).error("ERR", format_args!("Unrecognized option '{shown}'"));
+    } else if !is_plain(value) {
+        let shown = if is_name { "lib-name" } else { "lib-ver" };
+        encoder(work).error(
+            "ERR",
+            format_args!("{shown} cannot contain spaces, newlines or special characters."),
+        );
+    } else {
+        let identity = work.connection.session.identity_mut();
+        let slot = if is_name { &mut identity.library } else { &mut identity.library_version };
+        *slot = value.to_vec();
+        encoder(work).ok();
+    }
+}
+
+fn set_answering(mode: ReplyMode, work: &mut Turn<'_>) {
+    let answering = &mut work.connection.session.answering;
+    match mode {
+        ReplyMode::On => {
+            *answering = Answering::On;
+            encoder(work).ok();
+        }
+        ReplyMode::Off => *answering = Answering::Off,
+        ReplyMode::Skip if *answering != Answering::Off => *answering = Answering::SkipNext,
+        ReplyMode::Skip => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_secret;
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        assert!(same_secret(b"secret", b"secret"));
+        for wrong in [&b"secreT"[..], b"secre", b"secrett", b"", b"Secret", b"secret\0"] {
+            assert!(!same_secret(b"secret", wrong));
+        }
+    }
+}

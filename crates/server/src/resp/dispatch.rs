@@ -1,0 +1,195 @@
+//! One request: found, admitted, decoded, executed.
+
+use super::session::{Answering, Waiting};
+use super::{Flow, Resp, Turn, encoder};
+use headwater_command::{Args, Command, Id, OwnedArgs, Reply, Spec};
+use headwater_engine::Ticket;
+use headwater_node::Outcome;
+use headwater_protocol::resp::{Encoder, Refusal, Version, decode, find};
+
+impl Resp {
+    /// Executes one request, or queues or refuses it.
+    #[inline]
+    pub(super) fn request(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        let spec = match find(args) {
+            Ok(spec) => spec,
+            Err(refusal) => return self.not_found(&refusal, work),
+        };
+        let session = &mut work.connection.session;
+        session.last_command = spec.full_name;
+        let plain = session.authenticated
+            && session.queue.is_none()
+            && session.subscriptions.is_none()
+            && session.answering == Answering::On;
+        if plain { self.execute(spec, args, work) } else { self.admit(spec, args, work) }
+    }
+
+    /// Refuses a request that is no command.
+    #[cold]
+    fn not_found(&mut self, refusal: &Refusal<'_>, work: &mut Turn<'_>) -> Flow {
+        if let Some(queue) = &mut work.connection.session.queue {
+            queue.broken = true;
+        }
+        self.stats.errors += 1;
+        self.answered(work, |_, work| {
+            refusal.write(&mut encoder(work));
+            Flow::Next
+        })
+    }
+
+    /// Executes a request of a session in which not everything is allowed, or not at once.
+    fn admit(&mut self, spec: &'static Spec, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        self.answered(work, |service, work| {
+            let session = &mut work.connection.session;
+            if !session.authenticated && !is_before_authentication(spec.id) {
+                if let Some(queue) = &mut session.queue {
+                    queue.broken = true;
+                }
+                service.stats.errors += 1;
+                encoder(work).error("NOAUTH", format_args!("Authentication required."));
+                return Flow::Next;
+            }
+            if session.queue.is_some() && !is_never_queued(spec.id) {
+                return service.enqueue(spec, args, work);
+            }
+            if session.is_subscriber()
+                && session.version == Version::Resp2
+                && !is_for_subscribers(spec.id)
+            {
+                service.stats.errors += 1;
+                let name = spec.full_name;
+                encoder(work).error(
+                    "ERR",
+                    format_args!(
+                        "Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / \
+                         QUIT / RESET are allowed in this context"
+                    ),
+                );
+                return Flow::Next;
+            }
+            service.execute(spec, args, work)
+        })
+    }
+
+    /// Runs one request and takes its answer back if the client wants none.
+    fn answered(
+        &mut self,
+        work: &mut Turn<'_>,
+        run: impl FnOnce(&mut Self, &mut Turn<'_>) -> Flow,
+    ) -> Flow {
+        let before = work.out.len();
+        let answering = work.connection.session.answering;
+        if answering == Answering::SkipNext {
+            work.connection.session.answering = Answering::Skip;
+        }
+        let flow = run(self, work);
+        if flow == Flow::Parked {
+            // It will be run again from here.
+            work.connection.session.answering = answering;
+            return flow;
+        }
+        match work.connection.session.answering {
+            Answering::On => {}
+            Answering::Off | Answering::SkipNext => work.out.truncate(before),
+            Answering::Skip => {
+                work.out.truncate(before);
+                work.connection.session.answering = Answering::On;
+            }
+        }
+        flow
+    }
+
+    /// Decodes and executes a request that is admitted.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        self.stats.count(spec.id);
+        let command = match decode(spec, args) {
+            Ok(command) => command,
+            Err(refusal) => {
+                self.stats.errors += 1;
+                refusal.write(&mut encoder(work));
+                return Flow::Next;
+            }
+        };
+        let flow = match &command {
+            Command::Data(data) => {
+                let version = work.connection.session.version;
+                match self.node.execute(data, &mut Encoder::new(work.out, version)) {
+                    Outcome::Done => Flow::Next,
+                    Outcome::Waiting(ticket) => self.park(ticket, args, work),
+                }
+            }
+            Command::Connection(command) => self.connection(command, work),
+            Command::PubSub(command) => self.pub_sub(command, work),
+            Command::Transaction(command) => self.transaction(command, args, work),
+            Command::Server(command) => self.server(command, work),
+            Command::Help(container) => {
+                headwater_command::describe::help(container, &mut encoder(work));
+                Flow::Next
+            }
+        };
+        if let Some(lap) = self.clock.lap() {
+            self.note_slow(lap, spec, args, work);
+        }
+        flow
+    }
+
+    /// Lets the session wait for `ticket`, to run the request again then.
+    #[cold]
+    pub(super) fn park(&mut self, ticket: Ticket, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        self.tickets.insert(ticket, work.connection.id);
+        let request = Waiting::Request(OwnedArgs::of(args));
+        work.connection.session.waiting = Some(Box::new(request));
+        Flow::Parked
+    }
+
+    /// Goes on with what a session waited in.
+    #[cold]
+    pub(super) fn resume(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Flow {
+        self.clock.begin();
+        match waiting {
+            Waiting::Request(request) => {
+                let args = request.args();
+                match find(args) {
+                    // It was admitted when it came, and is not queued now.
+                    Ok(spec) => {
+                        self.answered(work, |service, work| service.execute(spec, args, work))
+                    }
+                    Err(refusal) => self.not_found(&refusal, work),
+                }
+            }
+            Waiting::Exec { queue, next } => {
+                self.answered(work, |service, work| service.run_queue(queue, next, work))
+            }
+        }
+    }
+}
+
+/// Commands that a client may send before it has given the password.
+fn is_before_authentication(id: Id) -> bool {
+    matches!(id, Id::Auth | Id::Hello | Id::Quit | Id::Reset)
+}
+
+/// Commands that act at once between MULTI and EXEC.
+fn is_never_queued(id: Id) -> bool {
+    matches!(id, Id::Multi | Id::Exec | Id::Discard | Id::Watch | Id::Quit | Id::Reset)
+}
+
+/// Commands that a RESP2 client may send while it listens to channels.
+fn is_for_subscribers(id: Id) -> bool {
+    matches!(
+        id,
+        Id::Subscribe
+            | Id::Unsubscribe
+            | Id::PSubscribe
+            | Id::PUnsubscribe
+            | Id::Ping
+            | Id::Quit
+            | Id::Reset
+    )
+}

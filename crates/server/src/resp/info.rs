@@ -1,0 +1,168 @@
+//! INFO: the state of the server as text that people and monitoring tools read.
+
+use super::connect::REDIS_VERSION;
+use super::stats::all_specs;
+use super::{Resp, Turn, encoder};
+use core::fmt::Write;
+use headwater_command::{Args, Reply};
+use headwater_node::InfoSection;
+
+/// The sections, in order; those not shown unless asked for come with `false`.
+const SECTIONS: [(&str, bool); 10] = [
+    ("server", true),
+    ("clients", true),
+    ("memory", true),
+    ("persistence", true),
+    ("stats", true),
+    ("replication", true),
+    ("cpu", true),
+    ("commandstats", false),
+    ("joins", true),
+    ("tables", true),
+];
+
+impl Resp {
+    /// INFO: the sections named, or the usual ones.
+    pub(super) fn info(&self, sections: Args<'_>, work: &mut Turn<'_>) {
+        let named =
+            |wanted: &str| sections.iter().any(|name| name.eq_ignore_ascii_case(wanted.as_bytes()));
+        let everything = named("all") || named("everything");
+        let usual = sections.is_empty() || named("default");
+        let wanted = |name: &str, is_usual: bool| everything || (usual && is_usual) || named(name);
+        let mut text = String::new();
+        for (name, is_usual) in SECTIONS {
+            if wanted(name, is_usual) {
+                self.write_section(name, work, &mut text);
+            }
+        }
+        if wanted("keyspace", true) {
+            self.write_section("keyspace", work, &mut text);
+        }
+        encoder(work).verbatim(*b"txt", text.as_bytes());
+    }
+
+    fn write_section(&self, name: &str, work: &Turn<'_>, out: &mut String) {
+        if !out.is_empty() {
+            out.push_str("\r\n");
+        }
+        match name {
+            "server" => self.write_server(work, out),
+            "clients" => self.write_clients(work, out),
+            "memory" => {
+                self.node.write_info(InfoSection::Memory, out);
+                let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+                line(out, "used_memory_rss", kilobytes(&status, "VmRSS:") << 10);
+                line(out, "used_memory_rss_peak", kilobytes(&status, "VmHWM:") << 10);
+                line(out, "maxmemory", 0);
+                line(out, "maxmemory_policy", "noeviction");
+            }
+            "persistence" => {
+                out.push_str("# Persistence\r\n");
+                line(out, "loading", 0);
+                line(out, "rdb_changes_since_last_save", 0);
+                line(out, "rdb_bgsave_in_progress", 0);
+                line(out, "rdb_last_bgsave_status", "ok");
+                line(out, "aof_enabled", 0);
+            }
+            "stats" => self.write_stats(out),
+            "replication" => {
+                out.push_str("# Replication\r\n");
+                line(out, "role", "master");
+                line(out, "connected_slaves", 0);
+                line(out, "master_replid", &self.stats.run_id);
+                line(out, "master_repl_offset", 0);
+            }
+            "cpu" => write_cpu(out),
+            "commandstats" => {
+                out.push_str("# Commandstats\r\n");
+                for spec in all_specs() {
+                    let calls = self.stats.calls(spec);
+                    if calls > 0 {
+                        // Writing to a String cannot fail.
+                        let _ = write!(out, "cmdstat_{}:calls={calls}\r\n", spec.full_name);
+                    }
+                }
+            }
+            "joins" => self.node.write_info(InfoSection::Joins, out),
+            "tables" => self.node.write_info(InfoSection::Tables, out),
+            _ => self.node.write_info(InfoSection::Keyspace, out),
+        }
+    }
+
+    fn write_server(&self, work: &Turn<'_>, out: &mut String) {
+        let uptime = work.time.uptime / 1000;
+        out.push_str("# Server\r\n");
+        line(out, "redis_version", REDIS_VERSION);
+        line(out, "headwater_version", env!("CARGO_PKG_VERSION"));
+        line(out, "redis_mode", "standalone");
+        line(out, "os", std::env::consts::OS);
+        line(out, "arch_bits", usize::BITS);
+        line(out, "multiplexing_api", "epoll");
+        line(out, "process_id", std::process::id());
+        line(out, "run_id", &self.stats.run_id);
+        line(out, "tcp_port", work.connection.local.port());
+        line(out, "server_time_usec", work.time.wall.0 * 1000);
+        line(out, "uptime_in_seconds", uptime);
+        line(out, "uptime_in_days", uptime / (24 * 3600));
+    }
+
+    fn write_clients(&self, work: &Turn<'_>, out: &mut String) {
+        let sessions = || {
+            let own = core::iter::once(&*work.connection);
+            work.peers.iter().chain(own)
+        };
+        let subscribers = sessions().filter(|other| other.session.is_subscriber()).count();
+        let waiting = sessions().filter(|other| other.session.waiting.is_some()).count();
+        let largest = |part: fn((usize, usize)) -> usize| {
+            sessions().map(|other| part(other.reserved_bytes())).max().unwrap_or(0)
+        };
+        out.push_str("# Clients\r\n");
+        line(out, "connected_clients", work.peers.open());
+        line(out, "maxclients", self.bounds.clients_max);
+        line(out, "client_recent_max_input_buffer", largest(|(input, _)| input));
+        line(out, "client_recent_max_output_buffer", largest(|(_, output)| output));
+        line(out, "blocked_clients", waiting);
+        line(out, "pubsub_clients", subscribers);
+    }
+
+    fn write_stats(&self, out: &mut String) {
+        let (channels, patterns) = self.channels.counts();
+        let engine = self.node.engine().stats();
+        out.push_str("# Stats\r\n");
+        line(out, "total_connections_received", self.stats.connections);
+        line(out, "total_commands_processed", self.stats.commands());
+        line(out, "instantaneous_ops_per_sec", self.stats.rate);
+        line(out, "rejected_connections", self.stats.connections_refused);
+        line(out, "expired_keys", engine.expired);
+        line(out, "evicted_keys", 0);
+        line(out, "pubsub_channels", channels);
+        line(out, "pubsub_patterns", patterns);
+        line(out, "total_error_replies", self.stats.errors);
+    }
+}
+
+fn line(out: &mut String, name: &str, value: impl core::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{name}:{value}\r\n");
+}
+
+/// The number behind `label` in `/proc/self/status`.
+fn kilobytes(status: &str, label: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(label)).unwrap_or_default();
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// User and system time of the process, in seconds.
+fn write_cpu(out: &mut String) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Fields are counted from behind the program's name, which may hold anything.
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| {
+        fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0)
+            / rustix::param::clock_ticks_per_second() as f64
+    };
+    out.push_str("# CPU\r\n");
+    line(out, "used_cpu_sys", format_args!("{:.6}", ticks(12)));
+    line(out, "used_cpu_user", format_args!("{:.6}", ticks(11)));
+}

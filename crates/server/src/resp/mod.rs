@@ -1,0 +1,298 @@
+//! The RESP service: sessions, and every command that is not about stored data.
+//!
+//! A batch of pipelined requests is parsed, executed and answered in one go: [`Resp::serve`]
+//! cuts requests out of the shared input, the node executes those about data, this module the
+//! others, and all write into the shared output.
+//!
+//! A command that must wait for data parks its session: the request is copied, nothing of it
+//! stays in the output, and it is run again from the start when the engine wakes its ticket.
+//! EXEC goes on with the request that waited; until it is done no other session executes
+//! anything, so that a transaction stays one step for everybody else.
+//!
+//! # Invariants
+//! - S1. `session.subscriptions` is there only while it has a channel or pattern, and
+//!   `channels` lists the connection under exactly those.
+//! - S2. Each entry of `session.watched` is one watch in the engine.
+//! - S3. While `exclusive` is set, that session is parked within EXEC.
+
+mod channels;
+mod client;
+mod clock;
+mod configure;
+mod connect;
+mod dispatch;
+mod info;
+mod server;
+mod session;
+mod slowlog;
+mod stats;
+mod transaction;
+
+pub(crate) use session::Session;
+
+use crate::config::{Config, ConfigError};
+use crate::connection::{Connection, ConnectionId};
+use crate::connections::Connections;
+use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use channels::Channels;
+use clock::CommandClock;
+use hashbrown::HashMap;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_command::Reply;
+use headwater_engine::{Effect, Settings, TableOptions, Ticket};
+use headwater_node::Node;
+use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
+use slowlog::Slowlog;
+use stats::Stats;
+use std::hash::{BuildHasher, RandomState};
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flow {
+    /// It is answered; the next one may run.
+    Next,
+    /// It waits for data.
+    Parked,
+    /// The connection is to end after the answer.
+    Close,
+}
+
+/// The work of one turn, as this service sees it.
+type Turn<'a> = Work<'a, Session>;
+
+/// Answers requests in RESP.
+pub(crate) struct Resp {
+    config: Config,
+    bounds: Bounds,
+    limits: Limits,
+    /// The narrower bounds for a client that has yet to give the password.
+    limits_before_authentication: Limits,
+    node: Node,
+    /// The parser that all connections share as long as their requests are complete.
+    parser: RequestParser,
+    channels: Channels,
+    stats: Stats,
+    clock: CommandClock,
+    slowlog: Slowlog,
+    tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
+    exclusive: Option<ConnectionId>,
+    /// Sessions that wait for the end of `exclusive`.
+    held: Vec<ConnectionId>,
+    stopping: bool,
+    time: Time,
+}
+
+impl Resp {
+    /// A service with the tables and joins that `config` declares.
+    pub(crate) fn new(config: Config) -> Result<Self, ConfigError> {
+        // A seed that no client can know: see headwater_base::hash.
+        let hash_seed = RandomState::new().hash_one(0);
+        let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
+        for table in &config.tables {
+            let options =
+                TableOptions { boundary: Some(table.boundary), ..TableOptions::default() };
+            node.engine_mut()
+                .table_set(table.name.as_bytes(), &options)
+                .map_err(|error| ConfigError(format!("table '{}': {error}", table.name)))?;
+        }
+        for join in &config.joins {
+            node.engine_mut()
+                .join_add(&join.name, &join.spec, false)
+                .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
+        }
+        let mut service = Self {
+            bounds: Bounds::of(&config.clients),
+            limits: Limits::for_values(config.limits.value_bytes_max),
+            limits_before_authentication: Limits::for_values(config.limits.value_bytes_max),
+            node,
+            parser: RequestParser::new(),
+            channels: Channels::new(hash_seed),
+            stats: Stats::new(hash_seed),
+            clock: CommandClock::new(&config.observe),
+            slowlog: Slowlog::default(),
+            tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            exclusive: None,
+            held: Vec::new(),
+            stopping: false,
+            time: Time::default(),
+            config: Config::default(),
+        };
+        service.apply(config);
+        Ok(service)
+    }
+
+    /// The node, to load data before the start.
+    pub(crate) fn node_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// Puts settings into force.
+    fn apply(&mut self, config: Config) {
+        self.bounds = Bounds::of(&config.clients);
+        self.limits = config.protocol_limits();
+        self.limits_before_authentication = self.limits.before_authentication();
+        self.clock = CommandClock::new(&config.observe);
+        self.slowlog.shrink(config.observe.slowlog_entries_max);
+        self.node.engine_mut().set_limits(config.limits.to_limits());
+        self.config = config;
+    }
+
+    /// Whether clients must give a password.
+    fn needs_password(&self) -> bool {
+        !self.config.listen.requirepass.is_empty()
+    }
+
+    /// Parses and executes what is complete in `work.input`.
+    #[inline]
+    fn batch(&mut self, parser: &mut RequestParser, work: &mut Turn<'_>) -> Served {
+        let input = work.input;
+        let mut consumed = 0;
+        self.clock.begin();
+        let stopped = loop {
+            if *work.requests_left == 0 || work.out.len() >= work.out_bytes_full {
+                break Stopped::Paused;
+            }
+            let limits = if work.connection.session.authenticated {
+                &self.limits
+            } else {
+                &self.limits_before_authentication
+            };
+            let rest = &input[consumed..];
+            match parser.parse(rest, limits) {
+                Parsed::Incomplete => break Stopped::Incomplete,
+                Parsed::Nothing { consumed: bytes } => consumed += bytes,
+                Parsed::Request { consumed: bytes } => {
+                    consumed += bytes;
+                    *work.requests_left -= 1;
+                    match self.request(parser.args(rest), work) {
+                        Flow::Next => {}
+                        Flow::Parked => break Stopped::Parked,
+                        Flow::Close => break Stopped::Closing,
+                    }
+                }
+                Parsed::Error(error) => {
+                    encoder(work).error("ERR", format_args!("{error}"));
+                    self.stats.errors += 1;
+                    break Stopped::Closing;
+                }
+            }
+        };
+        Served { consumed, stopped }
+    }
+}
+
+/// Where the answers to this connection go.
+#[inline]
+fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
+    Encoder::new(work.out, work.connection.session.version)
+}
+
+impl Service for Resp {
+    type Session = Session;
+
+    fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    fn opened(&mut self, _id: ConnectionId) -> Session {
+        self.stats.connections += 1;
+        Session { authenticated: !self.needs_password(), ..Session::default() }
+    }
+
+    fn turn(&mut self, time: Time) {
+        self.time = time;
+        self.stats.sample(time.uptime);
+        self.node.advance(time.wall);
+    }
+
+    fn serve(&mut self, mut work: Turn<'_>) -> Served {
+        if let Some(owner) = self.exclusive
+            && owner != work.connection.id
+        {
+            self.held.push(work.connection.id);
+            return Served { consumed: 0, stopped: Stopped::Parked };
+        }
+        if let Some(waiting) = work.connection.session.waiting.take() {
+            match self.resume(*waiting, &mut work) {
+                Flow::Next => {}
+                Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
+                Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
+            }
+        }
+        let mut parser = match work.connection.session.parser.take() {
+            Some(parser) => *parser,
+            None => core::mem::take(&mut self.parser),
+        };
+        let served = self.batch(&mut parser, &mut work);
+        if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
+            work.connection.session.parser = Some(Box::new(parser));
+        } else {
+            self.parser = parser;
+        }
+        served
+    }
+
+    fn wake(&mut self, connections: &mut Connections<Session>) {
+        loop {
+            let effects = self.node.engine_mut().take_effects();
+            if effects.is_empty() {
+                break;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Wake(ticket) => {
+                        if let Some(id) = self.tickets.remove(&ticket) {
+                            connections.wake(id);
+                        }
+                    }
+                    Effect::Load { fetch, source, .. } => {
+                        let text = format!("no source is named '{source}'");
+                        self.node.engine_mut().loaded(fetch, Err(text));
+                    }
+                    Effect::Unfollow { .. } => {}
+                }
+            }
+        }
+        if self.exclusive.is_none() {
+            for id in self.held.drain(..) {
+                connections.wake(id);
+            }
+        }
+    }
+
+    fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
+        let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
+        let session = &connection.session;
+        let may_be_silent = session.is_subscriber() || session.waiting.is_some();
+        most > 0 && !may_be_silent && now > connection.heard + most
+    }
+
+    fn output_bytes_max(&self, session: &Session) -> usize {
+        if session.is_subscriber() {
+            self.config.clients.pubsub_output_bytes_max
+        } else {
+            self.config.clients.output_bytes_max
+        }
+    }
+
+    fn refusal(&mut self) -> &'static [u8] {
+        self.stats.connections_refused += 1;
+        b"-ERR max number of clients reached\r\n"
+    }
+
+    fn closed(&mut self, connection: &mut Connection<Session>) {
+        let id = connection.id;
+        self.forget_subscriptions(id, &mut connection.session);
+        self.forget_watches(&mut connection.session);
+        if connection.session.waiting.is_some() {
+            self.tickets.retain(|_, waiting| *waiting != id);
+        }
+        if self.exclusive == Some(id) {
+            self.exclusive = None;
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping
+    }
+}

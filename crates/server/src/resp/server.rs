@@ -1,0 +1,98 @@
+//! Commands about the server as a whole.
+
+use super::{Flow, Resp, Turn, encoder};
+use headwater_command::glob;
+use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+impl Resp {
+    /// Executes a command about the server as a whole.
+    pub(super) fn server(&mut self, command: &Server<'_>, work: &mut Turn<'_>) -> Flow {
+        match command {
+            Server::Commands => describe::commands(&mut encoder(work)),
+            Server::CommandCount => describe::command_count(&mut encoder(work)),
+            Server::CommandInfo { names } => describe::command_info(*names, &mut encoder(work)),
+            Server::CommandDocs { names } => describe::command_docs(*names, &mut encoder(work)),
+            Server::CommandList(filter) => command_list(filter, work),
+            Server::CommandGetKeys { request } => {
+                describe::command_getkeys(*request, false, &mut encoder(work));
+            }
+            Server::CommandGetKeysAndFlags { request } => {
+                describe::command_getkeys(*request, true, &mut encoder(work));
+            }
+            Server::Info { sections } => self.info(*sections, work),
+            Server::ConfigGet { patterns } => self.config_get(*patterns, work),
+            Server::ConfigSet { pairs } => self.config_set(*pairs, work),
+            Server::ConfigResetStat => {
+                self.stats.reset();
+                self.node.engine_mut().reset_counters();
+                encoder(work).ok();
+            }
+            Server::ConfigRewrite => encoder(work).error(
+                "ERR",
+                format_args!("CONFIG REWRITE is not supported: change the configuration file"),
+            ),
+            Server::Time => time(work),
+            Server::SlowlogGet { count } => return self.slowlog_get(*count, work),
+            Server::SlowlogLen => encoder(work).integer(self.slowlog_len() as i64),
+            Server::SlowlogReset => {
+                self.slowlog_reset();
+                encoder(work).ok();
+            }
+            Server::LatencyLatest => self.latency_latest(work),
+            Server::LatencyHistory { event } => self.latency_history(event, work),
+            Server::LatencyReset { events } => {
+                let count = self.latency_reset(*events);
+                encoder(work).integer(count as i64);
+            }
+            Server::DebugSleep { seconds } => {
+                let asked = Duration::try_from_secs_f64(*seconds).unwrap_or_default();
+                std::thread::sleep(asked.min(SLEEP_MAX));
+                encoder(work).ok();
+            }
+            Server::MemoryPurge => encoder(work).ok(),
+            Server::MemoryDoctor => encoder(work).verbatim(
+                *b"txt",
+                b"No memory problem was found: see INFO memory and MEMORY STATS for what is used.",
+            ),
+            Server::Shutdown(options) => return self.shutdown(*options, work),
+        }
+        Flow::Next
+    }
+
+    /// SHUTDOWN: like Redis, it answers nothing, the connection just ends.
+    fn shutdown(&mut self, options: ShutdownOptions, work: &mut Turn<'_>) -> Flow {
+        if options.abort {
+            encoder(work).error("ERR", format_args!("No shutdown in progress."));
+            return Flow::Next;
+        }
+        self.stopping = true;
+        Flow::Close
+    }
+}
+
+fn command_list(filter: &ListFilter<'_>, work: &mut Turn<'_>) {
+    let mut out = encoder(work);
+    match filter {
+        ListFilter::All => describe::command_list(&mut |_| true, &mut out),
+        ListFilter::Module(_) => describe::command_list(&mut |_| false, &mut out),
+        ListFilter::Category(category) => {
+            describe::command_list(&mut |spec| describe::in_category(spec, category), &mut out);
+        }
+        ListFilter::Pattern(pattern) => describe::command_list(
+            &mut |spec| glob::matches(pattern, spec.full_name.as_bytes()),
+            &mut out,
+        ),
+    }
+}
+
+fn time(work: &mut Turn<'_>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut out = encoder(work);
+    out.array(2);
+    out.bulk(now.as_secs().to_string().as_bytes());
+    out.bulk(now.subsec_micros().to_string().as_bytes());
+}

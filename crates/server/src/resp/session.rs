@@ -1,0 +1,122 @@
+//! What the server knows of one client.
+
+use headwater_command::OwnedArgs;
+use headwater_protocol::resp::{RequestParser, Version};
+use std::collections::HashSet;
+
+/// Whether the client is answered, as CLIENT REPLY sets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Answering {
+    /// Every request is answered.
+    #[default]
+    On,
+    /// None is.
+    Off,
+    /// This request, which asked for it, and the next one are not.
+    SkipNext,
+    /// This request is not.
+    Skip,
+}
+
+/// Requests that were queued by MULTI.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// The requests, in order.
+    pub(crate) requests: Vec<OwnedArgs>,
+    /// Memory that they occupy.
+    pub(crate) bytes: usize,
+    /// A request could not be queued: EXEC will refuse.
+    pub(crate) broken: bool,
+}
+
+/// What a parked session goes on with.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    /// This request, which has written nothing.
+    Request(OwnedArgs),
+    /// EXEC, from this request of its queue on; the earlier ones have been answered.
+    Exec {
+        /// The whole queue.
+        queue: Box<Queue>,
+        /// The first request without an answer.
+        next: usize,
+    },
+}
+
+/// The channels and patterns that a client listens to.
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    /// Channels.
+    pub(crate) channels: HashSet<Vec<u8>>,
+    /// Glob patterns.
+    pub(crate) patterns: HashSet<Vec<u8>>,
+}
+
+impl Subscriptions {
+    /// Channels and patterns together.
+    pub(crate) fn count(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+}
+
+/// What a client says about itself.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    /// CLIENT SETNAME.
+    pub(crate) name: Vec<u8>,
+    /// CLIENT SETINFO LIB-NAME.
+    pub(crate) library: Vec<u8>,
+    /// CLIENT SETINFO LIB-VER.
+    pub(crate) library_version: Vec<u8>,
+}
+
+/// One client. What few clients need is boxed: an idle session takes about 150 bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// The protocol version it speaks.
+    pub(crate) version: Version,
+    /// It has given the password, or none was needed when it came.
+    pub(crate) authenticated: bool,
+    /// Whether it is answered.
+    pub(crate) answering: Answering,
+    /// CLIENT NO-EVICT.
+    pub(crate) no_evict: bool,
+    /// CLIENT NO-TOUCH.
+    pub(crate) no_touch: bool,
+    /// The parser of a request that is incomplete.
+    pub(crate) parser: Option<Box<RequestParser>>,
+    /// The requests queued since MULTI.
+    pub(crate) queue: Option<Box<Queue>>,
+    /// Watched keys with their change counts.
+    pub(crate) watched: Vec<(Vec<u8>, u64)>,
+    /// What it listens to, if anything.
+    pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// What it goes on with when it is woken.
+    pub(crate) waiting: Option<Box<Waiting>>,
+    /// What it says about itself.
+    pub(crate) identity: Option<Box<Identity>>,
+    /// Name of the command it sent last.
+    pub(crate) last_command: &'static str,
+}
+
+impl Session {
+    /// How many channels and patterns it listens to.
+    pub(crate) fn subscription_count(&self) -> usize {
+        self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.count())
+    }
+
+    /// Whether only a few commands are allowed, because messages may come at any time.
+    pub(crate) fn is_subscriber(&self) -> bool {
+        self.subscriptions.is_some()
+    }
+
+    /// What it says about itself, to change it.
+    pub(crate) fn identity_mut(&mut self) -> &mut Identity {
+        self.identity.get_or_insert_default()
+    }
+
+    /// Its name; empty if it has none.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.identity.as_ref().map_or(&[], |identity| &identity.name)
+    }
+}

@@ -1,0 +1,189 @@
+//! SLOWLOG and LATENCY: which commands took long.
+
+use super::{Flow, Resp, Turn, encoder};
+use headwater_base::Millis;
+use headwater_command::{Args, Flags, Reply, Spec};
+use std::collections::VecDeque;
+
+/// Arguments that an entry keeps, and bytes of each; the rest is counted.
+const ARGUMENTS_MAX: usize = 32;
+const ARGUMENT_BYTES_MAX: usize = 128;
+/// Spikes that LATENCY keeps per event.
+const SPIKES_MAX: usize = 160;
+/// The events, as Redis names them: commands whose cost depends on no size, and others.
+const EVENTS: [&str; 2] = ["command", "fast-command"];
+
+/// One slow command.
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    at: Millis,
+    micros: u64,
+    arguments: Vec<Vec<u8>>,
+    client: String,
+    name: Vec<u8>,
+}
+
+/// The slow commands and latency spikes that are remembered, newest last.
+#[derive(Debug, Default)]
+pub(super) struct Slowlog {
+    entries: VecDeque<Entry>,
+    next_id: u64,
+    /// Per event: seconds since the epoch, and the worst milliseconds within that second.
+    spikes: [VecDeque<(u64, u64)>; 2],
+    worst: [u64; 2],
+}
+
+impl Slowlog {
+    /// Keeps at most this many entries.
+    pub(super) fn shrink(&mut self, most: usize) {
+        let over = self.entries.len().saturating_sub(most);
+        self.entries.drain(..over);
+    }
+
+    fn spike(&mut self, event: usize, at: Millis, millis: u64) {
+        let second = at.0 / 1000;
+        self.worst[event] = self.worst[event].max(millis);
+        let spikes = &mut self.spikes[event];
+        match spikes.back_mut() {
+            Some((last, worst)) if *last == second => *worst = (*worst).max(millis),
+            _ => spikes.push_back((second, millis)),
+        }
+        if spikes.len() > SPIKES_MAX {
+            spikes.pop_front();
+        }
+    }
+}
+
+fn event_named(name: &[u8]) -> Option<usize> {
+    EVENTS.iter().position(|event| event.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
+    let kept = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
+    let mut arguments: Vec<Vec<u8>> = args
+        .iter()
+        .take(kept)
+        .map(|arg| match arg.len().checked_sub(ARGUMENT_BYTES_MAX) {
+            None | Some(0) => arg.to_vec(),
+            Some(more) => {
+                let mut short = arg[..ARGUMENT_BYTES_MAX].to_vec();
+                short.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+                short
+            }
+        })
+        .collect();
+    if kept < args.len() {
+        arguments.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
+    }
+    arguments
+}
+
+impl Resp {
+    /// Remembers a command that took `micros`.
+    #[cold]
+    pub(super) fn note_slow(
+        &mut self,
+        micros: u64,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &Turn<'_>,
+    ) {
+        let observe = &self.config.observe;
+        let at = work.time.wall;
+        let millis = micros / 1000;
+        if observe.latency_milliseconds_min > 0 && millis >= observe.latency_milliseconds_min {
+            let event = usize::from(spec.flags.has(Flags::FAST));
+            self.slowlog.spike(event, at, millis);
+        }
+        let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
+        if !slow || observe.slowlog_entries_max == 0 || spec.flags.has(Flags::SKIP_SLOWLOG) {
+            return;
+        }
+        let entry = Entry {
+            id: self.slowlog.next_id,
+            at,
+            micros,
+            arguments: shortened(args),
+            client: work.connection.peer.to_string(),
+            name: work.connection.session.name().to_vec(),
+        };
+        self.slowlog.next_id += 1;
+        self.slowlog.entries.push_back(entry);
+        self.slowlog.shrink(observe.slowlog_entries_max);
+    }
+
+    /// SLOWLOG GET.
+    pub(super) fn slowlog_get(&self, count: Option<u64>, work: &mut Turn<'_>) -> Flow {
+        let count = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+        let mut out = encoder(work);
+        out.array(self.slowlog.entries.len().min(count));
+        for entry in self.slowlog.entries.iter().rev().take(count) {
+            out.array(6);
+            out.integer(entry.id as i64);
+            out.integer((entry.at.0 / 1000) as i64);
+            out.integer(entry.micros as i64);
+            out.array(entry.arguments.len());
+            entry.arguments.iter().for_each(|argument| out.bulk(argument));
+            out.bulk(entry.client.as_bytes());
+            out.bulk(&entry.name);
+        }
+        Flow::Next
+    }
+
+    /// SLOWLOG LEN.
+    pub(super) fn slowlog_len(&self) -> usize {
+        self.slowlog.entries.len()
+    }
+
+    /// SLOWLOG RESET.
+    pub(super) fn slowlog_reset(&mut self) {
+        self.slowlog.entries.clear();
+    }
+
+    /// LATENCY LATEST.
+    pub(super) fn latency_latest(&self, work: &mut Turn<'_>) {
+        let mut out = encoder(work);
+        let known = self.slowlog.spikes.iter().filter(|spikes| !spikes.is_empty()).count();
+        out.array(known);
+        for (event, spikes) in self.slowlog.spikes.iter().enumerate() {
+            if let Some(&(second, millis)) = spikes.back() {
+                out.array(4);
+                out.bulk(EVENTS[event].as_bytes());
+                out.integer(second as i64);
+                out.integer(millis as i64);
+                out.integer(self.slowlog.worst[event] as i64);
+            }
+        }
+    }
+
+    /// LATENCY HISTORY.
+    pub(super) fn latency_history(&self, event: &[u8], work: &mut Turn<'_>) {
+        let mut out = encoder(work);
+        let Some(event) = event_named(event) else {
+            out.array(0);
+            return;
+        };
+        let spikes = &self.slowlog.spikes[event];
+        out.array(spikes.len());
+        for &(second, millis) in spikes {
+            out.array(2);
+            out.integer(second as i64);
+            out.integer(millis as i64);
+        }
+    }
+
+    /// LATENCY RESET: how many events had something to forget.
+    pub(super) fn latency_reset(&mut self, events: Args<'_>) -> usize {
+        let mut count = 0;
+        for event in 0..EVENTS.len() {
+            let named = events.iter().any(|name| event_named(name) == Some(event));
+            if (events.is_empty() || named) && !self.slowlog.spikes[event].is_empty() {
+                self.slowlog.spikes[event].clear();
+                self.slowlog.worst[event] = 0;
+                count += 1;
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,194 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+
+use super::session::{Queue, Session, Waiting};
+use super::{Flow, Resp, Turn, encoder};
+use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec, Transaction};
+use headwater_engine::Stop;
+use headwater_protocol::resp::find;
+
+impl Resp {
+    /// Executes a command about transactions.
+    pub(super) fn transaction(
+        &mut self,
+        command: &Transaction<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let in_multi = work.connection.session.queue.is_some();
+        match command {
+            Transaction::Multi if in_multi => refuse(work, "MULTI calls can not be nested"),
+            Transaction::Multi => {
+                work.connection.session.queue = Some(Box::default());
+                encoder(work).ok();
+            }
+            Transaction::Discard if !in_multi => refuse(work, "DISCARD without MULTI"),
+            Transaction::Discard => {
+                work.connection.session.queue = None;
+                self.forget_watches(&mut work.connection.session);
+                encoder(work).ok();
+            }
+            Transaction::Watch { .. } if in_multi => {
+                refuse(work, "WATCH inside MULTI is not allowed");
+            }
+            Transaction::Watch { keys } => return self.watch(*keys, args, work),
+            Transaction::Unwatch => {
+                self.forget_watches(&mut work.connection.session);
+                encoder(work).ok();
+            }
+            Transaction::Exec => return self.exec(args, work),
+        }
+        Flow::Next
+    }
+
+    /// Queues a request for EXEC.
+    pub(super) fn enqueue(
+        &mut self,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let clients = &self.config.clients;
+        let Some(queue) = &mut work.connection.session.queue else {
+            return Flow::Next;
+        };
+        let refusal = if spec.flags.has(Flags::NO_MULTI) {
+            Some(String::from("Command not allowed inside a transaction"))
+        } else if queue.requests.len() >= clients.transaction_commands_max {
+            let most = clients.transaction_commands_max;
+            Some(format!("more than {most} commands in one transaction (transaction-commands-max)"))
+        } else if queue.bytes > clients.request_bytes_max {
+            let most = clients.request_bytes_max;
+            Some(format!("more than {most} bytes in one transaction (request-bytes-max)"))
+        } else {
+            None
+        };
+        if let Some(text) = refusal {
+            queue.broken = true;
+            self.stats.errors += 1;
+            encoder(work).error("ERR", format_args!("{text}"));
+            return Flow::Next;
+        }
+        let request = OwnedArgs::of(args);
+        queue.bytes += request.reserved_bytes() + size_of::<OwnedArgs>();
+        queue.requests.push(request);
+        encoder(work).simple("QUEUED");
+        Flow::Next
+    }
+
+    fn watch(&mut self, keys: Args<'_>, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        let session = &mut work.connection.session;
+        let before = session.watched.len();
+        let most = self.config.clients.watched_keys_max;
+        for key in keys.iter() {
+            if session.watched.iter().any(|(watched, _)| watched == key) {
+                continue;
+            }
+            if session.watched.len() >= most {
+                let text = format!("more than {most} watched keys (watched-keys-max)");
+                refuse(work, &text);
+                return Flow::Next;
+            }
+            match self.node.engine_mut().watch(key) {
+                Ok(count) => session.watched.push((key.to_vec(), count)),
+                Err(stop) => {
+                    // All or none: what is watched already is given back.
+                    for (key, _) in session.watched.drain(before..) {
+                        self.node.engine_mut().unwatch(&key);
+                    }
+                    return self.stopped(stop, args, work);
+                }
+            }
+        }
+        encoder(work).ok();
+        Flow::Next
+    }
+
+    /// Ends all watches of a session.
+    pub(super) fn forget_watches(&mut self, session: &mut Session) {
+        for (key, _) in core::mem::take(&mut session.watched) {
+            self.node.engine_mut().unwatch(&key);
+        }
+    }
+
+    fn exec(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        match &work.connection.session.queue {
+            None => {
+                refuse(work, "EXEC without MULTI");
+                return Flow::Next;
+            }
+            Some(queue) if queue.broken => {
+                work.connection.session.queue = None;
+                self.forget_watches(&mut work.connection.session);
+                encoder(work).error(
+                    "EXECABORT",
+                    format_args!("Transaction discarded because of previous errors."),
+                );
+                return Flow::Next;
+            }
+            Some(_) => {}
+        }
+        let mut changed = false;
+        for (key, count) in &work.connection.session.watched {
+            match self.node.engine_mut().watched(key) {
+                Ok(now) => changed |= now != *count,
+                // Nothing has been executed: EXEC as a whole is run again.
+                Err(stop) => return self.stopped(stop, args, work),
+            }
+        }
+        self.forget_watches(&mut work.connection.session);
+        let Some(queue) = work.connection.session.queue.take() else {
+            return Flow::Next;
+        };
+        if changed {
+            encoder(work).null_array();
+            return Flow::Next;
+        }
+        encoder(work).array(queue.requests.len());
+        self.run_queue(queue, 0, work)
+    }
+
+    /// Executes the requests of a transaction from `next` on.
+    pub(super) fn run_queue(
+        &mut self,
+        queue: Box<Queue>,
+        next: usize,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        self.exclusive = None;
+        let mut flow = Flow::Next;
+        for at in next..queue.requests.len() {
+            let args = queue.requests[at].args();
+            let Ok(spec) = find(args) else {
+                // It was found when it was queued, and commands do not go away.
+                continue;
+            };
+            match self.execute(spec, args, work) {
+                Flow::Next => {}
+                Flow::Parked => {
+                    self.exclusive = Some(work.connection.id);
+                    work.connection.session.waiting =
+                        Some(Box::new(Waiting::Exec { queue, next: at }));
+                    return Flow::Parked;
+                }
+                Flow::Close => flow = Flow::Close,
+            }
+        }
+        flow
+    }
+
+    /// Parks or fails a command that the engine stopped.
+    fn stopped(&mut self, stop: Stop, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        match stop {
+            Stop::Wait(ticket) => self.park(ticket, args, work),
+            Stop::Failed(error) => {
+                self.stats.errors += 1;
+                encoder(work).error(error.code(), format_args!("{error}"));
+                Flow::Next
+            }
+        }
+    }
+}
+
+fn refuse(work: &mut Turn<'_>, text: &str) {
+    encoder(work).error("ERR", format_args!("{text}"));
+}

@@ -1,0 +1,121 @@
+//! What stands between bytes and answers: the interface of the loop to the protocol.
+//!
+//! There are two services: the real one, and a constant one that measures what the loop
+//! itself costs. The loop is compiled for each, so neither pays for the other.
+
+use crate::config::Clients;
+use crate::connection::{Connection, ConnectionId};
+use crate::connections::Connections;
+use headwater_base::Millis;
+
+/// The time of one turn of the loop, read once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Time {
+    /// Time of day.
+    pub(crate) wall: Millis,
+    /// Milliseconds since the server's start, by a clock that never goes back.
+    pub(crate) uptime: u64,
+}
+
+/// One connection's turn.
+pub(crate) struct Work<'a, S> {
+    /// All other connections.
+    pub(crate) peers: &'a mut Connections<S>,
+    /// The connection being served.
+    pub(crate) connection: &'a mut Connection<S>,
+    /// Bytes it sent; they begin with a request.
+    pub(crate) input: &'a [u8],
+    /// Where its replies go.
+    pub(crate) out: &'a mut Vec<u8>,
+    /// Requests it may still execute in this turn.
+    pub(crate) requests_left: &'a mut usize,
+    /// Stop when `out` has so many bytes, so that they can be sent.
+    pub(crate) out_bytes_full: usize,
+    /// Bytes that were written to other connections in this turn.
+    pub(crate) published_bytes: usize,
+    /// The time of this turn.
+    pub(crate) time: Time,
+}
+
+/// How far a service came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Served {
+    /// Bytes of input that are done with.
+    pub(crate) consumed: usize,
+    /// Why it went no further.
+    pub(crate) stopped: Stopped,
+}
+
+/// Why a service went no further in the input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stopped {
+    /// The rest is no complete request.
+    Incomplete,
+    /// The turn is used up, or the output is full; more requests may be there.
+    Paused,
+    /// A command waits for data; it will be run again when the connection is woken.
+    Parked,
+    /// The connection is to end once its output is sent.
+    Closing,
+}
+
+/// Bounds that the loop enforces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bounds {
+    /// Connections at once.
+    pub(crate) clients_max: usize,
+    /// Requests of one connection in a turn.
+    pub(crate) turn_requests_max: usize,
+    /// Unsent bytes beyond which nothing more is executed.
+    pub(crate) output_bytes_soft: usize,
+    /// Milliseconds after which a client that takes nothing is disconnected; 0: never.
+    pub(crate) output_stuck_max: u64,
+}
+
+/// Answers requests.
+pub(crate) trait Service {
+    /// What it knows of each client.
+    type Session;
+
+    /// The bounds in force.
+    fn bounds(&self) -> Bounds;
+
+    /// A connection was accepted.
+    fn opened(&mut self, id: ConnectionId) -> Self::Session;
+
+    /// A new turn of the loop begins.
+    fn turn(&mut self, time: Time);
+
+    /// Executes the requests in `work.input`, as far as they are complete.
+    fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
+
+    /// Wakes the connections whose data has come.
+    fn wake(&mut self, connections: &mut Connections<Self::Session>);
+
+    /// Whether this connection has been silent for longer than it may.
+    fn is_idle(&self, connection: &Connection<Self::Session>, now: u64) -> bool;
+
+    /// Most bytes that may be unsent for this connection.
+    fn output_bytes_max(&self, session: &Self::Session) -> usize;
+
+    /// What a client reads that is one too many.
+    fn refusal(&mut self) -> &'static [u8];
+
+    /// A connection has ended.
+    fn closed(&mut self, connection: &mut Connection<Self::Session>);
+
+    /// Whether a client has asked for the end.
+    fn stopping(&self) -> bool;
+}
+
+impl Bounds {
+    /// Those that the settings say.
+    pub(crate) fn of(clients: &Clients) -> Self {
+        Self {
+            clients_max: clients.clients_max,
+            turn_requests_max: clients.turn_requests_max,
+            output_bytes_soft: clients.output_bytes_soft,
+            output_stuck_max: clients.output_stuck_seconds_max.saturating_mul(1000),
+        }
+    }
+}

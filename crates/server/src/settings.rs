@@ -1,0 +1,231 @@
+//! CONFIG GET and CONFIG SET: each setting as text under its name, and under the name that
+//! Redis's clients know it by, where there is one.
+//!
+//! Settings that only Redis has are shown where tools ask for them, with the value that
+//! describes this server; they cannot be changed.
+
+use crate::config::Config;
+use core::fmt::Display;
+use core::str::FromStr;
+
+/// Reads a text into a setting; the error says what is allowed.
+type Setter = fn(&mut Config, &str) -> Result<(), String>;
+
+/// One setting as CONFIG sees it.
+pub(crate) struct Setting {
+    /// Its name in the configuration file.
+    pub(crate) name: &'static str,
+    /// Its names in Redis.
+    pub(crate) aliases: &'static [&'static str],
+    /// Its value as text.
+    pub(crate) get: fn(&Config) -> String,
+    /// Changes it; `None` where that needs a restart.
+    pub(crate) set: Option<Setter>,
+}
+
+/// What Redis has and tools ask for: names and what is true here.
+pub(crate) const FOREIGN: &[(&str, &str)] = &[
+    ("appendfsync", "everysec"),
+    ("appendonly", "no"),
+    ("cluster-enabled", "no"),
+    ("databases", "1"),
+    ("dir", ""),
+    ("io-threads", "1"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("notify-keyspace-events", ""),
+    ("save", ""),
+];
+
+fn read<T: FromStr + Display>(text: &str, slot: &mut T) -> Result<(), String> {
+    *slot =
+        text.parse().map_err(|_| String::from("argument couldn't be parsed into an integer"))?;
+    Ok(())
+}
+
+macro_rules! setting {
+    (live $name:literal $aliases:expr, $($path:ident).+) => {
+        Setting {
+            name: $name,
+            aliases: $aliases,
+            get: |config| config.$($path).+.to_string(),
+            set: Some(|config, text| read(text, &mut config.$($path).+)),
+        }
+    };
+    (fixed $name:literal $aliases:expr, $($path:ident).+) => {
+        Setting { name: $name, aliases: $aliases, get: |config| config.$($path).+.to_string(), set: None }
+    };
+}
+
+/// Every setting of the configuration file but the lists of tables and joins.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "bind",
+        aliases: &[],
+        get: |config| {
+            let texts: Vec<String> = config.listen.bind.iter().map(ToString::to_string).collect();
+            texts.join(" ")
+        },
+        set: None,
+    },
+    setting!(fixed "port" &[], listen.port),
+    Setting {
+        name: "requirepass",
+        aliases: &[],
+        get: |config| config.listen.requirepass.clone(),
+        set: Some(|config, text| {
+            config.listen.requirepass = text.to_owned();
+            Ok(())
+        }),
+    },
+    setting!(fixed "tcp-keepalive-seconds" &["tcp-keepalive"], listen.tcp_keepalive_seconds),
+    setting!(live "clients-max" &["maxclients"], clients.clients_max),
+    setting!(live "idle-seconds-max" &["timeout"], clients.idle_seconds_max),
+    setting!(
+        live "request-bytes-max" &["client-query-buffer-limit", "proto-max-bulk-len"],
+        clients.request_bytes_max
+    ),
+    setting!(live "arguments-max" &[], clients.arguments_max),
+    setting!(live "inline-bytes-max" &[], clients.inline_bytes_max),
+    setting!(live "output-bytes-soft" &[], clients.output_bytes_soft),
+    setting!(live "output-bytes-max" &[], clients.output_bytes_max),
+    setting!(live "pubsub-output-bytes-max" &[], clients.pubsub_output_bytes_max),
+    setting!(live "output-stuck-seconds-max" &[], clients.output_stuck_seconds_max),
+    setting!(live "transaction-commands-max" &[], clients.transaction_commands_max),
+    setting!(live "watched-keys-max" &[], clients.watched_keys_max),
+    setting!(live "subscriptions-max" &[], clients.subscriptions_max),
+    setting!(live "turn-requests-max" &[], clients.turn_requests_max),
+    setting!(live "key-bytes-max" &[], limits.key_bytes_max),
+    setting!(live "value-bytes-max" &[], limits.value_bytes_max),
+    setting!(live "joins-max" &[], limits.joins_max),
+    setting!(live "sources-max" &[], limits.sources_max),
+    setting!(live "slots-max" &[], limits.slots_max),
+    setting!(
+        live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
+        observe.slowlog_microseconds_min
+    ),
+    setting!(live "slowlog-entries-max" &["slowlog-max-len"], observe.slowlog_entries_max),
+    setting!(
+        live "latency-milliseconds-min" &["latency-monitor-threshold"],
+        observe.latency_milliseconds_min
+    ),
+];
+
+/// The setting of this name (in any case), or why there is none.
+pub(crate) fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| {
+        setting.name.eq_ignore_ascii_case(name)
+            || setting.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
+    })
+}
+
+/// Changes the settings named in `pairs`, all or none; the texts are those of Redis 7.
+pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
+    let mut changed = config.clone();
+    for (at, (name, value)) in pairs.iter().enumerate() {
+        let failed = |why: &str| {
+            Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+        };
+        if pairs[..at].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            return failed("duplicate parameter");
+        }
+        let Some(setting) = find(name) else {
+            match FOREIGN.iter().find(|(foreign, _)| foreign.eq_ignore_ascii_case(name)) {
+                Some((_, kept)) if kept == value => continue,
+                Some(_) => return failed("can't set immutable config"),
+                None => {
+                    return Err(format!(
+                        "Unknown option or number of arguments for CONFIG SET - '{name}'"
+                    ));
+                }
+            }
+        };
+        match setting.set {
+            None if (setting.get)(config) == *value => {}
+            None => return failed("can't set immutable config"),
+            Some(set) => {
+                if let Err(why) = set(&mut changed, value) {
+                    return failed(&why);
+                }
+                if let Err(why) = changed.check() {
+                    return failed(&why.to_string());
+                }
+            }
+        }
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../headwater.example.toml");
+
+    #[test]
+    fn the_example_file_names_every_setting_with_its_default() {
+        let config = Config::parse(EXAMPLE).unwrap();
+        assert_eq!(config, Config::default());
+        for setting in SETTINGS {
+            let line =
+                EXAMPLE.lines().find(|line| line.starts_with(&format!("{} = ", setting.name)));
+            assert!(line.is_some(), "{} is not in headwater.example.toml", setting.name);
+        }
+        // And the list of settings is complete: it has what the file has.
+        let names = EXAMPLE.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
+        let names: Vec<&str> = names.filter(|name| !name.starts_with('#')).collect();
+        assert_eq!(names, SETTINGS.iter().map(|setting| setting.name).collect::<Vec<_>>());
+        // As does the structure itself.
+        let fields = toml::Table::try_from(Config::default()).unwrap();
+        let fields = fields.values().filter_map(toml::Value::as_table).map(toml::Table::len);
+        assert_eq!(fields.sum::<usize>(), SETTINGS.len());
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_with_the_allowed_ones() {
+        let error = Config::parse("[clients]\nclients-mx = 5\n").unwrap_err().to_string();
+        assert!(error.contains("clients-mx") && error.contains("`clients-max`"), "{error}");
+        let error = Config::parse("[clients]\nclients-max = \"many\"\n").unwrap_err().to_string();
+        assert!(error.contains("clients-max") && error.contains("invalid type"), "{error}");
+    }
+
+    #[test]
+    fn other_addresses_need_a_password() {
+        let open = "[listen]\nbind = [\"0.0.0.0\"]\n";
+        let error = Config::parse(open).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains("0.0.0.0") && error.contains("requirepass"), "{error}");
+        let with = format!("{open}requirepass = \"secret\"\n");
+        assert_eq!(Config::parse(&with).unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn config_set_is_all_or_nothing() {
+        let config = Config::default();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let changed = change(&config, &[pair("maxclients", "7"), pair("TIMEOUT", "3")]).unwrap();
+        assert_eq!((changed.clients.clients_max, changed.clients.idle_seconds_max), (7, 3));
+        for (name, value, told) in [
+            ("port", "1", "can't set immutable config"),
+            ("maxclients", "x", "couldn't be parsed"),
+            ("key-bytes-max", "9999", "allowed: 1 to 1024"),
+            ("nothing", "1", "Unknown option"),
+            ("appendonly", "yes", "can't set immutable config"),
+        ] {
+            let error = change(&config, &[pair("timeout", "3"), pair(name, value)]).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+        assert!(change(&config, &[pair("appendonly", "no"), pair("save", "")]).is_ok());
+        let twice = [pair("timeout", "3"), pair("timeout", "4")];
+        assert!(change(&config, &twice).unwrap_err().contains("duplicate parameter"));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = FOREIGN.iter().map(|(name, _)| *name).collect();
+        names.extend(SETTINGS.iter().flat_map(|s| s.aliases.iter().copied().chain([s.name])));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
