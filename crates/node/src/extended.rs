@@ -102,6 +102,9 @@ impl Extended {
     /// `±wide × 2^exponent` rounded to 64 bits, where the lowest bit of a `wide` number of more
     /// than 66 bits stands for anything that was cut off below it.
     fn rounded(negative: bool, wide: u128, exponent: i32) -> Self {
+        if wide == 0 {
+            return Self::Finite { negative, significand: 0, exponent: 0 };
+        }
         let bits = 128 - wide.leading_zeros() as i32;
         let mut cut = bits - 64;
         cut = cut.max(EXPONENT_MIN - exponent);
@@ -167,6 +170,9 @@ impl Extended {
     /// finite number.
     pub(crate) fn to_text(self) -> Option<Vec<u8>> {
         let Self::Finite { negative, significand, exponent } = self else { return None };
+        if significand == 0 {
+            return Some(b"0".to_vec());
+        }
         let mut text = Vec::new();
         if negative {
             text.push(b'-');

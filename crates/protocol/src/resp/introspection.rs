@@ -21,6 +21,7 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::Info => Server::Info { sections: args.from(1) },
         Id::ConfigGet => Server::ConfigGet { patterns: rest },
         Id::ConfigSet if rest.len().is_multiple_of(2) => Server::ConfigSet { pairs: rest },
+        Id::ConfigSet => return Err(Refusal::Syntax),
         Id::ConfigResetStat => Server::ConfigResetStat,
         Id::ConfigRewrite => Server::ConfigRewrite,
         Id::Time => Server::Time,
@@ -29,6 +30,9 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::MemoryPurge => Server::MemoryPurge,
         Id::MemoryDoctor => Server::MemoryDoctor,
         Id::SlowlogGet if args.len() <= 3 => Server::SlowlogGet { count: slowlog_count(args)? },
+        Id::SlowlogGet => {
+            return Err(Refusal::SubcommandArity { container: "SLOWLOG", name: args.at(1) });
+        }
         Id::SlowlogLen => Server::SlowlogLen,
         Id::SlowlogReset => Server::SlowlogReset,
         Id::LatencyLatest => Server::LatencyLatest,

@@ -1,7 +1,7 @@
 //! Why a request is no command, in Redis's own words.
 
 use core::fmt;
-use headwater_command::{Args, Reply, Spec};
+use headwater_command::{Args, Id, Reply, Spec};
 
 /// Why a request is no command. Its `Display` text is complete but for the code word.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,13 @@ pub enum Refusal<'a> {
     },
     /// Too few or too many arguments.
     Arity(&'static Spec),
+    /// A subcommand with arguments that it does not take.
+    SubcommandArity {
+        /// The container's name in capitals.
+        container: &'static str,
+        /// The subcommand as the client named it.
+        name: &'a [u8],
+    },
     /// Options that do not fit together, or are unknown.
     Syntax,
     /// Something that must be a whole number is not.
@@ -52,6 +59,7 @@ impl Refusal<'_> {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Coded { code, .. } => code,
+            Self::Arity(spec) if spec.id == Id::Exec => "EXECABORT",
             _ => "ERR",
         }
     }
@@ -88,7 +96,15 @@ impl fmt::Display for Refusal<'_> {
                 }
                 f.write_str(" HELP.")
             }
+            Self::SubcommandArity { container, name } => {
+                let quoted = Quoted(name, QUOTED_BYTES_MAX);
+                let before = "unknown subcommand or wrong number of arguments for";
+                write!(f, "{before} '{quoted}'. Try {container} HELP.")
+            }
             Self::Arity(spec) => {
+                if spec.id == Id::Exec {
+                    f.write_str("Transaction discarded because of: ")?;
+                }
                 write!(f, "wrong number of arguments for '{}' command", spec.full_name)
             }
             Self::Syntax => f.write_str("syntax error"),
@@ -104,14 +120,17 @@ impl fmt::Display for Refusal<'_> {
     }
 }
 
-/// The first bytes of what a client sent, readable where they are text.
+/// The first bytes of what a client sent, readable where they are text, on one line.
 struct Quoted<'a>(&'a [u8], usize);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.0[..self.0.len().min(self.1)];
         for chunk in shown.utf8_chunks() {
-            f.write_str(chunk.valid())?;
+            for (at, line) in chunk.valid().split(['\r', '\n']).enumerate() {
+                f.write_str(if at > 0 { " " } else { "" })?;
+                f.write_str(line)?;
+            }
             if !chunk.invalid().is_empty() {
                 write!(f, "{}", chunk.invalid().escape_ascii())?;
             }

@@ -1,0 +1,168 @@
+//! The same requests to a real `redis-server` and to a node through the RESP codecs: answers
+//! must be equal byte for byte, in RESP2 and in RESP3. Skipped, with a message, where no
+//! `redis-server` is installed.
+//!
+//! `tests/redis/*.script` hold the requests, one a line as `redis-cli` would take it; `#` starts a
+//! comment. Only what Redis and Headwater should answer alike belongs there.
+
+use headwater_base::Millis;
+use headwater_command::{Command, Reply, describe};
+use headwater_node::{Node, Outcome, Settings};
+use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser, Version, decode, find};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A `redis-server` of our own that ends with the test.
+struct Redis {
+    process: Child,
+    port: u16,
+}
+
+impl Redis {
+    /// `None` where it is not installed.
+    fn start() -> Option<Self> {
+        let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
+        let process = std::process::Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--databases", "1"])
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        Some(Self { process, port })
+    }
+
+    fn connect(&self) -> BufReader<TcpStream> {
+        for _ in 0..100 {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                return BufReader::new(stream);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("redis-server does not listen");
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ended_already = self.process.kill();
+        let _status = self.process.wait();
+    }
+}
+
+/// Reads one answer, with everything nested in it, as it is on the wire.
+fn read_answer(stream: &mut BufReader<TcpStream>, answer: &mut Vec<u8>) {
+    let start = answer.len();
+    stream.read_until(b'\n', answer).expect("an answer in time");
+    let line = String::from_utf8_lossy(&answer[start..]).trim_end().to_owned();
+    let number: i64 = line.get(1..).and_then(|text| text.parse().ok()).unwrap_or(-1);
+    match line.as_bytes().first() {
+        Some(b'$' | b'=' | b'!') if number >= 0 => {
+            let mut body = vec![0; number as usize + 2];
+            stream.read_exact(&mut body).unwrap();
+            answer.extend_from_slice(&body);
+        }
+        Some(b'*' | b'~' | b'>') => (0..number).for_each(|_| read_answer(stream, answer)),
+        Some(b'%') => (0..2 * number).for_each(|_| read_answer(stream, answer)),
+        _ => {}
+    }
+}
+
+/// The node's answer to the request; `None` where it is the server's to give.
+fn node_answer(node: &mut Node, request: &[u8], version: Version) -> Option<Vec<u8>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    node.advance(Millis(now.as_millis() as u64));
+    let mut parser = RequestParser::new();
+    let parsed = parser.parse(request, &Limits::for_values(64 << 20));
+    assert_eq!(parsed, Parsed::Request { consumed: request.len() });
+    let args = parser.args(request);
+    let mut out = Vec::new();
+    let mut reply = Encoder::new(&mut out, version);
+    match find(args).and_then(|spec| decode(spec, args)) {
+        Err(refusal) => refusal.write(&mut reply),
+        Ok(Command::Data(data)) => assert_eq!(node.execute(&data, &mut reply), Outcome::Done),
+        Ok(Command::Server(headwater_command::Server::CommandGetKeys { request })) => {
+            describe::command_getkeys(request, false, &mut reply);
+        }
+        Ok(_) => reply.simple("the server's"),
+    }
+    (out != b"+the server's\r\n").then_some(out)
+}
+
+/// The request of one script line, as a client library would send it.
+fn request_of(line: &str) -> Option<Vec<u8>> {
+    let inline = format!("{line}\r\n").into_bytes();
+    let mut parser = RequestParser::new();
+    let parsed = parser.parse(&inline, &Limits::for_values(1 << 20));
+    let Parsed::Request { .. } = parsed else { return None };
+    let args = parser.args(&inline);
+    let mut request = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args.iter() {
+        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        request.extend_from_slice(arg);
+        request.extend_from_slice(b"\r\n");
+    }
+    Some(request)
+}
+
+fn compare(script: &str, name: &str) {
+    let Some(redis) = Redis::start() else {
+        eprintln!("SKIPPED: redis-server is not installed; {name} was not compared with it");
+        return;
+    };
+    let mut differences = Vec::new();
+    for version in [Version::Resp2, Version::Resp3] {
+        let mut stream = redis.connect();
+        if version == Version::Resp3 {
+            stream.get_mut().write_all(b"HELLO 3\r\nFLUSHALL\r\n").unwrap();
+            read_answer(&mut stream, &mut Vec::new());
+            read_answer(&mut stream, &mut Vec::new());
+        }
+        let mut node = Node::new(Settings::default());
+        let lines = script.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
+        for (at, line) in lines {
+            let Some(request) = request_of(line) else { continue };
+            let Some(ours) = node_answer(&mut node, &request, version) else {
+                panic!("{name}:{}: {line}: not a node's command", at + 1);
+            };
+            stream.get_mut().write_all(&request).unwrap();
+            let mut theirs = Vec::new();
+            read_answer(&mut stream, &mut theirs);
+            if ours != theirs {
+                let (ours, theirs) = (ours.escape_ascii(), theirs.escape_ascii());
+                differences.push(format!(
+                    "{name}:{} {version:?}: {line}\n  ours   {ours}\n  theirs {theirs}",
+                    at + 1
+                ));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn strings_are_answered_as_redis_does() {
+    compare(include_str!("redis/strings.script"), "strings.script");
+}
+
+#[test]
+fn numbers_are_answered_as_redis_does() {
+    compare(include_str!("redis/numbers.script"), "numbers.script");
+}
+
+#[test]
+fn keys_are_answered_as_redis_does() {
+    compare(include_str!("redis/keys.script"), "keys.script");
+}
+
+#[test]
+fn expiry_is_answered_as_redis_does() {
+    compare(include_str!("redis/expiry.script"), "expiry.script");
+}
+
+#[test]
+fn refusals_have_the_words_of_redis() {
+    compare(include_str!("redis/refusals.script"), "refusals.script");
+}
