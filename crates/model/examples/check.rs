@@ -1,9 +1,8 @@
-//! `cargo run -p headwater-model --example check -- --seeds 20000 [--seed 1] [--threads 2] [--most 3]`
+//! `cargo run -p headwater-model --example check -- --seeds 20000 [--seed 1] [--threads 2] [--most 3] [--sources]`
 //!
 //! Runs the histories of these seeds on the engine; prints the first that fail, shrunk.
 
-use headwater_model::check::{Plan, check};
-use headwater_model::generate::history;
+use headwater_model::check::{Kind, Plan, check};
 use headwater_model::history::script;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
@@ -16,11 +15,13 @@ fn main() -> ExitCode {
     };
     let first = number("--seed", 1);
     let seeds = number("--seeds", if words.iter().any(|word| word == "--seed") { 1 } else { 1000 });
-    if words.iter().any(|word| word == "--show") {
-        let _ = write!(stdout(), "{}", script(&history(first)));
+    let has = |name: &str| words.iter().any(|word| word == name);
+    let kind = if has("--sources") { Kind::Sources } else { Kind::Plain };
+    if has("--show") {
+        let _ = write!(stdout(), "{}", script(&kind.history(first)));
         return ExitCode::SUCCESS;
     }
-    let plan = Plan::engine(first, seeds, number("--threads", 2) as usize);
+    let plan = Plan::engine(kind, first, seeds, number("--threads", 2) as usize);
     let found = check(&plan, number("--most", 1) as usize, &mut |done| {
         let _ = write!(stderr(), "\r{done} of {seeds} histories ");
     });

@@ -1,11 +1,11 @@
 //! Runs the histories of many seeds on several threads, and shrinks the first that fails.
 
-use crate::drive::{Failure, run};
-use crate::generate::history;
+use crate::drive::Failure;
 use crate::history::{Op, script};
 use crate::shrink::shrink;
 use crate::subject::{Plain, Subject};
 use crate::teller::Teller;
+use crate::{drive, drive_sources, generate, generate_sources};
 use headwater_script::story::rewritten;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,9 +16,38 @@ use std::time::{Duration, Instant};
 /// Makes what histories are run against.
 pub type MakeSubject = fn() -> Box<dyn Subject>;
 
+/// Which histories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// All data is here, and every read answers at once.
+    Plain,
+    /// Sources keep some tables, and answer when they like.
+    Sources,
+}
+
+impl Kind {
+    /// The history that belongs to a seed.
+    #[must_use]
+    pub fn history(self, seed: u64) -> Vec<Op> {
+        match self {
+            Self::Plain => generate::history(seed),
+            Self::Sources => generate_sources::history(seed),
+        }
+    }
+
+    fn run(self, subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
+        match self {
+            Self::Plain => drive::run(subject, ops),
+            Self::Sources => drive_sources::run(subject, ops),
+        }
+    }
+}
+
 /// What to check.
 #[derive(Clone, Copy)]
 pub struct Plan {
+    /// The kind of histories.
+    pub kind: Kind,
     /// The first seed.
     pub first_seed: u64,
     /// How many seeds follow each other.
@@ -32,8 +61,8 @@ pub struct Plan {
 impl Plan {
     /// The engine, with the histories of these seeds.
     #[must_use]
-    pub fn engine(first_seed: u64, seeds: u64, threads: usize) -> Self {
-        Self { first_seed, seeds, threads, subject: || Box::new(Plain::default()) }
+    pub fn engine(kind: Kind, first_seed: u64, seeds: u64, threads: usize) -> Self {
+        Self { kind, first_seed, seeds, threads, subject: || Box::new(Plain::default()) }
     }
 }
 
@@ -87,10 +116,10 @@ fn quiet_panics() {
 ///
 /// # Errors
 /// The first difference, or the panic.
-pub fn attempt(subject: MakeSubject, ops: &[Op]) -> Result<(), Failure> {
+pub fn attempt(kind: Kind, subject: MakeSubject, ops: &[Op]) -> Result<(), Failure> {
     quiet_panics();
     let was = QUIET.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(|| run(&mut *subject(), ops)));
+    let result = catch_unwind(AssertUnwindSafe(|| kind.run(&mut *subject(), ops)));
     QUIET.set(was);
     result.unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -101,16 +130,16 @@ pub fn attempt(subject: MakeSubject, ops: &[Op]) -> Result<(), Failure> {
 
 /// Runs the history of one seed, and shrinks it where it fails.
 #[must_use]
-pub fn check_seed(subject: MakeSubject, seed: u64) -> Option<Found> {
-    let mut ops = history(seed);
-    let first = attempt(subject, &ops).err()?;
+pub fn check_seed(kind: Kind, subject: MakeSubject, seed: u64) -> Option<Found> {
+    let mut ops = kind.history(seed);
+    let first = attempt(kind, subject, &ops).err()?;
     ops.truncate(first.ops);
     // A failure at the very end needs no more than what came before it, too.
     let mut failure = first;
     let started = Instant::now();
     let ops = shrink(&ops, &mut |candidate| {
         let outcome =
-            if started.elapsed() < HANG / 2 { attempt(subject, candidate) } else { Ok(()) };
+            if started.elapsed() < HANG / 2 { attempt(kind, subject, candidate) } else { Ok(()) };
         outcome.map_err(|found| failure = found).is_err()
     });
     Some(Found { seed, failure, ops })
@@ -140,7 +169,7 @@ pub fn check(plan: &Plan, most: usize, progress: &mut dyn FnMut(u64)) -> Vec<Fou
                 }
                 let seed = plan.first_seed.wrapping_add(at);
                 *current.lock().expect("a plain store") = Some((seed, Instant::now()));
-                if let Some(found) = check_seed(plan.subject, seed)
+                if let Some(found) = check_seed(plan.kind, plan.subject, seed)
                     && sender.send(found).is_err()
                 {
                     break;
@@ -165,7 +194,7 @@ pub fn check(plan: &Plan, most: usize, progress: &mut dyn FnMut(u64)) -> Vec<Fou
         });
         if let Some(seed) = endless {
             let message = format!("does not end within {} s", HANG.as_secs());
-            let ops = history(seed);
+            let ops = plan.kind.history(seed);
             all.push(Found { seed, failure: Failure { ops: ops.len(), message }, ops });
             return all;
         }

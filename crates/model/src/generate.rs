@@ -10,7 +10,8 @@ use crate::rng::Rng;
 
 /// What the keys and joins of one history are made from.
 pub struct World {
-    tables: Vec<String>,
+    /// The tables that joins mostly read.
+    pub tables: Vec<String>,
     components: Vec<Vec<u8>>,
     values: Vec<Vec<u8>>,
     /// Every join that the history may install, with its name.
@@ -243,11 +244,11 @@ impl World {
     }
 
     /// A key to read, or a bound: mostly near a join's outputs.
-    fn near(&self, rng: &mut Rng) -> Vec<u8> {
+    pub(crate) fn near(&self, rng: &mut Rng) -> Vec<u8> {
         if rng.chance(85) { self.like_a_join(rng, 70) } else { self.key(rng) }
     }
 
-    fn value(&self, rng: &mut Rng) -> Vec<u8> {
+    pub(crate) fn value(&self, rng: &mut Rng) -> Vec<u8> {
         if rng.chance(70) {
             return rng.pick(&self.values).clone();
         }
@@ -300,7 +301,7 @@ impl World {
         }
     }
 
-    fn install(&self, rng: &mut Rng) -> Op {
+    pub(crate) fn install(&self, rng: &mut Rng) -> Op {
         let (name, join) = rng.pick(&self.joins).clone();
         Op::JoinAdd { name, join, replace: rng.chance(50) }
     }
@@ -368,7 +369,7 @@ impl World {
         }
     }
 
-    fn boundary(&self, rng: &mut Rng) -> Op {
+    pub(crate) fn boundary(&self, rng: &mut Rng) -> Op {
         let name = match rng.below(10) {
             0 => Vec::new(),
             1 => rng.pick(&self.tables).clone().into_bytes(),

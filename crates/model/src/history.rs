@@ -5,6 +5,7 @@
 
 use crate::join::Join;
 use headwater_script::bytes::escape;
+use headwater_script::command::AsOf;
 
 /// What a `set` does to the expiry; moments are given from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +94,33 @@ pub enum Op {
         first: Vec<u8>,
         last: Vec<u8>,
     },
+    /// The table's base data is kept by a source.
+    Source {
+        table: Vec<u8>,
+        source: String,
+    },
+    /// A key changes at a source.
+    AtSource {
+        source: String,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+    },
+    /// A source tells of some of its changes.
+    Tell {
+        source: String,
+        most: usize,
+    },
+    /// A source answers one of its open loads.
+    Answer {
+        source: String,
+        load: usize,
+        as_of: AsOf,
+    },
+    /// A source fails to answer one of its open loads.
+    Fail {
+        source: String,
+        load: usize,
+    },
 }
 
 /// One operation as a line of a golden script.
@@ -135,6 +163,20 @@ pub fn line(op: &Op) -> String {
         Op::Watched => String::from("watched"),
         Op::Unwatch => String::from("unwatch"),
         Op::Explain { first, last } => two("explain", first, last),
+        Op::Source { table, source } => one("table", table) + &format!(" source {source}"),
+        Op::AtSource { source, key, value: Some(value) } => {
+            two(&format!("at {source} set"), key, value)
+        }
+        Op::AtSource { source, key, value: None } => one(&format!("at {source} del"), key),
+        Op::Tell { source, most: usize::MAX } => format!("deliver {source}"),
+        Op::Tell { source, most } => format!("deliver {source} {most}"),
+        Op::Answer { source, load, as_of: AsOf::Late(n) } => {
+            format!("answer {source} load {load} late {n}")
+        }
+        Op::Answer { source, load, as_of: AsOf::Ahead(n) } => {
+            format!("answer {source} load {load} ahead {n}")
+        }
+        Op::Fail { source, load } => format!("fail {source} broken load {load}"),
     }
 }
 

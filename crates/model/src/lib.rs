@@ -8,8 +8,10 @@
 
 pub mod check;
 pub mod drive;
+pub mod drive_sources;
 pub mod expect;
 pub mod generate;
+pub mod generate_sources;
 pub mod history;
 pub mod join;
 pub mod number;

@@ -111,6 +111,10 @@ impl Teller {
                 Reply::Lines(lines.collect())
             }
             Command::Table { source: None, .. } => Reply::Done,
+            Command::Table { source: Some(_), .. } => {
+                self.lost = true;
+                unsaid()
+            }
             Command::Verify { .. } => Reply::Done,
             _ => self.read(command),
         }

@@ -9,7 +9,7 @@ use headwater_engine::{
     Difference, Engine, EngineError, Expiry, JoinInstalled, JoinReport, RangeOptions, Settings,
     Stop, TableOptions, TableReport,
 };
-use headwater_model::check::{MakeSubject, Plan, check};
+use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::oracle::{Oracle, Pairs, Verdict, View, within};
@@ -321,7 +321,7 @@ impl Subject for Standin {
 }
 
 fn plan(seeds: u64, subject: MakeSubject) -> Plan {
-    Plan { subject, ..Plan::engine(1, seeds, 2) }
+    Plan { subject, ..Plan::engine(Kind::Plain, 1, seeds, 2) }
 }
 
 #[test]
@@ -336,6 +336,7 @@ macro_rules! caught {
         fn $name() {
             let found = check(&plan(3000, || standin($fault)), 1, &mut |_| {});
             assert!(!found.is_empty(), "{:?} is not noticed", $fault);
+            assert!(!found[0].failure.message.contains("panics"), "{}", found[0]);
             let kept = found[0].ops.len();
             assert!(kept <= 14, "{:?} is shown by {kept} operations:\n{}", $fault, found[0]);
         }

@@ -1,16 +1,26 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
-use headwater_model::check::{Plan, check};
+use headwater_model::check::{Kind, Plan, check};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 20_000;
 
-#[test]
-#[ignore = "the engine has no joins yet"]
-fn reads_equal_recomputation_after_any_history() {
+fn holds(kind: Kind, share: u64) {
     let wanted = std::env::var("HEADWATER_HISTORIES").ok();
     let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let found = check(&Plan::engine(0, histories, threads), 1, &mut |_| {});
+    let found = check(&Plan::engine(kind, 0, histories / share, threads), 1, &mut |_| {});
     assert!(found.is_empty(), "{}", found[0]);
+}
+
+#[test]
+#[ignore = "the engine has no joins yet"]
+fn reads_equal_recomputation_after_any_history() {
+    holds(Kind::Plain, 1);
+}
+
+#[test]
+#[ignore = "the engine has no sources yet"]
+fn reads_wait_for_sources_and_show_one_state() {
+    holds(Kind::Sources, 2);
 }

@@ -13,6 +13,15 @@ pub enum Ttl {
     Millis(u64),
 }
 
+/// The moment that a source's answer shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsOf {
+    /// So many changes before the last one that the engine was told of.
+    Late(u64),
+    /// So many changes after it.
+    Ahead(u64),
+}
+
 /// One line of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields are the operands that each command's line names")]
@@ -62,13 +71,14 @@ pub enum Command {
     Unwatch,
     /// `at SOURCE set KEY VALUE` and `at SOURCE del KEY` change what a source holds.
     AtSource { source: String, key: Vec<u8>, value: Option<Vec<u8>> },
-    /// `deliver SOURCE`: the source tells the engine of its changes up to now.
-    Deliver { source: String },
-    /// `answer SOURCE [load N] [at POSITION]`: the source answers its N-th open load (the first)
-    /// as it stood at the position (now).
-    Answer { source: String, load: usize, at: Option<u64> },
-    /// `fail SOURCE MESSAGE`: the source's first open load fails.
-    Fail { source: String, message: String },
+    /// `deliver SOURCE [N]`: the source tells the engine of its next N changes (all).
+    Deliver { source: String, most: usize },
+    /// `answer SOURCE [load N] [late N | ahead N]`: the source answers its N-th open load (the
+    /// first; the last, where there are fewer) as it stood after the last change that it told,
+    /// or some changes before or after that, where that is possible.
+    Answer { source: String, load: usize, as_of: AsOf },
+    /// `fail SOURCE MESSAGE [load N]`: an open load fails.
+    Fail { source: String, message: String, load: usize },
     /// `loads` prints the open loads.
     Loads,
 }
@@ -188,6 +198,10 @@ impl Words<'_> {
         Ok(Command::Table { name, boundary, source })
     }
 
+    fn load(&mut self) -> Result<usize, String> {
+        Ok(if self.takes("load") { self.number()? as usize } else { 1 })
+    }
+
     fn source(&mut self, word: &str) -> Result<Command, String> {
         if word == "loads" {
             return Ok(Command::Loads);
@@ -200,13 +214,20 @@ impl Words<'_> {
             "at" if self.takes("del") => {
                 Command::AtSource { source, key: self.bytes()?, value: None }
             }
-            "deliver" => Command::Deliver { source },
+            "deliver" if self.rest.is_empty() => Command::Deliver { source, most: usize::MAX },
+            "deliver" => Command::Deliver { source, most: self.number()? as usize },
             "answer" => {
-                let load = if self.takes("load") { self.number()? as usize } else { 1 };
-                let at = if self.takes("at") { Some(self.number()?) } else { None };
-                Command::Answer { source, load, at }
+                let load = self.load()?;
+                let as_of = if self.takes("ahead") {
+                    AsOf::Ahead(self.number()?)
+                } else if self.takes("late") {
+                    AsOf::Late(self.number()?)
+                } else {
+                    AsOf::Late(0)
+                };
+                Command::Answer { source, load, as_of }
             }
-            "fail" => Command::Fail { source, message: self.text()? },
+            "fail" => Command::Fail { source, message: self.text()?, load: self.load()? },
             _ => return Err(format!("`{}`: a source can `set` or `del`", self.line)),
         })
     }

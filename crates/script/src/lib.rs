@@ -1,12 +1,14 @@
 //! Golden scripts: behaviour as stories that anyone can read.
 //!
-//!     # A new subscription fills the timeline at once.
-//!     join t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>
-//!     set p|bob|0100 Hi
-//!     set s|ann|bob 1
-//!     prefix t|ann|
-//!     ----
-//!     t|ann|0100|bob = Hi
+//! ```text
+//! # A new subscription fills the timeline at once.
+//! join t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>
+//! set p|bob|0100 Hi
+//! set s|ann|bob 1
+//! prefix t|ann|
+//! ----
+//! t|ann|0100|bob = Hi
+//! ```
 //!
 //! A story starts with a comment, on an empty store. After its commands comes `----`, then what
 //! they print, up to an empty line. Commands that follow without a comment go on with the story.

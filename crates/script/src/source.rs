@@ -3,7 +3,9 @@
 //! The source holds the truth: a log of changes, numbered by position. Its map at any position
 //! can be rebuilt from the log, so a load can be answered as of any moment since it was asked.
 
+use crate::command::AsOf;
 use headwater_base::KeyRange;
+use headwater_base::key::end_at_most;
 use headwater_engine::{Change, FetchId, Loaded, Position};
 use std::collections::BTreeMap;
 
@@ -66,23 +68,51 @@ impl ScriptedSource {
         self.open.push(OpenLoad { fetch, range, since: self.told() });
     }
 
-    /// Takes the load with this index out of the open ones, with its answer as of `position`.
-    ///
-    /// # Panics
-    /// There is no such load, or the engine was told of later changes before it asked.
-    pub fn answer(&mut self, index: usize, position: u64) -> (FetchId, Loaded) {
-        let load = self.open.remove(index);
-        assert!(load.since <= position && position <= self.position(), "no moment to answer as of");
+    /// Takes an open load: the one numbered `load` (from 1), or the last where there are fewer.
+    pub fn take(&mut self, load: usize) -> Option<OpenLoad> {
+        let last = self.open.len().checked_sub(1)?;
+        Some(self.open.remove(load.saturating_sub(1).min(last)))
+    }
+
+    /// The moment nearest to `as_of` that a load can be answered as of: none before it was asked.
+    #[must_use]
+    pub fn moment(&self, load: &OpenLoad, as_of: AsOf) -> u64 {
+        match as_of {
+            AsOf::Late(changes) => self.told().saturating_sub(changes).max(load.since),
+            AsOf::Ahead(changes) => (self.told() + changes).min(self.position()),
+        }
+    }
+
+    /// What the source delivers for a load; from now on its range is followed.
+    pub fn answer(&mut self, load: &OpenLoad, position: u64) -> Loaded {
         let inside = |key: &Vec<u8>| load.range.contains(key);
         let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| inside(key)).collect();
-        self.followed.push(load.range);
-        (load.fetch, Loaded { position: Position(position), pairs })
+        self.followed.push(load.range.clone());
+        Loaded { position: Position(position), pairs }
+    }
+
+    /// The engine gives up a range: what is left of the followed ones.
+    pub fn unfollow(&mut self, range: &KeyRange) {
+        let mut left = Vec::new();
+        for followed in self.followed.drain(..) {
+            if !followed.overlaps(range) {
+                left.push(followed);
+                continue;
+            }
+            if followed.first < range.first {
+                left.push(KeyRange::new(&followed.first, &range.first));
+            }
+            if !range.last.is_empty() && !end_at_most(&followed.last, &range.last) {
+                left.push(KeyRange::new(&range.last, &followed.last));
+            }
+        }
+        self.followed = left;
     }
 
     /// The next `most` changes that the engine was not told of. All changes are told, those that
     /// it does not follow as well.
     pub fn tell(&mut self, most: usize) -> Vec<Change> {
-        let end = self.log.len().min(self.told + most);
+        let end = self.log.len().min(self.told.saturating_add(most));
         let changes = self.log[self.told..end].to_vec();
         self.told = end;
         changes

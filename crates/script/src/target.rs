@@ -79,8 +79,7 @@ impl EngineTarget {
                         self.sources.entry(source).or_default().ask(fetch, range);
                     }
                     Effect::Unfollow { source, range } => {
-                        let source = self.sources.entry(source).or_default();
-                        source.followed.retain(|followed| *followed != range);
+                        self.sources.entry(source).or_default().unfollow(&range);
                     }
                     Effect::Wake(ticket) => self.wake(ticket, lines),
                 }
@@ -294,25 +293,23 @@ impl EngineTarget {
             Command::AtSource { source, key, value } => {
                 self.sources.entry(source.clone()).or_default().change(key, value.clone());
             }
-            Command::Deliver { source } => {
-                let changes = self.sources.entry(source.clone()).or_default().tell(usize::MAX);
+            Command::Deliver { source, most } => {
+                let changes = self.sources.entry(source.clone()).or_default().tell(*most);
                 self.engine.changed(source, &changes);
             }
-            Command::Answer { source, load, at } => {
+            Command::Answer { source, load, .. } | Command::Fail { source, load, .. } => {
                 let state = self.sources.entry(source.clone()).or_default();
-                if state.open.len() < *load {
-                    return Reply::Lines(vec![format!("{source} has no such open load")]);
-                }
-                let (fetch, loaded) = state.answer(load - 1, at.unwrap_or(state.position()));
-                self.engine.loaded(fetch, Ok(loaded));
-            }
-            Command::Fail { source, message } => {
-                let state = self.sources.entry(source.clone()).or_default();
-                if state.open.is_empty() {
+                let Some(load) = state.take(*load) else {
                     return Reply::Lines(vec![format!("{source} has no open load")]);
-                }
-                let load = state.open.remove(0);
-                self.engine.loaded(load.fetch, Err(message.clone()));
+                };
+                let answer = match command {
+                    Command::Answer { as_of, .. } => {
+                        Ok(state.answer(&load, state.moment(&load, *as_of)))
+                    }
+                    Command::Fail { message, .. } => Err(message.clone()),
+                    _ => unreachable!("matched above"),
+                };
+                self.engine.loaded(load.fetch, answer);
             }
             _ => {
                 let show = |name: &String, range: &KeyRange| {

@@ -1,0 +1,354 @@
+//! Runs a history in which sources keep some of the tables: loads are answered late, out of
+//! order or not at all, while the data changes.
+//!
+//! A source tells its changes in order; an answer shows it at some moment since the load was
+//! asked. Where that moment is not after the last change told, the engine knows of every
+//! followed range what the source held after the last change told: the answers to reads must
+//! then be those of the oracle over that state. Where an answer is ahead of what was told, ranges
+//! may differ by a few changes until the source has told them; reads are compared from then on.
+//!
+//! What else must hold: a load is asked for keys of the source's tables alone, and never for keys
+//! that are open or followed already (concurrent reads of one range cause one load). A read
+//! that waits is woken, and once the sources answer everything, it is answered.
+
+use crate::drive::Failure;
+use crate::history::{Op, Until, line};
+use crate::join::Join;
+use crate::oracle::{Oracle, Verdict, within};
+use crate::subject::{Pair, Subject};
+use headwater_base::{KeyRange, Millis, table_of};
+use headwater_engine::{Effect, EngineError, Expiry, RangeOptions, Stop, TableOptions, Ticket};
+use headwater_script::bytes::escape;
+use headwater_script::source::ScriptedSource;
+use std::collections::BTreeMap;
+
+const BROKEN: &str = "broken";
+
+/// A read that was asked for and is not answered.
+#[derive(Clone)]
+struct Read {
+    first: Vec<u8>,
+    last: Vec<u8>,
+    options: RangeOptions,
+}
+
+struct Run<'a> {
+    subject: &'a mut dyn Subject,
+    /// Joins, and the base keys of tables without a source.
+    oracle: Oracle,
+    /// The tables that have a source.
+    tables: BTreeMap<Vec<u8>, String>,
+    sources: BTreeMap<String, ScriptedSource>,
+    /// The latest moment that an answer of a source showed.
+    shown: BTreeMap<String, u64>,
+    waiting: Vec<(Ticket, Read)>,
+    failed_loads: usize,
+    effects: usize,
+}
+
+/// Runs `ops` on a fresh `subject`; operations that do not go with sources are left out.
+///
+/// # Errors
+/// Where and how the subject differs from the oracle.
+pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
+    let mut run = Run {
+        subject,
+        oracle: Oracle::default(),
+        tables: BTreeMap::new(),
+        sources: BTreeMap::new(),
+        shown: BTreeMap::new(),
+        waiting: Vec::new(),
+        failed_loads: 0,
+        effects: 0,
+    };
+    run.subject.advance(Millis(1_000_000));
+    for (at, op) in ops.iter().enumerate() {
+        let step = run.step(op).and_then(|()| run.settle());
+        step.map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
+    }
+    run.finish().map_err(|text| Failure { ops: ops.len(), message: format!("at the end: {text}") })
+}
+
+impl Run<'_> {
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Source { table, source } => {
+                let known = self.tables.contains_key(table);
+                let used =
+                    self.oracle.base.keys().any(|key| table_of(key) == Some(table.as_slice()));
+                if known || used {
+                    return Ok(());
+                }
+                self.tables.insert(table.clone(), source.clone());
+                self.sources.entry(source.clone()).or_default();
+                let options =
+                    TableOptions { source: Some(source.clone()), ..TableOptions::default() };
+                expect(&self.subject.table_set(table, &options), &Ok(()))
+            }
+            Op::TableSet { name, boundary } => {
+                let options = TableOptions { boundary: Some(*boundary), ..TableOptions::default() };
+                expect(&self.subject.table_set(name, &options), &Ok(()))
+            }
+            Op::JoinAdd { name, join, replace } => self.join_add(name, join, *replace),
+            Op::JoinDrop { name } => {
+                let known = self.oracle.uninstall(name);
+                let none = Err(EngineError::NoSuchJoin(name.clone()));
+                expect(&self.subject.join_drop(name), &if known { Ok(()) } else { none })
+            }
+            Op::Set { key, value, until: Until::Ever } => self.set(key, value),
+            Op::Remove { key } if !key.is_empty() => self.remove(key),
+            Op::AtSource { source, key, value } => {
+                let kept = table_of(key).and_then(|table| self.tables.get(table));
+                if kept == Some(source) && self.oracle.owners(key).is_empty() {
+                    self.source(source)?.change(key, value.clone());
+                }
+                Ok(())
+            }
+            Op::Tell { source, most } => self.tell(source, *most),
+            Op::Answer { source, load, as_of } => {
+                let Some(state) = self.sources.get_mut(source) else { return Ok(()) };
+                let Some(load) = state.take(*load) else { return Ok(()) };
+                let moment = state.moment(&load, *as_of);
+                let loaded = state.answer(&load, moment);
+                let shown = self.shown.entry(source.clone()).or_default();
+                *shown = moment.max(*shown);
+                self.subject.loaded(load.fetch, Ok(loaded));
+                Ok(())
+            }
+            Op::Fail { source, load } => {
+                let Some(state) = self.sources.get_mut(source) else { return Ok(()) };
+                let Some(load) = state.take(*load) else { return Ok(()) };
+                self.failed_loads += 1;
+                self.subject.loaded(load.fetch, Err(BROKEN.to_string()));
+                Ok(())
+            }
+            Op::Get { key } if !key.is_empty() => {
+                let KeyRange { first, last } = KeyRange::point(key);
+                self.ask(Read { first, last, options: RangeOptions::default() })
+            }
+            Op::Range { first, last, reverse, limit } => {
+                let options = RangeOptions { reverse: *reverse, limit: *limit };
+                self.ask(Read { first: first.clone(), last: last.clone(), options })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn source(&mut self, name: &str) -> Result<&mut ScriptedSource, String> {
+        self.sources.get_mut(name).ok_or_else(|| format!("`{name}` is no source"))
+    }
+
+    fn tell(&mut self, source: &str, most: usize) -> Result<(), String> {
+        if let Some(state) = self.sources.get_mut(source) {
+            let changes = state.tell(most);
+            self.subject.changed(source, &changes);
+        }
+        Ok(())
+    }
+
+    fn join_add(&mut self, name: &str, join: &Join, replace: bool) -> Result<(), String> {
+        // What a source holds must not match an output pattern; the engine could not refuse it.
+        let in_the_way = |source: &ScriptedSource| {
+            (0..=source.position())
+                .any(|at| source.pairs_at(at).keys().any(|key| join.output.matches(key)))
+        };
+        if self.sources.values().any(in_the_way) {
+            return Ok(());
+        }
+        match self.oracle.verdict(name, join, replace) {
+            Verdict::Accept => {
+                let given = self.subject.join_add(name, &join.to_string(), replace);
+                self.oracle.install(name, join.clone());
+                given.map(|_| ()).map_err(|error| format!("gives {error:?}"))
+            }
+            Verdict::Refuse(_) => match self.subject.join_add(name, &join.to_string(), replace) {
+                Err(EngineError::Refused(_)) => Ok(()),
+                other => Err(format!("gives {other:?}, expected a refusal")),
+            },
+            Verdict::Unsure => Ok(()),
+        }
+    }
+
+    /// Whether clients may write the key, and that they cannot where they may not.
+    fn refused(&self, key: &[u8], error: Option<&EngineError>) -> Result<bool, String> {
+        let owned = !self.oracle.owners(key).is_empty();
+        let sourced = table_of(key).is_some_and(|table| self.tables.contains_key(table));
+        match error {
+            Some(EngineError::Joined { .. }) if owned => Ok(true),
+            Some(EngineError::Refused(_)) if sourced => Ok(true),
+            None if !owned && !sourced => Ok(false),
+            error => Err(format!("gives {error:?} (a join's: {owned}, a source's: {sourced})")),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        let given = self.subject.set(key, value, Expiry::Never);
+        if !self.refused(key, given.as_ref().err())? {
+            self.oracle.base.insert(key.to_vec(), (value.to_vec(), None));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<(), String> {
+        let given = self.subject.remove(key);
+        let error = match &given {
+            Err(Stop::Failed(error)) => Some(error),
+            _ => None,
+        };
+        if !self.refused(key, error)? {
+            expect(&given, &Ok(self.oracle.base.remove(key).is_some()))?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, read: Read) -> Result<(), String> {
+        match self.subject.range(&read.first, &read.last, read.options) {
+            Ok(pairs) => self.compare(&read, pairs),
+            Err(Stop::Wait(ticket)) => {
+                self.waiting.push((ticket, read));
+                Ok(())
+            }
+            Err(Stop::Failed(EngineError::SourceFailed { source, message }))
+                if message == BROKEN
+                    && self.failed_loads > 0
+                    && self.sources.contains_key(&source) =>
+            {
+                Ok(())
+            }
+            Err(Stop::Failed(error)) => Err(format!("gives {error:?}")),
+        }
+    }
+
+    fn compare(&self, read: &Read, pairs: Vec<Pair>) -> Result<(), String> {
+        if self.sources.iter().any(|(name, state)| self.shown.get(name) > Some(&state.told())) {
+            return Ok(());
+        }
+        let mut oracle = self.oracle.clone();
+        for state in self.sources.values() {
+            let pairs = state.pairs_at(state.told()).into_iter();
+            oracle.base.extend(pairs.map(|(key, value)| (key, (value, None))));
+        }
+        let seen = oracle.view().seen.into_iter();
+        let mut right: Vec<Pair> =
+            seen.filter(|(key, _)| within(key, &read.first, &read.last)).collect();
+        if read.options.reverse {
+            right.reverse();
+        }
+        right.truncate(read.options.limit.unwrap_or(u64::MAX) as usize);
+        if pairs == right {
+            return Ok(());
+        }
+        let show = |pairs: &[Pair]| {
+            let lines = pairs.iter().map(|(k, v)| format!("\n    {} = {}", escape(k), escape(v)));
+            lines.collect::<String>()
+        };
+        let (first, last) = (escape(&read.first), escape(&read.last));
+        let (given, right) = (show(&pairs), show(&right));
+        Err(format!("the read of {first} {last} gives{given}\n  expected{right}"))
+    }
+
+    /// Takes effects until there are none.
+    fn settle(&mut self) -> Result<(), String> {
+        loop {
+            let effects = self.subject.take_effects();
+            if effects.is_empty() {
+                return Ok(());
+            }
+            self.effects += effects.len();
+            if self.effects > 10_000 {
+                return Err(String::from("the effects do not end"));
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Load { fetch, source, range } => {
+                        self.may_load(&source, &range)?;
+                        self.source(&source)?.ask(fetch, range);
+                    }
+                    Effect::Unfollow { source, range } => self.source(&source)?.unfollow(&range),
+                    Effect::Wake(ticket) => {
+                        let at = self.waiting.iter().position(|(waits, _)| *waits == ticket);
+                        let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;
+                        let (_, read) = self.waiting.remove(at);
+                        self.ask(read)?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_load(&self, source: &str, range: &KeyRange) -> Result<(), String> {
+        let shown = format!("[{}, {})", escape(&range.first), escape(&range.last));
+        let of_table = |(table, keeper): (&Vec<u8>, &String)| {
+            keeper == source && KeyRange::prefix(&[&table[..], b"|"].concat()).covers(range)
+        };
+        if range.is_empty() || !self.tables.iter().any(of_table) {
+            return Err(format!("{source} is asked for {shown}, which is none of its tables"));
+        }
+        let state = &self.sources[source];
+        let open = state.open.iter().map(|load| &load.range);
+        if let Some(twice) = open.chain(&state.followed).find(|known| known.overlaps(range)) {
+            let twice = format!("[{}, {})", escape(&twice.first), escape(&twice.last));
+            return Err(format!("{source} is asked for {shown}, though {twice} is open or there"));
+        }
+        Ok(())
+    }
+
+    /// Answers everything that is open, until nothing waits.
+    fn drain(&mut self) -> Result<(), String> {
+        for _ in 0..1000 {
+            self.settle()?;
+            let names: Vec<String> = self.sources.keys().cloned().collect();
+            let mut idle = true;
+            for name in names {
+                self.tell(&name, usize::MAX)?;
+                let state = self.source(&name)?;
+                if let Some(load) = state.take(1) {
+                    idle = false;
+                    let answer = state.answer(&load, state.position());
+                    self.subject.loaded(load.fetch, Ok(answer));
+                }
+            }
+            self.settle()?;
+            if idle && self.sources.values().all(|state| state.open.is_empty()) {
+                let waiting = self.waiting.len();
+                return expect(&waiting, &0)
+                    .map_err(|_| format!("{waiting} reads wait, though everything was answered"));
+            }
+        }
+        Err(String::from("the loads do not end"))
+    }
+
+    /// Everything is told and answered; then every table and the whole store is read.
+    fn finish(&mut self) -> Result<(), String> {
+        self.drain()?;
+        self.failed_loads = 0;
+        let outputs = self.oracle.joins.iter().map(|join| join.join.output.table.clone());
+        let tables: Vec<Vec<u8>> =
+            self.tables.keys().cloned().chain(outputs.map(String::into_bytes)).collect();
+        for table in tables {
+            let KeyRange { first, last } = KeyRange::prefix(&[&table[..], b"|"].concat());
+            self.ask(Read { first, last, options: RangeOptions::default() })?;
+            self.drain()?;
+        }
+        let options = RangeOptions::default();
+        self.ask(Read { first: Vec::new(), last: Vec::new(), options })?;
+        self.drain()?;
+        for _ in 0..100 {
+            match self.subject.verify(&KeyRange::all(), 10) {
+                Ok(found) => return expect(&found, &Vec::new()),
+                Err(Stop::Wait(ticket)) => {
+                    // Whatever it waits for is answered; the wake-up needs nobody.
+                    let nothing = Read { first: b"b".to_vec(), last: b"a".to_vec(), options };
+                    self.waiting.push((ticket, nothing));
+                    self.drain()?;
+                }
+                Err(Stop::Failed(error)) => return Err(format!("verify gives {error:?}")),
+            }
+        }
+        Err(String::from("verify waits for ever"))
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(given: &T, right: &T) -> Result<(), String> {
+    if given == right { Ok(()) } else { Err(format!("gives {given:?}, expected {right:?}")) }
+}

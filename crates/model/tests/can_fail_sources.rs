@@ -1,0 +1,264 @@
+//! The checks of histories with sources are checked, as in `can_fail.rs`: a subject that loads
+//! whole tables and is right passes; with one fault it is caught.
+
+use headwater_base::{KeyRange, Millis, table_of};
+use headwater_engine::{
+    Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, Loaded,
+    Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
+};
+use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::join::Join;
+use headwater_model::oracle::{Oracle, within};
+use headwater_model::subject::{Pair, Subject};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// Changes that come before the answer of a load are lost.
+    LosesEarlyChanges,
+    /// Changes that the answer of a load shows already are applied once more.
+    RepeatsOldChanges,
+    /// Every read loads for itself.
+    LoadsTwice,
+    /// Of several reads that wait, one is woken.
+    WakesOne,
+    /// A load that failed is never asked again.
+    GivesUp,
+    /// A read is answered as soon as its first table is there.
+    AnswersHalf,
+    /// Clients may write what a source keeps.
+    AcceptsWrites,
+}
+
+enum State {
+    Absent,
+    Loading(FetchId, Vec<Change>),
+    Failed(String),
+    There(Position),
+}
+
+struct Table {
+    source: String,
+    state: State,
+}
+
+struct Standin {
+    fault: Fault,
+    oracle: Oracle,
+    tables: BTreeMap<Vec<u8>, Table>,
+    effects: Vec<Effect>,
+    waiting: Vec<Ticket>,
+    numbers: u64,
+    engine: Engine,
+}
+
+fn standin(fault: Fault) -> Box<dyn Subject> {
+    Box::new(Standin {
+        fault,
+        oracle: Oracle::default(),
+        tables: BTreeMap::new(),
+        effects: Vec::new(),
+        waiting: Vec::new(),
+        numbers: 0,
+        engine: Engine::new(Settings::default()),
+    })
+}
+
+impl Standin {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Every table is needed for everything.
+    fn need(&mut self) -> Result<(), Stop> {
+        let names: Vec<Vec<u8>> = self.tables.keys().cloned().collect();
+        let (mut missing, mut there) = (false, false);
+        for name in names {
+            let number = self.number();
+            let table = self.tables.get_mut(&name).expect("a known name");
+            if let State::Failed(message) = &table.state {
+                let (source, message) = (table.source.clone(), message.clone());
+                if self.fault != Fault::GivesUp {
+                    table.state = State::Absent;
+                }
+                return Err(EngineError::SourceFailed { source, message }.into());
+            }
+            let ask = match table.state {
+                State::Absent => true,
+                State::Loading(..) => self.fault == Fault::LoadsTwice,
+                _ => false,
+            };
+            if ask {
+                let (fetch, source) = (FetchId(number), table.source.clone());
+                let range = KeyRange::prefix(&[&name[..], b"|"].concat());
+                self.effects.push(Effect::Load { fetch, source, range });
+                table.state = State::Loading(fetch, Vec::new());
+            }
+            match table.state {
+                State::There(_) => there = true,
+                _ => missing = true,
+            }
+        }
+        if !missing || (there && self.fault == Fault::AnswersHalf) {
+            return Ok(());
+        }
+        let ticket = Ticket(self.number());
+        self.waiting.push(ticket);
+        Err(Stop::Wait(ticket))
+    }
+
+    fn apply(oracle: &mut Oracle, change: &Change) {
+        match &change.value {
+            Some(value) => drop(oracle.base.insert(change.key.clone(), (value.clone(), None))),
+            None => drop(oracle.base.remove(&change.key)),
+        }
+    }
+
+    fn may_write(&self, key: &[u8]) -> Result<(), EngineError> {
+        if let Some(join) = self.oracle.owners(key).first() {
+            return Err(EngineError::Joined { join: (*join).to_string() });
+        }
+        let sourced = table_of(key).is_some_and(|table| self.tables.contains_key(table));
+        if sourced && self.fault != Fault::AcceptsWrites {
+            return Err(EngineError::Refused(String::from("a source keeps this table")));
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Standin {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+    fn advance(&mut self, _now: Millis) {}
+    fn set(&mut self, key: &[u8], value: &[u8], _expiry: Expiry) -> Result<(), EngineError> {
+        self.may_write(key)?;
+        self.oracle.base.insert(key.to_vec(), (value.to_vec(), None));
+        Ok(())
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
+        self.may_write(key)?;
+        Ok(self.oracle.base.remove(key).is_some())
+    }
+    fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+    ) -> Result<Vec<Pair>, Stop> {
+        self.need()?;
+        let seen = self.oracle.view().seen.into_iter();
+        let mut pairs: Vec<Pair> = seen.filter(|(key, _)| within(key, first, last)).collect();
+        if options.reverse {
+            pairs.reverse();
+        }
+        pairs.truncate(options.limit.unwrap_or(u64::MAX) as usize);
+        Ok(pairs)
+    }
+    fn join_add(
+        &mut self,
+        name: &str,
+        text: &str,
+        replace: bool,
+    ) -> Result<JoinInstalled, EngineError> {
+        let join = Join::parse(text).expect("histories write the full form");
+        if self.oracle.verdict(name, &join, replace) != headwater_model::oracle::Verdict::Accept {
+            return Err(EngineError::Refused(String::from("as the oracle says")));
+        }
+        self.oracle.install(name, join.clone());
+        Ok(JoinInstalled { canonical: join.to_string(), warnings: Vec::new() })
+    }
+    fn join_drop(&mut self, name: &str) -> Result<(), EngineError> {
+        let gone = self.oracle.uninstall(name);
+        if gone { Ok(()) } else { Err(EngineError::NoSuchJoin(name.to_string())) }
+    }
+    fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        if let Some(source) = options.source.clone() {
+            self.tables.insert(name.to_vec(), Table { source, state: State::Absent });
+        }
+        Ok(())
+    }
+    fn verify(&mut self, _range: &KeyRange, _most: usize) -> Result<Vec<Difference>, Stop> {
+        self.need()?;
+        Ok(Vec::new())
+    }
+    fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        let fault = self.fault;
+        for table in self.tables.values_mut() {
+            let State::Loading(asked, early) = &mut table.state else { continue };
+            if *asked != fetch {
+                continue;
+            }
+            let early = std::mem::take(early);
+            table.state = match &answer {
+                Err(message) => State::Failed(message.clone()),
+                Ok(loaded) => {
+                    let pairs = loaded.pairs.iter().cloned();
+                    self.oracle.base.extend(pairs.map(|(key, value)| (key, (value, None))));
+                    let newer = early.iter().filter(|change| {
+                        change.position > loaded.position || fault == Fault::RepeatsOldChanges
+                    });
+                    if fault != Fault::LosesEarlyChanges {
+                        newer.for_each(|change| Self::apply(&mut self.oracle, change));
+                    }
+                    State::There(loaded.position)
+                }
+            };
+        }
+        if self.fault == Fault::WakesOne {
+            self.waiting.truncate(1);
+        }
+        self.effects.extend(self.waiting.drain(..).map(Effect::Wake));
+    }
+    fn changed(&mut self, source: &str, changes: &[Change]) {
+        for change in changes {
+            let table = table_of(&change.key).and_then(|name| self.tables.get_mut(name));
+            let Some(table) = table.filter(|table| table.source == source) else { continue };
+            match &mut table.state {
+                State::Loading(_, early) => early.push(change.clone()),
+                State::There(since) if change.position > *since => {
+                    Self::apply(&mut self.oracle, change);
+                }
+                _ => {}
+            }
+        }
+    }
+    fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+}
+
+fn plan(seeds: u64, subject: MakeSubject) -> Plan {
+    Plan { subject, ..Plan::engine(Kind::Sources, 1, seeds, 2) }
+}
+
+#[test]
+fn a_right_subject_passes() {
+    let found = check(&plan(1000, || standin(Fault::None)), 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
+}
+
+macro_rules! caught {
+    ($($name:ident: $fault:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let found = check(&plan(3000, || standin($fault)), 1, &mut |_| {});
+            assert!(!found.is_empty(), "{:?} is not noticed", $fault);
+            assert!(!found[0].failure.message.contains("panics"), "{}", found[0]);
+            let kept = found[0].ops.len();
+            assert!(kept <= 12, "{:?} is shown by {kept} operations:\n{}", $fault, found[0]);
+        }
+    )*};
+}
+
+caught! {
+    lost_early_changes_are_caught: Fault::LosesEarlyChanges;
+    repeated_changes_are_caught: Fault::RepeatsOldChanges;
+    a_second_load_is_caught: Fault::LoadsTwice;
+    a_lost_wake_up_is_caught: Fault::WakesOne;
+    giving_up_is_caught: Fault::GivesUp;
+    half_an_answer_is_caught: Fault::AnswersHalf;
+    an_accepted_write_is_caught: Fault::AcceptsWrites;
+}
