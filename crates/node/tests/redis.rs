@@ -107,6 +107,7 @@ fn request_of(line: &str) -> Option<Vec<u8>> {
     Some(request)
 }
 
+#[expect(clippy::print_stderr, reason = "a skipped comparison must be seen")]
 fn compare(script: &str, name: &str) {
     let Some(redis) = Redis::start() else {
         eprintln!("SKIPPED: redis-server is not installed; {name} was not compared with it");
