@@ -4,8 +4,8 @@
 //! admin right, routing by key and the documentation read it.
 //!
 //! # Cost
-//! [`lookup`] is one multiplication, one table byte and one comparison of names; the multiplier
-//! that makes the hash perfect is found while compiling.
+//! [`lookup`] is three multiplications, one table byte and one comparison of two words; the
+//! multiplier that makes the hash perfect is found while compiling.
 
 mod lookup;
 mod rows;

@@ -1,8 +1,7 @@
 //! Finding a command by its name, in any mixture of cases, without allocation.
 //!
-//! Five bytes of the name and its length make a word that differs for every command; one
-//! multiplication spreads it over [`SLOTS`] slots. The multiplier is searched while compiling,
-//! until no two commands share a slot, so that one comparison decides.
+//! The name is loaded as two words, which are spread over [`SLOTS`] slots. The multiplier is searched
+//! while compiling, until no two commands share a slot, so that one comparison decides.
 
 use super::{SPECS, Spec};
 
@@ -12,28 +11,66 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const FREE: u8 = u8::MAX;
 const NAME_BYTES_MIN: usize = 3;
 const NAME_BYTES_MAX: usize = 16;
+/// The bit by which the two cases of a letter differ, in every byte of a word.
+const CASE: u64 = 0x2020_2020_2020_2020;
+/// Odd numbers without a pattern.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A word that tells all commands apart; equal for both cases of a letter.
+/// All bytes of a name in two words, which overlap where the name is shorter than 16 bytes.
 #[inline]
-const fn word_of(name: &[u8]) -> u64 {
-    let len = name.len();
-    let bytes = [
-        name[0] | 0x20,
-        name[1] | 0x20,
-        name[len / 2] | 0x20,
-        name[len - 2] | 0x20,
-        name[len - 1] | 0x20,
-        len as u8,
-        0,
-        0,
-    ];
-    u64::from_le_bytes(bytes)
+const fn words_of(name: &[u8]) -> [u64; 2] {
+    if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        [u64::from_le_bytes(*first), u64::from_le_bytes(*last)]
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        [u32::from_le_bytes(*first) as u64, u32::from_le_bytes(*last) as u64]
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<2>(), name.last_chunk::<2>()) {
+        [u16::from_le_bytes(*first) as u64, u16::from_le_bytes(*last) as u64]
+    } else {
+        [0, 0]
+    }
 }
 
+/// The slot of a name; the same for both cases of a letter.
 #[inline]
-const fn slot_of(word: u64, multiplier: u64) -> usize {
-    (word.wrapping_mul(multiplier) >> (64 - SLOT_BITS)) as usize
+const fn slot_of(words: [u64; 2], len: usize, multiplier: u64) -> usize {
+    let [low, high] = [words[0] | CASE, words[1] | CASE];
+    let mixed = low.wrapping_mul(multiplier) ^ high.wrapping_mul(SPREAD) ^ len as u64;
+    (mixed.wrapping_mul(SPREAD) >> (64 - SLOT_BITS)) as usize
 }
+
+/// A command's name, ready to be compared.
+#[derive(Clone, Copy)]
+struct Entry {
+    words: [u64; 2],
+    /// The bits that may differ: the case bits of letters.
+    free: [u64; 2],
+    len: usize,
+}
+
+/// The case bits of the letters in a word of a name in lower case.
+const fn letters(word: u64) -> u64 {
+    let mut bits = 0;
+    let mut at = 0;
+    while at < 64 {
+        if ((word >> at) as u8).is_ascii_lowercase() {
+            bits |= 0x20 << at;
+        }
+        at += 8;
+    }
+    bits
+}
+
+static ENTRIES: [Entry; SPECS.len()] = {
+    let mut entries = [Entry { words: [0, 0], free: [0, 0], len: 0 }; SPECS.len()];
+    let mut at = 0;
+    while at < SPECS.len() {
+        let words = words_of(SPECS[at].name.as_bytes());
+        let free = [letters(words[0]), letters(words[1])];
+        entries[at] = Entry { words, free, len: SPECS[at].name.len() };
+        at += 1;
+    }
+    entries
+};
 
 struct Index {
     multiplier: u64,
@@ -45,7 +82,8 @@ const fn try_index(multiplier: u64) -> Option<Index> {
     let mut slots = [FREE; SLOTS];
     let mut at = 0;
     while at < SPECS.len() {
-        let slot = slot_of(word_of(SPECS[at].name.as_bytes()), multiplier);
+        let name = SPECS[at].name.as_bytes();
+        let slot = slot_of(words_of(name), name.len(), multiplier);
         if slots[slot] != FREE {
             return None;
         }
@@ -57,7 +95,7 @@ const fn try_index(multiplier: u64) -> Option<Index> {
 
 static INDEX: Index = {
     assert!(SPECS.len() < FREE as usize);
-    let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = SPREAD;
     loop {
         draw ^= draw << 13;
         draw ^= draw >> 7;
@@ -72,12 +110,17 @@ static INDEX: Index = {
 #[inline]
 #[must_use]
 pub fn lookup(name: &[u8]) -> Option<&'static Spec> {
-    if !(NAME_BYTES_MIN..=NAME_BYTES_MAX).contains(&name.len()) {
+    let len = name.len();
+    if !(NAME_BYTES_MIN..=NAME_BYTES_MAX).contains(&len) {
         return None;
     }
-    let at = INDEX.slots[slot_of(word_of(name), INDEX.multiplier)];
-    let spec = SPECS.get(at as usize)?;
-    spec.name.as_bytes().eq_ignore_ascii_case(name).then_some(spec)
+    let words = words_of(name);
+    let at = INDEX.slots[slot_of(words, len, INDEX.multiplier)] as usize;
+    let entry = ENTRIES.get(at)?;
+    let differs = ((words[0] ^ entry.words[0]) & !entry.free[0])
+        | ((words[1] ^ entry.words[1]) & !entry.free[1])
+        | (len ^ entry.len) as u64;
+    if differs == 0 { SPECS.get(at) } else { None }
 }
 
 /// The subcommand of this name.

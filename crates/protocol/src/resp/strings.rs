@@ -56,9 +56,6 @@ fn set<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Strings<'a>, Refusal<'
     let mut condition = SetCondition::Always;
     let mut expiry = SetExpiry::Never;
     let mut get = false;
-    if args.len() == 3 {
-        return Ok(Strings::Set { key, value, condition, expiry, get });
-    }
     let mut term: Option<(Unit, &[u8])> = None;
     let mut options = args.from(3).iter();
     while let Some(option) = options.next() {
