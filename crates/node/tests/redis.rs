@@ -108,11 +108,16 @@ fn request_of(line: &str) -> Option<Vec<u8>> {
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped comparison must be seen")]
+fn start_for(what: &str) -> Option<Redis> {
+    let redis = Redis::start();
+    if redis.is_none() {
+        eprintln!("SKIPPED: redis-server is not installed; {what} was not compared with it");
+    }
+    redis
+}
+
 fn compare(script: &str, name: &str) {
-    let Some(redis) = Redis::start() else {
-        eprintln!("SKIPPED: redis-server is not installed; {name} was not compared with it");
-        return;
-    };
+    let Some(redis) = start_for(name) else { return };
     let mut differences = Vec::new();
     for version in [Version::Resp2, Version::Resp3] {
         let mut stream = redis.connect();
@@ -166,4 +171,31 @@ fn expiry_is_answered_as_redis_does() {
 #[test]
 fn refusals_have_the_words_of_redis() {
     compare(include_str!("redis/refusals.script"), "refusals.script");
+}
+
+/// The lines of one description up to the key positions: name, arity, flags, first, last, step.
+fn head_of_description(answer: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(answer);
+    let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+    let flags: usize = lines[5][1..].parse().expect("the number of flags");
+    lines.truncate(6 + flags + 3);
+    lines
+}
+
+#[test]
+fn commands_are_described_as_redis_does() {
+    let Some(redis) = start_for("the command table") else { return };
+    let mut stream = redis.connect();
+    for spec in headwater_command::table::SPECS {
+        if spec.since.starts_with("0.") {
+            continue;
+        }
+        let names: headwater_command::OwnedArgs = [spec.name.as_bytes()].into_iter().collect();
+        let mut ours = Vec::new();
+        describe::command_info(names.args(), &mut Encoder::new(&mut ours, Version::Resp2));
+        stream.get_mut().write_all(format!("COMMAND INFO {}\r\n", spec.name).as_bytes()).unwrap();
+        let mut theirs = Vec::new();
+        read_answer(&mut stream, &mut theirs);
+        assert_eq!(head_of_description(&ours), head_of_description(&theirs), "{}", spec.name);
+    }
 }
