@@ -1,5 +1,6 @@
 //! The subcommands: one file each, which holds its arguments (`Args`) and `Args::run`.
 
+mod check;
 mod cli;
 mod demo;
 mod serve;
@@ -16,6 +17,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Talk to a running server.
     Cli(cli::Args),
+    /// Check the engine with random histories against an oracle.
+    Check(check::Args),
 }
 
 impl Command {
@@ -25,6 +28,7 @@ impl Command {
             Self::Serve(args) => args.run(),
             Self::Demo(args) => args.run(),
             Self::Cli(args) => args.run(),
+            Self::Check(args) => args.run(),
         }
     }
 }
