@@ -8,12 +8,13 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod drive;
 pub mod experiment;
 pub mod measure;
+pub mod newp;
 pub mod peer;
 pub mod report;
 pub mod twip;
@@ -26,6 +27,8 @@ use anyhow::Result;
 pub enum Workload {
     /// Timelines over a follower graph.
     Twip(Box<twip::run::Twip>),
+    /// Pages of a news site.
+    Newp(Box<newp::run::Newp>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -35,5 +38,6 @@ pub enum Workload {
 pub fn run(workload: &Workload) -> Result<()> {
     match workload {
         Workload::Twip(twip) => twip.run(),
+        Workload::Newp(newp) => newp.run(),
     }
 }

@@ -5,7 +5,7 @@
 //! each, the inactive too; a subscription copies the poster's recent posts. Post and
 //! subscription each write before they look, so that one of two that meet sees the other.
 
-use super::headwater::{ask, pairs, set_all};
+use super::headwater::{ask, pairs};
 use super::world::World;
 use super::{Backend, Entry, Post, Seen};
 use crate::wire::{Connection, Input, Key, Loader, bad, key, resp};
@@ -41,13 +41,13 @@ impl Backend for ClientManaged {
         for user in 0..plan.graph.users as u32 {
             let follows = world.follows(user);
             let follower = |poster| Key::new(b"f|").user(poster).text(b"|").user(user);
-            set_all(&mut loader, follows.map(|poster| (follower(poster), b"1")))?;
+            resp::set_all(&mut loader, follows.map(|poster| (follower(poster), b"1")))?;
             let post =
                 |&time: &u32| (Key::new(b"p|").user(user).text(b"|").time(time), plan.text(time));
-            set_all(&mut loader, world.posts(user).iter().map(post))?;
+            resp::set_all(&mut loader, world.posts(user).iter().map(post))?;
             let timeline = world.timeline(user, 0);
             let copy = |entry: Entry| (copy_key(user, entry.time, entry.poster), entry.text);
-            set_all(&mut loader, timeline.into_iter().map(copy))?;
+            resp::set_all(&mut loader, timeline.into_iter().map(copy))?;
         }
         loader.finish()
     }

@@ -8,9 +8,6 @@ use crate::wire::{Connection, Input, Key, Loader, bad, key, resp};
 use anyhow::{Context, Result};
 use std::io;
 
-/// Pairs per `MSET` while loading.
-const PAIRS: usize = 100;
-
 /// How the join is installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Joins {
@@ -74,34 +71,6 @@ impl WithJoins {
     }
 }
 
-/// Sets many keys with few commands.
-pub(super) fn set_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    loader: &mut Loader<'_>,
-    pairs: impl IntoIterator<Item = (K, V)>,
-) -> Result<()> {
-    let mut chunk = Vec::with_capacity(PAIRS);
-    let mut send = |chunk: &mut Vec<(K, V)>| {
-        if chunk.is_empty() {
-            return Ok(());
-        }
-        let out = &mut loader.connection.out;
-        resp::begin(out, 1 + 2 * chunk.len());
-        resp::argument(out, b"MSET");
-        for (key, value) in chunk.drain(..) {
-            resp::argument(out, key.as_ref());
-            resp::argument(out, value.as_ref());
-        }
-        loader.sent(1)
-    };
-    for pair in pairs {
-        chunk.push(pair);
-        if chunk.len() == PAIRS {
-            send(&mut chunk)?;
-        }
-    }
-    send(&mut chunk)
-}
-
 /// Asks for the keys of `user`'s timeline from `since` on.
 #[inline]
 pub(super) fn ask(out: &mut Vec<u8>, user: u32, since: u32) {
@@ -150,7 +119,7 @@ impl Backend for WithJoins {
                 .follows(user)
                 .map(move |poster| (Key::new(b"s|").user(user).text(b"|").user(poster), b"1"))
         });
-        set_all(&mut loader, subscriptions)?;
+        resp::set_all(&mut loader, subscriptions)?;
         let posts = users.clone().flat_map(|poster| {
             let this = &*self;
             world
@@ -158,7 +127,7 @@ impl Backend for WithJoins {
                 .iter()
                 .map(move |&time| (this.post_key(poster, time), plan.text(time)))
         });
-        set_all(&mut loader, posts)?;
+        resp::set_all(&mut loader, posts)?;
         if self.joins.all {
             for user in users {
                 let prefix = Key::new(b"t|").user(user).text(b"|");

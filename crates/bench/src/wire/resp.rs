@@ -1,8 +1,11 @@
 //! RESP: commands written into a buffer, replies walked in place.
 
 use super::bad;
-use super::connection::Input;
+use super::connection::{Input, Loader};
 use std::io::{self, Read};
+
+/// Pairs per `MSET` while loading.
+const PAIRS: usize = 100;
 
 /// Writes `<prefix><number>\r\n`.
 #[inline]
@@ -157,6 +160,37 @@ pub fn skip<R: Read>(input: &mut Input<R>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Sets many keys with few `MSET`s.
+///
+/// # Errors
+/// The connection fails or the server refuses.
+pub fn set_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    loader: &mut Loader<'_>,
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> anyhow::Result<()> {
+    let mut chunk = Vec::with_capacity(PAIRS);
+    let mut send = |chunk: &mut Vec<(K, V)>| {
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        let out = &mut loader.connection.out;
+        begin(out, 1 + 2 * chunk.len());
+        argument(out, b"MSET");
+        for (key, value) in chunk.drain(..) {
+            argument(out, key.as_ref());
+            argument(out, value.as_ref());
+        }
+        loader.sent(1)
+    };
+    for pair in pairs {
+        chunk.push(pair);
+        if chunk.len() == PAIRS {
+            send(&mut chunk)?;
+        }
+    }
+    send(&mut chunk)
 }
 
 #[cfg(test)]
