@@ -84,6 +84,16 @@ impl<Op> Schedule<Op> {
         Self { lanes: dealt }
     }
 
+    /// The same schedule of other operations.
+    #[must_use]
+    pub fn map<Other>(self, mut change: impl FnMut(Op) -> Other) -> Schedule<Other> {
+        let lanes = self.lanes.into_iter().map(|lane| Lane {
+            ops: lane.ops.into_iter().map(&mut change).collect(),
+            ends: lane.ends,
+        });
+        Schedule { lanes: lanes.collect() }
+    }
+
     /// How many operations there are in all.
     #[must_use]
     pub fn operations(&self) -> u64 {

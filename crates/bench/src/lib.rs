@@ -8,7 +8,7 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod drive;
@@ -16,6 +16,7 @@ pub mod experiment;
 pub mod measure;
 pub mod newp;
 pub mod peer;
+pub mod raw;
 pub mod report;
 pub mod twip;
 pub mod wire;
@@ -29,6 +30,10 @@ pub enum Workload {
     Twip(Box<twip::run::Twip>),
     /// Pages of a news site.
     Newp(Box<newp::run::Newp>),
+    /// Single keys and ranges.
+    Raw(Box<raw::run::Raw>),
+    /// GET against the ceiling of the I/O path.
+    Null(Box<raw::run::Null>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -39,5 +44,7 @@ pub fn run(workload: &Workload) -> Result<()> {
     match workload {
         Workload::Twip(twip) => twip.run(),
         Workload::Newp(newp) => newp.run(),
+        Workload::Raw(raw) => raw.run(),
+        Workload::Null(null) => null.run(),
     }
 }

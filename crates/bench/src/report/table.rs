@@ -8,12 +8,58 @@ use core::fmt::Write;
 #[must_use]
 pub fn of(report: &Report) -> String {
     let mut text = String::new();
+    if report.cases.len() > 1 {
+        let _ = writeln!(
+            text,
+            "\n{}: operations per second of server CPU, in thousands",
+            report.workload
+        );
+        rows(&mut text, &matrix(report));
+        return text;
+    }
     for case in &report.cases {
         let name = if case.name.is_empty() { String::new() } else { format!(" {}", case.name) };
         let _ = writeln!(text, "\n{}{name}", report.workload);
         rows(&mut text, &grid(case));
     }
     text
+}
+
+/// One row for each case, one column for each system, and how Headwater compares with the
+/// best of its peers and with each.
+fn matrix(report: &Report) -> Vec<Vec<String>> {
+    let mut systems: Vec<&str> = Vec::new();
+    for system in report.cases.iter().flat_map(Case::systems) {
+        if !systems.contains(&system) {
+            systems.push(system);
+        }
+    }
+    let peers: Vec<&str> = systems.iter().copied().filter(|system| *system != BASE).collect();
+    let mut head = vec![String::from("case")];
+    head.extend(systems.iter().map(|system| String::from(*system)));
+    for peer in &peers {
+        head.extend([format!("CPU {peer} ÷"), String::from("(range)")]);
+    }
+    head.push(String::from("verified"));
+    let mut grid = vec![head];
+    for case in &report.cases {
+        let mut row = vec![case.name.clone()];
+        for system in &systems {
+            row.push(case.figures(system).map_or_else(String::new, |figures| {
+                let per_second = figures.operations.median / figures.server_cpu_s.median;
+                format!("{:.1}", per_second / 1e3)
+            }));
+        }
+        for peer in &peers {
+            row.extend(case.ratios(peer).map_or_else(Default::default, |ratios| {
+                [format!("{:.2}", ratios.server_cpu.median), range(ratios.server_cpu, 2)]
+            }));
+        }
+        let verified = case.runs.iter().all(|run| run.verified);
+        row.push(String::from(if verified { "yes" } else { "NO" }));
+        grid.push(row);
+    }
+    grid
 }
 
 /// Writes rows with aligned columns, the first to the left and the others to the right.
@@ -100,5 +146,21 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("valkey")).unwrap();
         assert!(row.contains(" 5.00  4.00–6.00 "), "{text}");
         assert!(text.lines().any(|line| line.starts_with("headwater")), "{text}");
+    }
+
+    #[test]
+    fn a_matrix_has_a_row_for_each_case() {
+        let mut report = report();
+        report.cases[0].name = String::from("get");
+        report.cases.push(report.cases[0].clone());
+        report.cases[1].name = String::from("set");
+        report.cases[1].runs.retain(|run| run.system == BASE);
+        let text = of(&report);
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().map(String::from).collect::<Vec<_>>()
+        };
+        assert_eq!(row("get"), ["get", "0.7", "0.1", "5.00", "4.00–6.00", "yes"], "{text}");
+        assert_eq!(row("set"), ["set", "0.7", "yes"], "{text}");
     }
 }
