@@ -8,11 +8,12 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod drive;
 pub mod experiment;
+pub mod growth;
 pub mod measure;
 pub mod newp;
 pub mod peer;
@@ -34,6 +35,8 @@ pub enum Workload {
     Raw(Box<raw::run::Raw>),
     /// GET against the ceiling of the I/O path.
     Null(Box<raw::run::Null>),
+    /// How cost grows with size.
+    Growth(Box<growth::Growth>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -46,5 +49,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Newp(newp) => newp.run(),
         Workload::Raw(raw) => raw.run(),
         Workload::Null(null) => null.run(),
+        Workload::Growth(growth) => growth.run(),
     }
 }

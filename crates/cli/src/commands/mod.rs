@@ -1,5 +1,6 @@
 //! The subcommands: one file each, which holds its arguments (`Args`) and `Args::run`.
 
+mod bench;
 mod check;
 mod cli;
 mod demo;
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Cli(cli::Args),
     /// Check the engine with random histories against an oracle.
     Check(check::Args),
+    /// Measure speed and memory, beside other systems.
+    Bench(bench::Args),
 }
 
 impl Command {
@@ -29,6 +32,7 @@ impl Command {
             Self::Demo(args) => args.run(),
             Self::Cli(args) => args.run(),
             Self::Check(args) => args.run(),
+            Self::Bench(args) => args.run(),
         }
     }
 }
