@@ -446,7 +446,37 @@ impl Run<'_> {
         self.range(b"", b"", true, None)?;
         self.range(b"", b"", false, None)?;
         self.verify(b"", b"")?;
-        self.scan(100)
+        self.scan(100)?;
+        self.leaves_nothing()
+    }
+
+    /// Without keys and joins nothing is kept: no value, no updater, no status range.
+    fn leaves_nothing(&mut self) -> Result<(), String> {
+        let expiring = self.oracle.base.values().filter(|(_, at)| at.is_some()).count() as u64;
+        let stats = self.subject.stats();
+        same(&stats.keys, &self.subject.key_count())?;
+        same(&stats.keys_with_expiry, &expiring)?;
+        self.step(&Op::Unwatch)?;
+        self.step(&Op::Flush)?;
+        while let Some(installed) = self.oracle.joins.first() {
+            let name = installed.name.clone();
+            self.step(&Op::JoinDrop { name })?;
+        }
+        let left = self.subject.stats();
+        let left = [
+            ("keys", left.keys),
+            ("keys with expiry", left.keys_with_expiry),
+            ("groups", left.groups),
+            ("bytes of values", left.value_bytes),
+            ("bytes of keys", left.key_bytes),
+            ("updaters", left.updaters),
+            ("targets", left.updater_targets),
+            ("status ranges", left.status_ranges),
+        ];
+        match left.iter().find(|(_, number)| *number > 0) {
+            Some((what, number)) => Err(format!("{number} {what} are left in an empty store")),
+            None => Ok(()),
+        }
     }
 }
 

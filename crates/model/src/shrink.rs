@@ -151,7 +151,8 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
     let bound = |candidate: &Join| {
         let slots: Vec<&str> =
             candidate.sources.iter().flat_map(|(_, source)| source.slots()).collect();
-        candidate.output.slots().iter().all(|slot| slots.contains(slot))
+        // Without any slot the text would be read in the bare style.
+        !slots.is_empty() && candidate.output.slots().iter().all(|slot| slots.contains(slot))
     };
     for (at, (operator, _)) in join.sources.iter().enumerate() {
         if *operator == Operator::Check {

@@ -3,7 +3,7 @@
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
-    Loaded, RangeOptions, Settings, Stop, TableOptions, TableReport,
+    Loaded, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
 };
 
 /// A key with its value.
@@ -95,6 +95,9 @@ pub trait Subject {
     }
     fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
         self.engine().verify(range, most)
+    }
+    fn stats(&mut self) -> Stats {
+        self.engine().stats()
     }
     fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
         self.engine().loaded(fetch, answer);

@@ -7,7 +7,7 @@
 use headwater_base::{KeyRange, Millis, prefix_end};
 use headwater_engine::{
     Difference, Engine, EngineError, Expiry, JoinInstalled, JoinReport, RangeOptions, Settings,
-    Stop, TableOptions, TableReport,
+    Stats, Stop, TableOptions, TableReport,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::history::Op;
@@ -46,6 +46,10 @@ enum Fault {
     WatchIsBlind,
     /// Circles of joins are accepted.
     AcceptsCircles,
+    /// An overwritten value is never freed.
+    Leaks,
+    /// Keys that expire are counted wrongly.
+    ForgetsExpiries,
 }
 
 struct Standin {
@@ -307,6 +311,17 @@ impl Subject for Standin {
         });
         reports.collect()
     }
+    fn stats(&mut self) -> Stats {
+        let expiring = self.oracle.base.values().filter(|(_, at)| at.is_some()).count() as u64;
+        let forgotten = self.fault == Fault::ForgetsExpiries;
+        let leaks = self.fault == Fault::Leaks && self.writes > 0 && self.oracle.joins.is_empty();
+        Stats {
+            keys: self.key_count(),
+            keys_with_expiry: if forgotten { 0 } else { expiring },
+            value_bytes: u64::from(leaks),
+            ..Stats::default()
+        }
+    }
     fn verify(&mut self, range: &KeyRange, _most: usize) -> Result<Vec<Difference>, Stop> {
         let seen = self.view().seen;
         let invented = seen.keys().find(|key| range.contains(key) && key.contains(&0xff));
@@ -356,6 +371,8 @@ caught! {
     an_invented_difference_is_caught: Fault::VerifyInvents;
     a_double_scan_is_caught: Fault::ScansTwice;
     a_blind_watch_is_caught: Fault::WatchIsBlind;
+    a_leak_is_caught: Fault::Leaks;
+    a_wrong_count_of_expiries_is_caught: Fault::ForgetsExpiries;
     an_accepted_circle_is_caught: Fault::AcceptsCircles;
 }
 

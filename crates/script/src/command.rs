@@ -227,7 +227,10 @@ impl Words<'_> {
                 };
                 Command::Answer { source, load, as_of }
             }
-            "fail" => Command::Fail { source, message: self.text()?, load: self.load()? },
+            "fail" => {
+                let message = String::from_utf8_lossy(&self.bytes()?).into_owned();
+                Command::Fail { source, message, load: self.load()? }
+            }
             _ => return Err(format!("`{}`: a source can `set` or `del`", self.line)),
         })
     }
