@@ -83,6 +83,9 @@ impl std::fmt::Display for Found {
         writeln!(f, "shrunk to {} operations:\n", self.ops.len())?;
         let story =
             format!("# Seed {}: {{say what it is about}}.\n{}", self.seed, script(&self.ops));
+        if self.ops.len() > 80 {
+            return f.write_str(&story); // Too long to be told by anyone.
+        }
         let make = || -> Box<dyn headwater_script::Target> { Box::new(Teller::default()) };
         // A story needs its lower half to be read; the oracle then fills it in.
         f.write_str(&rewritten(&format!("{story}----\n"), &make).unwrap_or(story))

@@ -12,7 +12,7 @@ use crate::subject::Subject;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions};
 use headwater_script::bytes::escape;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The first difference between the subject and the oracle.
@@ -25,6 +25,8 @@ pub struct Failure {
 }
 
 const START: u64 = 1_000_000;
+
+mod whole;
 
 struct Watched {
     key: Vec<u8>,
@@ -40,6 +42,14 @@ struct Run<'a> {
     view: Option<Rc<View>>,
     moments: Moments,
     watches: Vec<Watched>,
+    scan: Option<Scan>,
+}
+
+/// A scan that is under way.
+struct Scan {
+    cursor: Vec<u8>,
+    /// Base keys that have been there since its start, and how often each was given.
+    stayed: BTreeMap<Vec<u8>, usize>,
 }
 
 /// Runs `ops` on a fresh `subject`.
@@ -53,6 +63,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         view: None,
         moments: Moments::default(),
         watches: Vec::new(),
+        scan: None,
     };
     run.subject.advance(Millis(START));
     run.oracle.advance(START);
@@ -117,6 +128,7 @@ impl Run<'_> {
             Op::Range { first, last, reverse, limit } => self.range(first, last, *reverse, *limit),
             Op::Verify { first, last } => self.verify(first, last),
             Op::Scan { count } => self.scan(*count),
+            Op::ScanStep { count } => self.scan_step(*count),
             Op::Watch { key } => self.watch(key),
             Op::Watched => self.watched(),
             Op::Unwatch => {
@@ -145,6 +157,9 @@ impl Run<'_> {
     /// To be called after anything that may change a view.
     fn changed(&mut self) {
         self.view = None;
+        if let Some(scan) = &mut self.scan {
+            scan.stayed.retain(|key, _| self.oracle.base.contains_key(key));
+        }
         if self.tells_moments() {
             let view = self.view();
             self.moments.note(self.oracle.now, &view);
@@ -195,6 +210,8 @@ impl Run<'_> {
         let given = self.subject.set(key, value, expiry);
         if !self.refused(key, given.err())? {
             self.oracle.base.insert(key.to_vec(), (value.to_vec(), at));
+            // A moment that has come already leaves nothing of the key.
+            self.oracle.advance(now);
         }
         self.changed();
         Ok(())
@@ -367,116 +384,6 @@ impl Run<'_> {
             format!("\n    {}: {} / {}", escape(&d.key), show(&d.stored), show(&d.recomputed))
         });
         Err(format!("finds (stored / recomputed){}", lines.collect::<String>()))
-    }
-
-    /// Every base key is given once, and whatever else is given is some join's.
-    fn scan(&mut self, count: usize) -> Result<(), String> {
-        let mut cursor = Vec::new();
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        for _ in 0..10_000 {
-            let (next, given) = self.subject.scan(&cursor, count);
-            keys.extend(given);
-            cursor = next;
-            if cursor.is_empty() {
-                break;
-            }
-        }
-        if !cursor.is_empty() {
-            return Err(String::from("does not end"));
-        }
-        let set: BTreeSet<&Vec<u8>> = keys.iter().collect();
-        same(&set.len(), &keys.len())?;
-        same(&(keys.len() as u64), &self.subject.key_count())?;
-        if let Some(missing) = self.oracle.base.keys().find(|key| !set.contains(key)) {
-            return Err(format!("{} is missing", escape(missing)));
-        }
-        let strange = |key: &&&Vec<u8>| {
-            !self.oracle.base.contains_key(**key) && self.oracle.owners(key).is_empty()
-        };
-        match set.iter().find(strange) {
-            Some(key) => Err(format!("{} is no base key and no join's", escape(key))),
-            None => Ok(()),
-        }
-    }
-
-    /// Snapshots change when they are read, so their keys are not watched here.
-    fn watch(&mut self, key: &[u8]) -> Result<(), String> {
-        if self.tells_moments() {
-            return Ok(());
-        }
-        let count = failed(self.subject.watch(key))?;
-        let value = self.view().seen.get(key).cloned();
-        let key = key.to_vec();
-        self.watches.push(Watched { key, count, value, changed: false, quiet: true });
-        Ok(())
-    }
-
-    fn watched(&mut self) -> Result<(), String> {
-        if self.tells_moments() {
-            return Ok(());
-        }
-        for watch in &mut self.watches {
-            let count = failed(self.subject.watched(&watch.key))?;
-            if watch.changed && count == watch.count {
-                return Err(format!("misses the change of {}", escape(&watch.key)));
-            }
-            if watch.quiet && count != watch.count {
-                return Err(format!("nothing happened, but {} changed", escape(&watch.key)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads and verifies everything: table by table, then the whole store, both ways.
-    fn finish(&mut self) -> Result<(), String> {
-        self.watched()?;
-        self.scan(3)?;
-        let keys = self.allowed();
-        let tables: BTreeSet<Vec<u8>> = keys
-            .keys()
-            .filter_map(|key| headwater_base::table_of(key).map(<[u8]>::to_vec))
-            .collect();
-        for table in tables {
-            let prefix = [&table[..], b"|"].concat();
-            self.range(&prefix, &headwater_base::prefix_end(&prefix), false, None)?;
-        }
-        for key in keys.keys() {
-            self.get(key).map_err(|text| format!("get {}: {text}", escape(key)))?;
-        }
-        self.range(b"", b"", true, None)?;
-        self.range(b"", b"", false, None)?;
-        self.verify(b"", b"")?;
-        self.scan(100)?;
-        self.leaves_nothing()
-    }
-
-    /// Without keys and joins nothing is kept: no value, no updater, no status range.
-    fn leaves_nothing(&mut self) -> Result<(), String> {
-        let expiring = self.oracle.base.values().filter(|(_, at)| at.is_some()).count() as u64;
-        let stats = self.subject.stats();
-        same(&stats.keys, &self.subject.key_count())?;
-        same(&stats.keys_with_expiry, &expiring)?;
-        self.step(&Op::Unwatch)?;
-        self.step(&Op::Flush)?;
-        while let Some(installed) = self.oracle.joins.first() {
-            let name = installed.name.clone();
-            self.step(&Op::JoinDrop { name })?;
-        }
-        let left = self.subject.stats();
-        let left = [
-            ("keys", left.keys),
-            ("keys with expiry", left.keys_with_expiry),
-            ("groups", left.groups),
-            ("bytes of values", left.value_bytes),
-            ("bytes of keys", left.key_bytes),
-            ("updaters", left.updaters),
-            ("targets", left.updater_targets),
-            ("status ranges", left.status_ranges),
-        ];
-        match left.iter().find(|(_, number)| *number > 0) {
-            Some((what, number)) => Err(format!("{number} {what} are left in an empty store")),
-            None => Ok(()),
-        }
     }
 }
 

@@ -14,6 +14,8 @@ pub struct World {
     pub tables: Vec<String>,
     components: Vec<Vec<u8>>,
     values: Vec<Vec<u8>>,
+    /// Many keys rather than few: groups then fill pages.
+    wide: bool,
     /// Every join that the history may install, with its name.
     pub joins: Vec<(String, Join)>,
 }
@@ -48,13 +50,18 @@ impl World {
         }
         rng.shuffle(&mut components);
         components.truncate(2 + rng.below(4));
+        let wide = rng.chance(2);
+        if wide {
+            components.extend((0..30).map(|_| rng.below(300).to_string().into_bytes()));
+        }
         let mut values: Vec<Vec<u8>> = Vec::new();
         for _ in 0..1 + rng.below(2) {
             values.extend(rng.pick(&VALUES).iter().map(|text| text.as_bytes().to_vec()));
         }
         let tables = rng.pick(&TABLES).iter().map(|name| (*name).to_string()).collect();
-        let mut world = Self { tables, components, values, joins: Vec::new() };
-        for number in 0..1 + rng.below(5) {
+        let mut world = Self { tables, components, values, joins: Vec::new(), wide };
+        let most = if rng.chance(10) { 9 } else { 5 };
+        for number in 0..1 + rng.below(most) {
             let join = world.join(rng);
             let name = if rng.chance(12) { rng.below(number + 1) } else { number };
             world.joins.push((format!("j{name}"), join));
@@ -65,7 +72,9 @@ impl World {
     /// A join; mostly one that can be installed beside those there are.
     fn join(&self, rng: &mut Rng) -> Join {
         for _ in 0..8 {
-            let join = if rng.chance(25) { self.known_join(rng) } else { self.random_join(rng) };
+            // Joins of any form make too many keys of a wide world's.
+            let known = self.wide || rng.chance(25);
+            let join = if known { self.known_join(rng) } else { self.random_join(rng) };
             let circle = join.reads(&join.output)
                 || self.joins.iter().any(|(_, other)| {
                     (join.reads(&other.output) && other.reads(&join.output))
@@ -77,22 +86,22 @@ impl World {
                 return join;
             }
         }
-        self.random_join(rng)
+        if self.wide { self.known_join(rng) } else { self.random_join(rng) }
     }
 
     /// One of the joins that the software is for, in this world's tables.
     fn known_join(&self, rng: &mut Rng) -> Join {
         let [a, b] = [rng.pick(&self.tables), rng.pick(&self.tables)];
         let out = rng.pick(&OUTPUTS);
-        let text = match rng.below(8) {
+        let text = match rng.below(if self.wide { 6 } else { 8 }) {
             0 => format!("{out}|<a>|<c>|<b> = check {a}|<a>|<b> copy {b}|<b>|<c>"),
             1 => format!("{out}|<a> = count {a}|<a>|<b>|<c>"),
             2 => format!("{out}|<a>|<b>|r = copy {a}|<a>|<b>"),
             3 => format!("{out}|<b> = sum {a}|<b>|<c>"),
-            4 => format!("{out}|<a>|<b>|k|<c> = check {a}|<a>|<b> copy k|<c>"),
-            5 => format!("{out}|<a>|<c> = check {a}|<a>|<b> copy {a}|<b>|<c>"),
+            4 => format!("{out}|<a>|<c> = check {a}|<a>|<b> copy {a}|<b>|<c>"),
+            5 => format!("{out}|<b> = max {a}|<a>|<b> check {b}|<a>"),
             6 => format!("{out}|<a>|<c> = check {a}|<a>|<b> check {a}|<b>|<c> last {b}|<c>|<d>"),
-            _ => format!("{out}|<b> = max {a}|<a>|<b> check {b}|<a>"),
+            _ => format!("{out}|<a>|<b>|k|<c> = check {a}|<a>|<b> copy k|<c>"),
         };
         let mut join = Join::parse(&text).expect("known joins are well formed");
         join.mode = mode(rng);
@@ -322,12 +331,12 @@ impl World {
 
     /// Something that may happen once the history is under way.
     fn op(&self, rng: &mut Rng) -> Op {
-        match rng.weighted(&[30, 3, 9, 3, 5, 2, 1, 5, 2, 2, 1, 7, 1, 22, 2, 2, 3, 1]) {
+        match rng.weighted(&[30, 3, 9, 3, 5, 2, 1, 5, 2, 2, 1, 7, 1, 22, 2, 4, 3, 1]) {
             0 => {
                 let until = match rng.weighted(&[80, 10, 10]) {
                     0 => Until::Ever,
                     1 => Until::Keep,
-                    _ => Until::In(*rng.pick(&[1, 300, 500, 1000])),
+                    _ => Until::In(*rng.pick(&[0, 1, 300, 500, 1000])),
                 };
                 Op::Set { key: self.key(rng), value: self.value(rng), until }
             }
@@ -362,7 +371,8 @@ impl World {
                 let (first, last) = self.range(rng);
                 Op::Verify { first, last }
             }
-            15 => Op::Scan { count: 1 + rng.below(5) },
+            15 if rng.chance(40) => Op::Scan { count: 1 + rng.below(5) },
+            15 => Op::ScanStep { count: 1 + rng.below(4) },
             16 if rng.chance(50) => Op::Watched,
             16 => Op::Watch { key: self.near(rng) },
             _ => Op::Unwatch,
@@ -399,7 +409,8 @@ pub fn history(seed: u64) -> Vec<Op> {
     let joins = world.joins.iter().cloned();
     let installs = joins.map(|(name, join)| Op::JoinAdd { name, join, replace: false });
     let mut start: Vec<Op> = installs.collect();
-    let load: Vec<Op> = (0..8 + rng.below(18))
+    let keys = if world.wide { 150 } else { 8 + rng.below(18) };
+    let load: Vec<Op> = (0..keys)
         .map(|_| Op::Set { key: world.key(rng), value: world.value(rng), until: Until::Ever })
         .collect();
     match rng.below(3) {

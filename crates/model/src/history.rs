@@ -83,6 +83,10 @@ pub enum Op {
     Scan {
         count: usize,
     },
+    /// One step of a scan that goes on while other things happen.
+    ScanStep {
+        count: usize,
+    },
     Watch {
         key: Vec<u8>,
     },
@@ -158,7 +162,7 @@ pub fn line(op: &Op) -> String {
             two("range", first, last) + rev + &limit
         }
         Op::Verify { first, last } => two("verify", first, last),
-        Op::Scan { .. } => String::from("scan"),
+        Op::Scan { .. } | Op::ScanStep { .. } => String::from("scan"),
         Op::Watch { key } => one("watch", key),
         Op::Watched => String::from("watched"),
         Op::Unwatch => String::from("unwatch"),

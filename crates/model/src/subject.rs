@@ -61,6 +61,9 @@ pub trait Subject {
         let next = self.engine().scan(cursor, count, &mut |key| keys.push(key.to_vec()));
         (next, keys)
     }
+    fn random_key(&mut self, draw: u64) -> Option<Vec<u8>> {
+        self.engine().random_key(draw)
+    }
     fn flush(&mut self) {
         self.engine().flush();
     }

@@ -42,6 +42,10 @@ enum Fault {
     VerifyInvents,
     /// A scan gives a key twice.
     ScansTwice,
+    /// A scan loses the rest where keys come in between its steps.
+    ScanLosesKeys,
+    /// A random key is invented.
+    RandomKeyOfNothing,
     /// A watch does not see derived changes.
     WatchIsBlind,
     /// Circles of joins are accepted.
@@ -61,6 +65,8 @@ struct Standin {
     boundaries: BTreeMap<Vec<u8>, usize>,
     /// Whatever may have changed a key; a watch is told of all of it.
     events: u64,
+    /// How many keys there were at the last step of a scan.
+    scanned: usize,
     engine: Engine,
 }
 
@@ -73,6 +79,7 @@ fn standin(fault: Fault) -> Box<dyn Subject> {
         kept: BTreeMap::new(),
         boundaries: BTreeMap::new(),
         events: 0,
+        scanned: 0,
         engine: Engine::new(Settings::default()),
     })
 }
@@ -152,6 +159,8 @@ impl Subject for Standin {
             return Ok(());
         }
         self.oracle.base.insert(key.to_vec(), (value.to_vec(), at));
+        let now = self.oracle.now;
+        self.oracle.advance(now);
         Ok(())
     }
     fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
@@ -240,10 +249,22 @@ impl Subject for Standin {
             seen.into_keys().filter(|key| key.as_slice() >= cursor).collect();
         let next = if count < keys.len() { keys[count].clone() } else { Vec::new() };
         keys.truncate(count);
+        let grown = !cursor.is_empty() && self.scanned < self.oracle.base.len();
+        self.scanned = self.oracle.base.len();
+        if self.fault == Fault::ScanLosesKeys && grown {
+            return (Vec::new(), Vec::new());
+        }
         if self.fault == Fault::ScansTwice && next.is_empty() && keys.len() > 1 {
             keys[1] = keys[0].clone();
         }
         (next, keys)
+    }
+    fn random_key(&mut self, draw: u64) -> Option<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = self.view().seen.into_keys().collect();
+        if self.fault == Fault::RandomKeyOfNothing && keys.len() == 2 {
+            return Some(b"nothing".to_vec());
+        }
+        keys.get((draw % keys.len().max(1) as u64) as usize).cloned()
     }
     fn flush(&mut self) {
         self.events += 1;
@@ -370,6 +391,8 @@ caught! {
     an_unnoticed_expiry_is_caught: Fault::ExpiryUnnoticed;
     an_invented_difference_is_caught: Fault::VerifyInvents;
     a_double_scan_is_caught: Fault::ScansTwice;
+    a_scan_that_loses_keys_is_caught: Fault::ScanLosesKeys;
+    an_invented_random_key_is_caught: Fault::RandomKeyOfNothing;
     a_blind_watch_is_caught: Fault::WatchIsBlind;
     a_leak_is_caught: Fault::Leaks;
     a_wrong_count_of_expiries_is_caught: Fault::ForgetsExpiries;
