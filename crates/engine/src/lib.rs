@@ -1,11 +1,35 @@
 //! The engine of one shard: base keys, cache joins, and reads that are always fresh.
+//!
+//! A *cache join* (Pequod, NSDI 2014) says how output keys come from source keys. The engine
+//! materializes what is asked for, notes which spans are known (`status`), leaves updaters on
+//! the source spans it read (`updaters`), and from then on changes outputs as sources change
+//! (`maintain`), or when they are read (`refresh`). Everything can be forgotten and computed again.
+//!
+//! The engine does no I/O and knows no clock: time, and data from elsewhere, are inputs, and
+//! what it asks of the world comes out as [`Effect`]s.
 
 #![no_std]
 extern crate alloc;
 
+mod catalog;
 mod engine;
-pub mod report;
+mod exec;
+mod explain;
+mod fold;
+mod joins;
+mod maintain;
+mod read;
+mod refresh;
+mod report;
+mod sources;
+mod status;
+mod updaters;
+mod watches;
+mod write;
 
 pub use engine::{Engine, Settings};
 pub use headwater_pool::Value;
-pub use report::*;
+pub use report::{
+    Change, Difference, Effect, EngineError, Expiry, ExplainLine, FetchId, JoinInstalled,
+    JoinReport, Loaded, Position, RangeOptions, Stats, Stop, TableOptions, TableReport, Ticket,
+};

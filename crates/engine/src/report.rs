@@ -51,8 +51,15 @@ pub enum Effect {
         /// The keys that were followed.
         range: KeyRange,
     },
-    /// What this waiting operation lacked has arrived (or failed): run it again.
+    /// What this waiting operation lacked has arrived: run it again.
     Wake(Ticket),
+    /// What this waiting operation lacked cannot be had: answer it with the error.
+    Fail {
+        /// The operation.
+        ticket: Ticket,
+        /// Its answer.
+        error: EngineError,
+    },
 }
 
 /// A change of one key at a source: its new value, or `None` where it was removed.
@@ -270,4 +277,26 @@ pub struct Stats {
     /// Further counters, name and number, in a fixed order: maintenance work done since the
     /// start (executions, invalidations, updates applied, values skipped as no number …).
     pub counters: Vec<(&'static str, u64)>,
+}
+
+/// Work that one join has caused since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct JoinCounters {
+    /// Gaps filled by execution.
+    pub(crate) fills: u64,
+    /// Ranges recomputed as a whole.
+    pub(crate) rebuilds: u64,
+}
+
+/// Work done since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) executions: u64,
+    pub(crate) updates: u64,
+    pub(crate) checks_logged: u64,
+    pub(crate) checks_applied: u64,
+    pub(crate) folds_stale: u64,
+    pub(crate) invalidations: u64,
+    pub(crate) not_numbers: u64,
+    pub(crate) expired: u64,
 }

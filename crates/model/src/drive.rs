@@ -33,6 +33,8 @@ struct Watched {
     count: u64,
     value: Option<Vec<u8>>,
     changed: bool,
+    /// Some join gave the key, or could have given it, since it is watched.
+    derived: bool,
     quiet: bool,
 }
 
@@ -168,7 +170,15 @@ impl Run<'_> {
             let view = self.view();
             for watch in &mut self.watches {
                 watch.quiet = false;
-                watch.changed |= view.seen.get(&watch.key) != watch.value.as_ref();
+                let differs = view.seen.get(&watch.key) != watch.value.as_ref();
+                // A derived key may change and change back unnoticed: what counts is its value
+                // when it is looked at.
+                watch.derived |= self
+                    .oracle
+                    .joins
+                    .iter()
+                    .any(|installed| installed.join.output.matches(&watch.key));
+                watch.changed = differs || (watch.changed && !watch.derived);
             }
         }
     }

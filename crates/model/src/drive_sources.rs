@@ -208,14 +208,21 @@ impl Run<'_> {
                 self.waiting.push((ticket, read));
                 Ok(())
             }
-            Err(Stop::Failed(EngineError::SourceFailed { source, message }))
+            Err(Stop::Failed(error)) => self.may_fail(error),
+        }
+    }
+
+    /// Whether a read may fail so: a source said that a load is broken.
+    fn may_fail(&self, error: EngineError) -> Result<(), String> {
+        match error {
+            EngineError::SourceFailed { source, message }
                 if message == BROKEN
                     && self.failed_loads > 0
                     && self.sources.contains_key(&source) =>
             {
                 Ok(())
             }
-            Err(Stop::Failed(error)) => Err(format!("gives {error:?}")),
+            error => Err(format!("gives {error:?}")),
         }
     }
 
@@ -270,6 +277,12 @@ impl Run<'_> {
                         let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;
                         let (_, read) = self.waiting.remove(at);
                         self.ask(read)?;
+                    }
+                    Effect::Fail { ticket, error } => {
+                        let at = self.waiting.iter().position(|(waits, _)| *waits == ticket);
+                        let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;
+                        self.waiting.remove(at);
+                        self.may_fail(error)?;
                     }
                 }
             }

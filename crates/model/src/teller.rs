@@ -35,7 +35,10 @@ impl Target for Teller {
         if !self.watches.is_empty() {
             let seen = self.view().seen;
             for watch in &mut self.watches {
-                watch.changed |= seen.get(&watch.key) != watch.value.as_ref();
+                // A derived key counts by its value alone.
+                let derived = !self.oracle.owners(&watch.key).is_empty();
+                let differs = seen.get(&watch.key) != watch.value.as_ref();
+                watch.changed = differs || (watch.changed && !derived);
             }
         }
         lines

@@ -14,13 +14,11 @@ fn holds(kind: Kind, share: u64) {
 }
 
 #[test]
-#[ignore = "the engine has no joins yet"]
 fn reads_equal_recomputation_after_any_history() {
     holds(Kind::Plain, 1);
 }
 
 #[test]
-#[ignore = "the engine has no sources yet"]
 fn reads_wait_for_sources_and_show_one_state() {
     holds(Kind::Sources, 2);
 }

@@ -189,11 +189,9 @@ impl Node {
     }
 }
 
-/// Whether clients may write `key`: an error if it is a join's output. Changes nothing: the key
-/// is given the expiry that it has.
-pub(crate) fn check_writable(engine: &mut Engine, key: &[u8]) -> Result<(), Stop> {
-    let kept = engine.expiry(key)?.flatten();
-    engine.set_expiry(key, kept).map(|_there| ())
+/// Whether clients may write `key`: an error if a join or a source maintains it.
+pub(crate) fn check_writable(engine: &Engine, key: &[u8]) -> Result<(), Stop> {
+    Ok(engine.check_writable(key)?)
 }
 
 /// Whether a key and a value are within the limits.

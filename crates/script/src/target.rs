@@ -82,9 +82,20 @@ impl EngineTarget {
                         self.sources.entry(source).or_default().unfollow(&range);
                     }
                     Effect::Wake(ticket) => self.wake(ticket, lines),
+                    Effect::Fail { ticket, error } => self.fail(ticket, &error, lines),
                 }
             }
         }
+    }
+
+    fn fail(&mut self, ticket: Ticket, error: &EngineError, lines: &mut Vec<String>) {
+        let Some(at) = self.waiting.iter().position(|(waiting, _, _)| *waiting == ticket) else {
+            lines.push(format!("nobody waits for ticket {}", ticket.0));
+            return;
+        };
+        let (_, number, _) = self.waiting.remove(at);
+        lines.push(format!("#{number}:"));
+        lines.extend(refused(error).lines());
     }
 
     fn wake(&mut self, ticket: Ticket, lines: &mut Vec<String>) {

@@ -18,7 +18,6 @@ fn files() -> Vec<PathBuf> {
 }
 
 #[test]
-#[ignore = "the engine has no joins yet"]
 fn the_engine_tells_every_story() {
     let update = std::env::var("HEADWATER_SCRIPTS").is_ok_and(|word| word == "update");
     let mut wrong = String::new();

@@ -73,7 +73,14 @@ impl Run<'_> {
         let count = failed(self.subject.watch(key))?;
         let value = self.view().seen.get(key).cloned();
         let key = key.to_vec();
-        self.watches.push(Watched { key, count, value, changed: false, quiet: true });
+        self.watches.push(Watched {
+            key,
+            count,
+            value,
+            changed: false,
+            derived: false,
+            quiet: true,
+        });
         Ok(())
     }
 

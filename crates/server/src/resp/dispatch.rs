@@ -152,7 +152,16 @@ impl Resp {
     #[cold]
     pub(super) fn resume(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Flow {
         self.clock.begin();
+        let failure = self.failures.remove(&work.connection.id);
+        if let Some(error) = &failure {
+            self.stats.errors += 1;
+            encoder(work).error(error.code(), format_args!("{error}"));
+        }
         match waiting {
+            Waiting::Request(_) if failure.is_some() => Flow::Next,
+            Waiting::Exec { queue, next } if failure.is_some() => {
+                self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
+            }
             Waiting::Request(request) => {
                 let args = request.args();
                 match find(args) {

@@ -39,7 +39,7 @@ use clock::CommandClock;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::Reply;
-use headwater_engine::{Effect, Settings, TableOptions, Ticket};
+use headwater_engine::{Effect, EngineError, Settings, TableOptions, Ticket};
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use slowlog::Slowlog;
@@ -75,6 +75,8 @@ pub(crate) struct Resp {
     clock: CommandClock,
     slowlog: Slowlog,
     tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
+    /// Why what a session waits for cannot be had.
+    failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
@@ -111,6 +113,7 @@ impl Resp {
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            failures: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             exclusive: None,
             held: Vec::new(),
             stopping: false,
@@ -245,6 +248,12 @@ impl Service for Resp {
                             connections.wake(id);
                         }
                     }
+                    Effect::Fail { ticket, error } => {
+                        if let Some(id) = self.tickets.remove(&ticket) {
+                            self.failures.insert(id, error);
+                            connections.wake(id);
+                        }
+                    }
                     Effect::Load { fetch, source, .. } => {
                         let text = format!("no source is named '{source}'");
                         self.node.engine_mut().loaded(fetch, Err(text));
@@ -286,6 +295,7 @@ impl Service for Resp {
         self.forget_watches(&mut connection.session);
         if connection.session.waiting.is_some() {
             self.tickets.retain(|_, waiting| *waiting != id);
+            self.failures.remove(&id);
         }
         if self.exclusive == Some(id) {
             self.exclusive = None;

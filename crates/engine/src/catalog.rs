@@ -1,0 +1,283 @@
+//! The catalog: which joins are installed, what they read and write, and who reads them.
+//!
+//! # Invariants
+//! - C1. No join reads its own output, directly or through others.
+//! - C2. A push join reads base keys and outputs of push joins only.
+//! - C3. A join's outputs live in its public table while no other join may produce one of its
+//!   keys and it is not a pull join; otherwise in a layer of its own, and reads merge layers,
+//!   the later-installed join first.
+//! - C4. `upstream[i]` names every join that may produce keys of source i.
+
+use crate::report::JoinCounters;
+use crate::sources::Sourced;
+use crate::status::StatusId;
+use crate::updaters::Reader;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use hashbrown::HashMap;
+use headwater_base::Decimal;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_pattern::{Component, Join, Mode, Operator, Pattern};
+use headwater_store::TableId;
+
+/// A join made ready for execution: its value source is last.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) join: Join,
+    pub(crate) output_table: TableId,
+    pub(crate) source_tables: Vec<TableId>,
+    pub(crate) operator: Operator,
+    /// The value comes from the one tuple with the least or greatest value-source key.
+    pub(crate) picks: Option<Pick>,
+    /// By source and number of leading components: the slots these hold.
+    prefix_slots: Vec<Vec<u32>>,
+}
+
+/// Which of several tuples with one output key gives the value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pick {
+    /// The one with the least value-source key.
+    Least,
+    /// The one with the greatest value-source key.
+    Greatest,
+}
+
+impl Plan {
+    pub(crate) fn new(mut join: Join, output_table: TableId, tables: &[TableId]) -> Self {
+        let value = join.value_source();
+        let mut source_tables = tables.to_vec();
+        // The written order of sources never changes the answer; with the value source last
+        // every change of a value finds all other slots bound.
+        let source = join.sources.remove(value);
+        join.sources.push(source);
+        let table = source_tables.remove(value);
+        source_tables.push(table);
+        let operator = join.operator();
+        let picks = match operator {
+            Operator::First => Some(Pick::Least),
+            Operator::Last => Some(Pick::Greatest),
+            Operator::Copy if join.is_ambiguous() => Some(Pick::Greatest),
+            _ => None,
+        };
+        let prefix_slots = join
+            .sources
+            .iter()
+            .map(|source| {
+                let mut masks = alloc::vec![0];
+                for component in &source.pattern.components {
+                    let mut mask = masks[masks.len() - 1];
+                    if let Component::Slot { slot, .. } = component {
+                        mask |= 1 << slot;
+                    }
+                    masks.push(mask);
+                }
+                masks
+            })
+            .collect();
+        Self { join, output_table, source_tables, operator, picks, prefix_slots }
+    }
+
+    /// The slots in the first `components` of a source, as bits.
+    #[inline]
+    pub(crate) fn prefix_slots(&self, source: usize, components: usize) -> u32 {
+        self.prefix_slots[source][components]
+    }
+
+    pub(crate) fn value_source(&self) -> usize {
+        self.join.sources.len() - 1
+    }
+
+    pub(crate) fn pattern(&self, source: usize) -> &Pattern {
+        &self.join.sources[source].pattern
+    }
+
+    /// Whether each output key comes from one tuple, whose value it shares.
+    pub(crate) fn is_plain_copy(&self) -> bool {
+        self.operator == Operator::Copy && self.picks.is_none()
+    }
+
+    /// All slots of a source, as bits.
+    pub(crate) fn source_slots(&self, source: usize) -> u32 {
+        let masks = &self.prefix_slots[source];
+        masks[masks.len() - 1]
+    }
+}
+
+/// What a fold remembers of an output key beside its value.
+#[derive(Clone, Debug)]
+pub(crate) enum Fold {
+    /// `sum` and `avg`: the sum and how many numbers are in it.
+    Sum { total: Decimal, count: u64 },
+    /// `first`, `last` and ambiguous `copy`: the value-source key that gave the value.
+    From(Box<[u8]>),
+}
+
+/// An installed join.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) name: String,
+    /// As the developer wrote it, in the `<slot>` form.
+    pub(crate) canonical: String,
+    pub(crate) plan: Rc<Plan>,
+    pub(crate) warnings: Vec<String>,
+    /// The table that holds its outputs (C3).
+    pub(crate) layer: TableId,
+    /// Greater for joins installed later.
+    pub(crate) installed: u64,
+    pub(crate) cover: BTreeMap<Box<[u8]>, StatusId>,
+    pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
+    /// By source: bit k is set where updaters with k leading components may exist.
+    pub(crate) depths: Vec<u32>,
+    pub(crate) upstream: Vec<Vec<u32>>,
+    pub(crate) counters: JoinCounters,
+}
+
+impl Installed {
+    pub(crate) fn mode(&self) -> Mode {
+        self.plan.join.mode
+    }
+
+    pub(crate) fn is_layered(&self) -> bool {
+        self.layer != self.plan.output_table
+    }
+}
+
+/// What joins do with a table.
+#[derive(Debug, Default)]
+pub(crate) struct Role {
+    /// Joins whose outputs are keys of this table.
+    pub(crate) writers: Vec<u32>,
+    /// Sources that read this table.
+    pub(crate) readers: Vec<Reader>,
+    /// Whether outputs must be merged from layers (C3).
+    pub(crate) merged: bool,
+    /// TABLE.SET was called for it.
+    pub(crate) declared: bool,
+    /// Where its base keys come from, if not from clients.
+    pub(crate) sourced: Option<Box<Sourced>>,
+}
+
+/// All joins and the roles of tables.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    joins: Vec<Option<Installed>>,
+    roles: Vec<Option<Box<Role>>>,
+    pub(crate) installs: u64,
+}
+
+impl Catalog {
+    #[inline]
+    pub(crate) fn role(&self, table: TableId) -> Option<&Role> {
+        self.roles.get(table.0 as usize)?.as_deref()
+    }
+
+    pub(crate) fn role_mut(&mut self, table: TableId) -> Option<&mut Role> {
+        self.roles.get_mut(table.0 as usize)?.as_deref_mut()
+    }
+
+    /// The role of a table, made where it has none; the table must be pinned for it.
+    pub(crate) fn role_for(&mut self, table: TableId) -> &mut Role {
+        let at = table.0 as usize;
+        if self.roles.len() <= at {
+            self.roles.resize_with(at + 1, || None);
+        }
+        self.roles[at].get_or_insert_default()
+    }
+
+    #[inline]
+    pub(crate) fn join(&self, id: u32) -> &Installed {
+        self.joins[id as usize].as_ref().expect("a named join is installed")
+    }
+
+    #[inline]
+    pub(crate) fn join_mut(&mut self, id: u32) -> &mut Installed {
+        self.joins[id as usize].as_mut().expect("a named join is installed")
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.iter().find(|(_, join)| join.name == name).map(|(id, _)| id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Installed)> {
+        let joins = self.joins.iter().enumerate();
+        joins.filter_map(|(id, join)| Some((id as u32, join.as_ref()?)))
+    }
+
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+
+    pub(crate) fn add(&mut self, join: Installed) -> u32 {
+        match self.joins.iter().position(Option::is_none) {
+            Some(id) => {
+                self.joins[id] = Some(join);
+                id as u32
+            }
+            None => {
+                self.joins.push(Some(join));
+                (self.joins.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, id: u32) -> Installed {
+        self.joins[id as usize].take().expect("a join is dropped once")
+    }
+
+    /// Derives roles and `upstream` (C4) from the installed joins.
+    pub(crate) fn relate(&mut self) {
+        for role in self.roles.iter_mut().flatten() {
+            role.writers.clear();
+            role.readers.clear();
+            role.merged = false;
+        }
+        let ids = self.ids();
+        for &id in &ids {
+            let plan = self.join(id).plan.clone();
+            let hidden = self.join(id).is_layered() || plan.join.mode == Mode::Pull;
+            let role = self.role_for(plan.output_table);
+            role.writers.push(id);
+            role.merged |= hidden;
+            for (source, &table) in plan.source_tables.iter().enumerate() {
+                self.role_for(table).readers.push(Reader { join: id, source: source as u32 });
+            }
+            let upstream = plan
+                .join
+                .sources
+                .iter()
+                .map(|source| {
+                    let feeds = |other: &u32| {
+                        let output = &self.join(*other).plan.join.output;
+                        source.pattern.may_collide(output)
+                    };
+                    ids.iter().copied().filter(feeds).collect()
+                })
+                .collect();
+            self.join_mut(id).upstream = upstream;
+        }
+    }
+
+    /// The joins that read what `id` gives, directly or through others, and `id` itself.
+    pub(crate) fn downstream(&self, id: u32) -> Vec<u32> {
+        let mut found = alloc::vec![id];
+        let mut next = 0;
+        while let Some(&id) = found.get(next) {
+            next += 1;
+            for (other, join) in self.iter() {
+                if !found.contains(&other) && join.upstream.iter().flatten().any(|&up| up == id) {
+                    found.push(other);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether two installed joins may produce one key.
+    pub(crate) fn collides(&self, id: u32) -> bool {
+        let output = &self.join(id).plan.join.output;
+        self.iter().any(|(other, join)| other != id && output.may_collide(&join.plan.join.output))
+    }
+}

@@ -1,0 +1,315 @@
+//! Execution: nested loops over source keys, within the containing ranges of an output range.
+//!
+//! An execution changes nothing: it collects tuples, the source spans that it read (for
+//! updaters), and the status ranges of other joins that it relied on. Only when all data was
+//! there are they applied, so an execution that must wait for a load leaves no trace and is
+//! simply run again (a restart context of its own would save work, never change an answer).
+//!
+//! # Cost
+//! One containing range and one seek for each span; one match for each source key in it.
+
+use crate::catalog::Plan;
+use crate::engine::Engine;
+use crate::status::{Fixed, StatusId};
+use crate::updaters::encode;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::ops::{ControlFlow, Range};
+use headwater_base::KeyRange;
+use headwater_pattern::{Bindings, Mode, containing_range};
+use headwater_pool::{Pool, ValueRef};
+use headwater_store::TableId;
+
+/// Some data is being loaded: the operation must be run again later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Missing;
+
+/// One way in which an output key comes about.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuple {
+    key: Range<usize>,
+    /// Empty where nobody asks for it.
+    source_key: Range<usize>,
+    /// One reference is held.
+    pub(crate) value: ValueRef,
+}
+
+/// Tuples, with the text of their keys in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Tuples {
+    text: Vec<u8>,
+    pub(crate) tuples: Vec<Tuple>,
+}
+
+impl Tuples {
+    pub(crate) fn key(&self, at: usize) -> &[u8] {
+        &self.text[self.tuples[at].key.clone()]
+    }
+
+    pub(crate) fn source_key(&self, at: usize) -> &[u8] {
+        &self.text[self.tuples[at].source_key.clone()]
+    }
+
+    /// Sorts by output key, then by value-source key.
+    pub(crate) fn sort(&mut self) {
+        let text = &self.text;
+        let of = |tuple: &Tuple| (&text[tuple.key.clone()], &text[tuple.source_key.clone()]);
+        if !self.tuples.is_sorted_by(|a, b| of(a) <= of(b)) {
+            self.tuples.sort_by(|a, b| of(a).cmp(&of(b)));
+        }
+    }
+
+    /// Gives all references back.
+    pub(crate) fn release(self, pool: &mut Pool) {
+        for tuple in self.tuples {
+            pool.release(tuple.value);
+        }
+    }
+}
+
+/// A source span that an execution read.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub(crate) source: usize,
+    /// Leading components that all keys of the span share, and how many they are.
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) depth: usize,
+    pub(crate) range: KeyRange,
+    /// Encoded slots.
+    pub(crate) context: Vec<u8>,
+}
+
+/// What an execution works on and what it found.
+#[derive(Debug)]
+pub(crate) struct Execution<'r> {
+    pub(crate) join: u32,
+    pub(crate) plan: Rc<Plan>,
+    /// The output keys wanted.
+    pub(crate) range: &'r KeyRange,
+    /// The status range for whose updaters spans are collected, and what it fixes.
+    pub(crate) follow: Option<(&'r KeyRange, Fixed)>,
+    pub(crate) tuples: Tuples,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) read: Vec<StatusId>,
+    pub(crate) missing: bool,
+}
+
+impl<'r> Execution<'r> {
+    pub(crate) fn new(join: u32, plan: Rc<Plan>, range: &'r KeyRange) -> Self {
+        Self {
+            join,
+            plan,
+            range,
+            follow: None,
+            tuples: Tuples::default(),
+            spans: Vec::new(),
+            read: Vec::new(),
+            missing: false,
+        }
+    }
+}
+
+impl Engine {
+    /// Runs the loops from source `level` on. Where data is missing, all of it that can be
+    /// known to be missing is asked for, and nothing is kept.
+    pub(crate) fn run(
+        &mut self,
+        execution: &mut Execution<'_>,
+        level: usize,
+        bindings: &Bindings<'_>,
+    ) -> Result<(), Missing> {
+        self.counters.executions += 1;
+        self.level(execution, level, bindings);
+        if execution.missing {
+            core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
+            return Err(Missing);
+        }
+        execution.read.sort_unstable();
+        execution.read.dedup();
+        Ok(())
+    }
+
+    fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
+        let plan = execution.plan.clone();
+        let pattern = plan.pattern(level);
+        let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
+        let Some(span) = span else { return };
+        if self.prepare(execution, level, &span).is_err() {
+            execution.missing = true;
+        }
+        if let Some((full, fixed)) = execution.follow {
+            let range = if full == execution.range {
+                Some(span.clone())
+            } else {
+                containing_range(&plan.join.output, full, pattern, bindings)
+            };
+            if let Some(range) = range {
+                execution.spans.push(span_of(&plan, level, bindings, fixed, range));
+            }
+        }
+        if level == plan.value_source() {
+            self.collect_tuples(execution, &plan, bindings, &span);
+            return;
+        }
+        let mut text: Vec<u8> = Vec::new();
+        let mut ends: Vec<usize> = Vec::new();
+        let rows = self.rows(execution.join, level, &span, &mut |key, _| {
+            if pattern.matches(key) {
+                text.extend_from_slice(key);
+                ends.push(text.len());
+            }
+        });
+        self.release_row_holds();
+        execution.missing |= rows.is_err();
+        let mut start = 0;
+        for end in ends {
+            let mut inner = *bindings;
+            if pattern.bind(&text[start..end], &mut inner) {
+                self.level(execution, level + 1, &inner);
+            }
+            start = end;
+        }
+    }
+
+    /// Makes the keys of a source span current.
+    fn prepare(
+        &mut self,
+        execution: &mut Execution<'_>,
+        level: usize,
+        span: &KeyRange,
+    ) -> Result<(), Missing> {
+        let mut missing = Ok(());
+        let count = if self.from_scratch {
+            0
+        } else {
+            self.catalog.join(execution.join).upstream[level].len()
+        };
+        for at in 0..count {
+            let up = self.catalog.join(execution.join).upstream[level][at];
+            if self.ensure(up, span, Some(&mut execution.read)).is_err() {
+                missing = Err(Missing);
+            }
+        }
+        let table = execution.plan.source_tables[level];
+        if self.need(table, span).is_err() {
+            missing = Err(Missing);
+        }
+        missing
+    }
+
+    fn collect_tuples(
+        &mut self,
+        execution: &mut Execution<'_>,
+        plan: &Plan,
+        bindings: &Bindings<'_>,
+        span: &KeyRange,
+    ) {
+        let pattern = plan.pattern(plan.value_source());
+        let range = execution.range;
+        let mut tuples = core::mem::take(&mut execution.tuples);
+        let retained = tuples.tuples.len();
+        let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
+            let mut inner = *bindings;
+            if !pattern.bind(row, &mut inner) {
+                return;
+            }
+            let start = tuples.text.len();
+            if !plan.join.output.fill(&inner, &mut tuples.text) {
+                return;
+            }
+            if !range.contains(&tuples.text[start..]) {
+                tuples.text.truncate(start);
+                return;
+            }
+            let end = tuples.text.len();
+            if plan.picks.is_some() {
+                tuples.text.extend_from_slice(row);
+            }
+            let source_key = end..tuples.text.len();
+            tuples.tuples.push(Tuple { key: start..end, source_key, value });
+        });
+        // The rows are borrowed only until now: a later level may change what they point at.
+        for tuple in &tuples.tuples[retained..] {
+            self.store.pool.retain(tuple.value);
+        }
+        self.release_row_holds();
+        execution.missing |= rows.is_err();
+        execution.tuples = tuples;
+    }
+
+    /// Calls `each` with the keys that a source of a join may read in `span`: base keys, and
+    /// outputs of other joins as a client would see them.
+    fn rows(
+        &mut self,
+        join: u32,
+        source: usize,
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef),
+    ) -> Result<(), Missing> {
+        let installed = self.catalog.join(join);
+        let table = installed.plan.source_tables[source];
+        let merged = self.catalog.role(table).is_some_and(|role| role.merged);
+        if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
+            let upstream = installed.upstream[source].clone();
+            return self.merged_rows(table, &upstream, span, each);
+        }
+        self.scan_table(table, span, each);
+        Ok(())
+    }
+
+    /// The keys of one table in `span`, layers left out.
+    pub(crate) fn scan_table(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef),
+    ) {
+        let mut key = core::mem::take(&mut self.key_room);
+        let _ = self.store.table(table).scan(
+            &span.first,
+            &span.last,
+            false,
+            &mut key,
+            &mut |key, value| {
+                each(key, value);
+                ControlFlow::Continue(())
+            },
+        );
+        self.key_room = key;
+    }
+
+    /// What a join gives for `range`, computed now and stored nowhere, folded and in order.
+    pub(crate) fn compute(
+        &mut self,
+        join: u32,
+        range: &KeyRange,
+    ) -> Result<Vec<crate::fold::Folded>, Missing> {
+        let plan = self.catalog.join(join).plan.clone();
+        let Some(bindings) = headwater_pattern::fixed_slots(&plan.join.output, range) else {
+            return Ok(Vec::new());
+        };
+        let mut execution = Execution::new(join, plan.clone(), range);
+        self.run(&mut execution, 0, &bindings)?;
+        Ok(self.fold(&plan, execution.tuples))
+    }
+
+    /// Whether reads of the join compute it each time.
+    pub(crate) fn is_pull(&self, join: u32) -> bool {
+        self.catalog.join(join).mode() == Mode::Pull
+    }
+}
+
+fn span_of(
+    plan: &Plan,
+    source: usize,
+    bindings: &Bindings<'_>,
+    fixed: Fixed,
+    range: KeyRange,
+) -> Span {
+    let mut prefix = Vec::with_capacity(range.first.len() + 8);
+    let depth = plan.pattern(source).bound_prefix(bindings, &mut prefix);
+    let mut context = Vec::new();
+    let mask = !(fixed.slots | plan.prefix_slots(source, depth));
+    encode(bindings, mask, &mut context);
+    Span { source, prefix, depth, range, context }
+}

@@ -1,0 +1,286 @@
+//! EXPLAIN and VERIFY: why an answer is what it is, and whether it is right.
+
+use crate::engine::Engine;
+use crate::exec::Missing;
+use crate::report::{Difference, ExplainLine, Stop};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_pattern::{Mode, containing_range, fixed_slots};
+use headwater_store::TableId;
+
+/// Most source spans and status ranges that one explanation lists.
+const LISTED_MAX: usize = 20;
+
+fn line(depth: usize, title: &str, text: String) -> ExplainLine {
+    ExplainLine { depth, title: String::from(title), text }
+}
+
+/// Key text that a person can read: bytes outside printable ASCII as `\xhh`.
+fn shown(key: &[u8]) -> String {
+    key.escape_ascii().to_string()
+}
+
+fn shown_range(range: &KeyRange) -> String {
+    let last = if range.last.is_empty() { String::from("end") } else { shown(&range.last) };
+    format!("[{}, {last})", shown(&range.first))
+}
+
+impl Engine {
+    /// Says how the answer for `range` comes about, how fresh it is and what it costs.
+    /// Computes nothing and changes nothing.
+    #[must_use]
+    pub fn explain(&self, range: &KeyRange) -> Vec<ExplainLine> {
+        let mut lines = alloc::vec![line(0, "range", shown_range(range))];
+        for (table, first, last) in self.store.parts(&range.first, &range.last) {
+            let part = KeyRange { first, last };
+            self.explain_part(table, &part, &mut lines);
+        }
+        lines
+    }
+
+    fn explain_part(&self, table: TableId, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
+        let prefix = self.store.table(table).prefix();
+        let name = match prefix.strip_suffix(b"|") {
+            Some(name) => format!("'{}'", shown(name)),
+            None => String::from("(unnamed)"),
+        };
+        let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
+        let _ = self.store.table(table).scan(
+            &part.first,
+            &part.last,
+            false,
+            &mut Vec::new(),
+            &mut |key, value| {
+                keys += 1;
+                key_bytes += key.len();
+                value_bytes += self.store.pool.footprint(value);
+                shared += u64::from(self.store.pool.references(value) > 1);
+                core::ops::ControlFlow::Continue(())
+            },
+        );
+        lines.push(line(0, "table", name));
+        lines.push(line(1, "stored now", format!(
+            "{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
+        )));
+        let Some(role) = self.catalog.role(table) else {
+            lines.push(line(
+                1,
+                "freshness",
+                String::from("base data, written here: always current"),
+            ));
+            return;
+        };
+        if let Some(sourced) = &role.sourced {
+            let (loaded, loading) = sourced.counts();
+            lines.push(line(
+                1,
+                "source",
+                format!(
+                    "'{}' at position {}; {loaded} ranges loaded, {loading} loading",
+                    sourced.name,
+                    sourced.seen().0
+                ),
+            ));
+        }
+        let mut joined = false;
+        for &id in &role.writers {
+            joined |= self.explain_join(id, part, lines);
+        }
+        if !joined {
+            lines.push(line(1, "freshness", String::from("base data: no join gives keys here")));
+        }
+    }
+
+    /// Whether the join can give keys of `part`.
+    fn explain_join(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) -> bool {
+        let join = self.catalog.join(id);
+        let plan = &join.plan;
+        let Some(fixed) = fixed_slots(&plan.join.output, part) else { return false };
+        lines.push(line(1, "join", format!("'{}': {}", join.name, join.canonical)));
+        let bound: Vec<_> = fixed
+            .iter()
+            .map(|(slot, value)| format!("{} = {}", plan.join.slots[slot], shown(value)))
+            .collect();
+        if !bound.is_empty() {
+            lines.push(line(2, "fixed slots", bound.join(", ")));
+        }
+        // Sources behind the first depend on its keys: their spans are shown unnarrowed.
+        for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {
+            let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
+            let text = match span {
+                Some(span) => {
+                    let mut keys = 0u64;
+                    let _ = self.store.table(*table).scan(
+                        &span.first,
+                        &span.last,
+                        false,
+                        &mut Vec::new(),
+                        &mut |key, _| {
+                            keys += u64::from(source.pattern.matches(key));
+                            core::ops::ControlFlow::Continue(())
+                        },
+                    );
+                    format!(
+                        "{} {} reads {}: {keys} matching keys stored",
+                        source.operator.name(),
+                        plan.join.show(&source.pattern),
+                        shown_range(&span)
+                    )
+                }
+                None => format!(
+                    "{} {} has nothing to give",
+                    source.operator.name(),
+                    plan.join.show(&source.pattern)
+                ),
+            };
+            lines.push(line(2, "source", text));
+        }
+        self.explain_status(id, part, lines);
+        true
+    }
+
+    fn explain_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
+        let join = self.catalog.join(id);
+        if join.mode() == Mode::Pull {
+            lines.push(line(
+                2,
+                "freshness",
+                String::from("pull: computed by every read, stored nowhere"),
+            ));
+            return;
+        }
+        let ids = self.overlapping(id, part);
+        if ids.is_empty() {
+            lines.push(line(
+                2,
+                "status",
+                String::from("not materialized; the next read computes it"),
+            ));
+        }
+        for &status in ids.iter().take(LISTED_MAX) {
+            let status = self.statuses.get(status);
+            let state = match (&status.work, status.expires_at) {
+                (_, Some(at)) => format!(
+                    "snapshot of {} ms ago, valid for {} ms more",
+                    self.now.since(status.since),
+                    at.since(self.now)
+                ),
+                (None, None) => String::from("valid and maintained"),
+                (Some(work), None) if work.invalid => {
+                    String::from("invalid; recomputed by the next read")
+                }
+                (Some(work), None) => format!(
+                    "maintained; the next read applies {} changed check keys, {} stale folds, {} changed ranges upstream",
+                    work.log.len(),
+                    work.stale.len(),
+                    work.upstream.len()
+                ),
+            };
+            let mut targets = Vec::new();
+            status.targets.extend(&mut targets);
+            lines.push(line(
+                2,
+                "status",
+                format!(
+                    "{} {state}; computed {} ms ago, {} updater targets, {} bytes",
+                    shown_range(&status.range()),
+                    self.now.since(status.since),
+                    targets.len(),
+                    status.bytes()
+                ),
+            ));
+        }
+        if ids.len() > LISTED_MAX {
+            lines.push(line(2, "status", format!("and {} more ranges", ids.len() - LISTED_MAX)));
+        }
+    }
+
+    /// Recomputes `range` from its sources and compares with what a read gives; the first
+    /// `most` differences. Outputs of snapshot joins are left out: they may be old by contract.
+    /// Never changes data.
+    ///
+    /// # Errors
+    /// As for [`Engine::get`].
+    pub fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
+        let mut differences = Vec::new();
+        if range.is_empty() {
+            return Ok(differences);
+        }
+        for (table, first, last) in self.store.parts(&range.first, &range.last) {
+            if differences.len() >= most {
+                break;
+            }
+            let part = KeyRange { first, last };
+            let writers = self.catalog.role(table).map(|role| role.writers.clone());
+            let Some(writers) = writers.filter(|writers| !writers.is_empty()) else { continue };
+            match self.verify_part(table, &writers, &part) {
+                Ok(found) => differences.extend(found),
+                Err(Missing) => return Err(self.stop()),
+            }
+        }
+        differences.truncate(most);
+        Ok(differences)
+    }
+
+    fn verify_part(
+        &mut self,
+        table: TableId,
+        writers: &[u32],
+        part: &KeyRange,
+    ) -> Result<Vec<Difference>, Missing> {
+        self.ensure_table(table, part)?;
+        let mut read = BTreeMap::new();
+        self.visible_pairs(table, writers, part, &mut read)?;
+        self.from_scratch = true;
+        let mut recomputed = BTreeMap::new();
+        let result = self.visible_pairs(table, writers, part, &mut recomputed);
+        self.from_scratch = false;
+        result?;
+        let old: Vec<_> = writers
+            .iter()
+            .filter(|&&id| self.reads_snapshots(id))
+            .map(|&id| self.catalog.join(id).plan.clone())
+            .collect();
+        let mut keys: Vec<&Vec<u8>> = read.keys().chain(recomputed.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        Ok(keys
+            .into_iter()
+            .filter(|key| read.get(*key) != recomputed.get(*key))
+            .filter(|key| !old.iter().any(|plan| plan.join.output.matches(key)))
+            .map(|key| Difference {
+                key: key.clone(),
+                stored: read.get(key).cloned(),
+                recomputed: recomputed.get(key).cloned(),
+            })
+            .collect())
+    }
+
+    /// Whether the join is a snapshot, or reads one.
+    fn reads_snapshots(&self, id: u32) -> bool {
+        let join = self.catalog.join(id);
+        matches!(join.mode(), Mode::Snapshot { .. })
+            || join.upstream.iter().flatten().any(|&up| self.reads_snapshots(up))
+    }
+
+    fn visible_pairs(
+        &mut self,
+        table: TableId,
+        writers: &[u32],
+        part: &KeyRange,
+        pairs: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<(), Missing> {
+        let mut rows = Vec::new();
+        let result = self.merged_rows(table, writers, part, &mut |key, value| {
+            rows.push((key.to_vec(), value));
+        });
+        for (key, value) in rows {
+            pairs.insert(key, self.store.pool.view(value).to_vec());
+        }
+        self.release_row_holds();
+        result
+    }
+}

@@ -1,0 +1,380 @@
+//! Installing and dropping joins, and declaring tables.
+
+use crate::catalog::{Installed, Plan};
+use crate::engine::Engine;
+use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, TableOptions};
+use crate::sources::Sourced;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use hashbrown::HashMap;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_base::key::SEPARATOR;
+use headwater_pattern::{Join, Mode, Pattern};
+use headwater_store::{Store, TableId};
+
+/// Most components that one pattern may have behind its table.
+const COMPONENTS_MAX: usize = 31;
+
+fn refused<T>(text: String) -> Result<T, EngineError> {
+    Err(EngineError::Refused(text))
+}
+
+impl Engine {
+    /// Installs a join under `name`; with `replace`, in place of one of that name.
+    ///
+    /// # Errors
+    /// The text is no join, or the join cannot be accepted; the error says why and where.
+    pub fn join_add(
+        &mut self,
+        name: &str,
+        text: &str,
+        replace: bool,
+    ) -> Result<JoinInstalled, EngineError> {
+        let old = self.catalog.find(name);
+        self.check_name(name, old.is_some(), replace)?;
+        let limits = &self.settings.limits;
+        let join = Join::parse(text, limits).map_err(|e| EngineError::Refused(e.to_string()))?;
+        let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
+        if let Some(long) = patterns.into_iter().find(|p| p.components.len() > COMPONENTS_MAX) {
+            return refused(format!(
+                "a pattern has at most {COMPONENTS_MAX} components; '{}' has {}",
+                join.show(long),
+                long.components.len()
+            ));
+        }
+        self.check_cycle(name, &join, old)?;
+        self.check_modes(&join, old)?;
+        self.check_base_keys(&join.output, old)?;
+        if let Some(old) = old {
+            self.drop_join(old);
+        }
+        let warnings = self.warnings(&join);
+        let canonical = join.to_string();
+        self.install(name, join, warnings.clone());
+        Ok(JoinInstalled { canonical, warnings })
+    }
+
+    fn check_name(&self, name: &str, exists: bool, replace: bool) -> Result<(), EngineError> {
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return refused(format!(
+                "a join's name has 1 to 64 bytes, letters, digits and _ - . : only; got '{name}'"
+            ));
+        }
+        if exists && !replace {
+            return refused(format!("join '{name}' exists already; add REPLACE to replace it"));
+        }
+        let max = self.settings.limits.joins_max;
+        if !exists && self.catalog.iter().count() >= max {
+            return refused(format!("at most {max} joins can be installed (joins-max)"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a join that would read its own output, directly or through others (C1).
+    fn check_cycle(&self, name: &str, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
+        let reads = |reader: &Join, output: &Pattern| {
+            reader.sources.iter().any(|source| source.pattern.may_collide(output))
+        };
+        // Each path leads from what the new join gives to a reader of it.
+        let mut paths: Vec<Vec<u32>> = Vec::new();
+        if reads(join, &join.output) {
+            return refused(format!("join '{name}' would read its own output: {name} -> {name}"));
+        }
+        for (id, other) in self.catalog.iter() {
+            if Some(id) != old && reads(&other.plan.join, &join.output) {
+                paths.push(alloc::vec![id]);
+            }
+        }
+        let mut seen: Vec<u32> = paths.iter().map(|path| path[0]).collect();
+        let mut next = 0;
+        while let Some(path) = paths.get(next).cloned() {
+            next += 1;
+            let last = self.catalog.join(path[path.len() - 1]);
+            if reads(join, &last.plan.join.output) {
+                let names: Vec<_> =
+                    path.iter().map(|&id| self.catalog.join(id).name.as_str()).collect();
+                return refused(format!(
+                    "join '{name}' would read its own output: {name} -> {} -> {name}",
+                    names.join(" -> ")
+                ));
+            }
+            for (id, other) in self.catalog.iter() {
+                let feeds = reads(&other.plan.join, &last.plan.join.output);
+                if Some(id) != old && !seen.contains(&id) && feeds {
+                    seen.push(id);
+                    let mut longer = path.clone();
+                    longer.push(id);
+                    paths.push(longer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a push join over outputs that are not kept up to date (C2).
+    fn check_modes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
+        for (id, other) in self.catalog.iter() {
+            if Some(id) == old {
+                continue;
+            }
+            let theirs = &other.plan.join;
+            let reads = |reader: &Join, output: &Pattern| {
+                reader.sources.iter().any(|source| source.pattern.may_collide(output))
+            };
+            if join.mode == Mode::Push && theirs.mode != Mode::Push && reads(join, &theirs.output) {
+                return refused(format!(
+                    "a push join cannot read the output of {} join '{}'; make it pull or snapshot",
+                    mode_name(theirs.mode),
+                    other.name
+                ));
+            }
+            if join.mode != Mode::Push && theirs.mode == Mode::Push && reads(theirs, &join.output) {
+                return refused(format!(
+                    "push join '{}' reads this output, so the join cannot be {}",
+                    other.name,
+                    mode_name(join.mode)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a join whose outputs clients have written already.
+    fn check_base_keys(&mut self, output: &Pattern, old: Option<u32>) -> Result<(), EngineError> {
+        let all = output.range_of_all();
+        let Some(table) = self.store.table_of(&all.first) else { return Ok(()) };
+        let outputs: Vec<_> = match self.catalog.role(table) {
+            Some(role) => {
+                role.writers.iter().map(|&id| (id, self.catalog.join(id).plan.clone())).collect()
+            }
+            None => Vec::new(),
+        };
+        debug_assert!(old.is_none_or(|old| self.catalog.iter().any(|(id, _)| id == old)));
+        let mut found = 0u64;
+        self.scan_table(table, &all, &mut |key, _| {
+            if output.matches(key) && !outputs.iter().any(|(_, plan)| plan.join.output.matches(key))
+            {
+                found += 1;
+            }
+        });
+        if found > 0 {
+            return refused(format!(
+                "{found} existing {} the join's output; remove {} first",
+                if found == 1 { "key matches" } else { "keys match" },
+                if found == 1 { "it" } else { "them" }
+            ));
+        }
+        Ok(())
+    }
+
+    fn warnings(&self, join: &Join) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if join.is_ambiguous() {
+            warnings.push(String::from(
+                "several source keys can give one output key, whose value is then that of the \
+                 greatest value-source key: the output lacks a slot of its sources",
+            ));
+        }
+        for (_, other) in self.catalog.iter() {
+            if other.plan.join.output.may_collide(&join.output) {
+                warnings.push(format!(
+                    "join '{}' may give the same keys; this join's values will be seen",
+                    other.name
+                ));
+            }
+        }
+        warnings
+    }
+
+    fn install(&mut self, name: &str, join: Join, warnings: Vec<String>) {
+        let output_table = self.pinned_table(&join.output);
+        let tables: Vec<_> =
+            join.sources.iter().map(|source| source.pattern.clone()).collect::<Vec<_>>();
+        let tables: Vec<_> = tables.iter().map(|pattern| self.pinned_table(pattern)).collect();
+        let sources = join.sources.len();
+        let canonical = join.to_string();
+        let plan = Rc::new(Plan::new(join, output_table, &tables));
+        self.catalog.installs += 1;
+        let seed = self.settings.hash_seed;
+        let id = self.catalog.add(Installed {
+            name: String::from(name),
+            canonical,
+            plan,
+            warnings,
+            layer: output_table,
+            installed: self.catalog.installs,
+            cover: BTreeMap::new(),
+            folds: HashMap::with_hasher(KeyHashBuilder::new(seed)),
+            depths: alloc::vec![0; sources],
+            upstream: alloc::vec![Vec::new(); sources],
+            counters: JoinCounters::default(),
+        });
+        self.catalog.relate();
+        // Readers of the table have yet to learn of the keys that the join gives.
+        self.reset_join(id);
+        self.settle_layers();
+    }
+
+    /// The table of a pattern's keys, kept while the pattern is in use.
+    fn pinned_table(&mut self, pattern: &Pattern) -> TableId {
+        let mut key = pattern.table.clone();
+        let table = if pattern.components.is_empty() {
+            Store::<crate::status::GroupNote>::UNNAMED
+        } else {
+            key.push(SEPARATOR);
+            self.store.table_for(&key)
+        };
+        self.store.pin(table);
+        table
+    }
+
+    /// Gives joins that may collide a layer each, and takes it from those that no longer do
+    /// (C3).
+    fn settle_layers(&mut self) {
+        for id in self.catalog.ids() {
+            let installed = self.catalog.join(id);
+            let hide = self.catalog.collides(id) && installed.mode() != Mode::Pull;
+            if hide == installed.is_layered() {
+                continue;
+            }
+            let (public, old) = (installed.plan.output_table, installed.layer);
+            self.reset_join(id);
+            let layer = if hide {
+                let table = self.store.table(public);
+                let (prefix, boundary) = (table.prefix().to_vec(), table.boundary());
+                self.store.create_layer(&prefix, boundary)
+            } else {
+                self.store.drop_layer(old);
+                public
+            };
+            self.catalog.join_mut(id).layer = layer;
+        }
+        self.catalog.relate();
+    }
+
+    /// Drops a join and what it materialized.
+    ///
+    /// # Errors
+    /// No join has this name.
+    pub fn join_drop(&mut self, name: &str) -> Result<(), EngineError> {
+        let id = self.catalog.find(name);
+        let id = id.ok_or_else(|| EngineError::NoSuchJoin(String::from(name)))?;
+        self.drop_join(id);
+        Ok(())
+    }
+
+    fn drop_join(&mut self, id: u32) {
+        self.reset_join(id);
+        let installed = self.catalog.take(id);
+        if installed.is_layered() {
+            self.store.drop_layer(installed.layer);
+        }
+        self.catalog.relate();
+        self.settle_layers();
+        let plan = &installed.plan;
+        for &table in plan.source_tables.iter().chain([&plan.output_table]) {
+            self.store.unpin(table);
+        }
+    }
+
+    /// The installed joins, in the order of their installation.
+    #[must_use]
+    pub fn joins(&self) -> Vec<JoinReport> {
+        let mut joins: Vec<_> = self.catalog.iter().map(|(_, join)| join).collect();
+        joins.sort_by_key(|join| join.installed);
+        joins.into_iter().map(|join| self.report_join(join)).collect()
+    }
+
+    fn report_join(&self, join: &Installed) -> JoinReport {
+        let statuses = || join.cover.values().map(|&id| self.statuses.get(id));
+        let mut targets = Vec::new();
+        statuses().for_each(|status| status.targets.extend(&mut targets));
+        JoinReport {
+            name: join.name.clone(),
+            canonical: join.canonical.clone(),
+            warnings: join.warnings.clone(),
+            counters: alloc::vec![
+                ("status_ranges", join.cover.len() as u64),
+                (
+                    "status_ranges_clean",
+                    statuses().filter(|status| status.is_clean()).count() as u64
+                ),
+                ("status_range_bytes", statuses().map(|status| status.bytes() as u64).sum()),
+                ("updater_targets", targets.len() as u64),
+                ("fold_states", join.folds.len() as u64),
+                ("fills", join.counters.fills),
+                ("rebuilds", join.counters.rebuilds),
+            ],
+        }
+    }
+
+    /// Declares or changes a table (`name` without a `|`; empty: the table named by nothing,
+    /// whose keys start with `|`). Regroups its keys where the boundary changes.
+    ///
+    /// # Errors
+    /// The name or an option cannot be accepted.
+    pub fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        let shown = String::from_utf8_lossy(name);
+        if name.contains(&SEPARATOR) || name.len() >= self.settings.limits.key_bytes_max {
+            return refused(format!(
+                "'{shown}' cannot be a table's name: it has a '|' or is too long"
+            ));
+        }
+        if let Some(boundary) = options.boundary
+            && boundary > COMPONENTS_MAX
+        {
+            return refused(format!(
+                "a boundary is 0 to {COMPONENTS_MAX} components, not {boundary}"
+            ));
+        }
+        let prefix = [name, &[SEPARATOR]].concat();
+        let existing = self.store.find(&prefix);
+        if let Some(source) = &options.source {
+            let held = existing.and_then(|id| self.catalog.role(id)?.sourced.as_ref());
+            if held.is_some_and(|held| held.name != *source) {
+                return refused(format!("table '{shown}' has another source already"));
+            }
+            let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
+            if held.is_none() && keys > 0 {
+                return refused(format!(
+                    "table '{shown}' holds {keys} keys; a table gets its source while it is empty"
+                ));
+            }
+        }
+        let table = self.store.table_for(&prefix);
+        if !self.catalog.role_for(table).declared {
+            self.store.pin(table);
+            self.catalog.role_for(table).declared = true;
+        }
+        if let Some(source) = &options.source {
+            let role = self.catalog.role_for(table);
+            role.sourced.get_or_insert_with(|| Box::new(Sourced::new(source.clone())));
+        }
+        if let Some(boundary) = options.boundary
+            && boundary != self.store.table(table).boundary()
+        {
+            let writers = self.catalog.role_for(table).writers.clone();
+            for &id in &writers {
+                self.reset_join(id);
+            }
+            for layer in writers.into_iter().map(|id| self.catalog.join(id).layer).chain([table]) {
+                let (table, pool) = self.store.table_mut(layer);
+                table.set_boundary(pool, boundary);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Push => "push",
+        Mode::Pull => "pull",
+        Mode::Snapshot { .. } => "snapshot",
+    }
+}

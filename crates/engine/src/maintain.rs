@@ -1,0 +1,416 @@
+//! Maintenance: what a change of one key does to everything derived from it.
+//!
+//! A change goes to the updaters of the key's leading components. Value sources update their
+//! targets' outputs at once; check sources log the key on the status range (R2). An output
+//! that changes is itself a change, if joins read its table: changes wait in a queue, so that
+//! a chain of joins needs no stack.
+//!
+//! # Cost
+//! Per change and reading pattern one hash; per target of a plain copy one look at its status
+//! range and one insert into its group, with the output's suffix built once for all of them.
+
+use crate::catalog::{Fold, Plan};
+use crate::engine::Engine;
+use crate::status::{LogEntry, StatusId, Work};
+use crate::updaters::{Reader, Target, decode};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headwater_base::key::SEPARATOR;
+use headwater_pattern::{Bindings, Component};
+use headwater_pool::ValueRef;
+use headwater_store::TableId;
+
+/// A key that has changed, as a reader of its table sees it. References are held.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) table: TableId,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) old: Option<ValueRef>,
+    pub(crate) new: Option<ValueRef>,
+}
+
+/// The outputs of one source key for all status ranges that fix as many components.
+struct Fan {
+    components: usize,
+    /// What follows the fixed prefix; `None` where the general way must be taken.
+    suffix: Option<Vec<u8>>,
+}
+
+impl Engine {
+    /// Applies a change to all that reads the key's table. The caller keeps the references.
+    pub(crate) fn notify(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        old: Option<ValueRef>,
+        new: Option<ValueRef>,
+    ) {
+        self.apply_change(table, key, old, new);
+        self.drain();
+    }
+
+    /// Applies the queued changes of outputs.
+    pub(crate) fn drain(&mut self) {
+        while let Some(change) = self.queue.pop_front() {
+            self.apply_change(change.table, &change.key, change.old, change.new);
+            for value in [change.old, change.new].into_iter().flatten() {
+                self.store.pool.release(value);
+            }
+        }
+    }
+
+    fn apply_change(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        old: Option<ValueRef>,
+        new: Option<ValueRef>,
+    ) {
+        let Some(role) = self.catalog.role(table) else { return };
+        for at in 0..role.readers.len() {
+            let Some(&reader) = self.catalog.role(table).and_then(|role| role.readers.get(at))
+            else {
+                return;
+            };
+            let depths = self.catalog.join(reader.join).depths[reader.source as usize];
+            if depths != 0 {
+                self.tell_reader(reader, depths, key, old, new);
+            }
+        }
+    }
+
+    fn tell_reader(
+        &mut self,
+        reader: Reader,
+        depths: u32,
+        key: &[u8],
+        old: Option<ValueRef>,
+        new: Option<ValueRef>,
+    ) {
+        let plan = self.catalog.join(reader.join).plan.clone();
+        let source = reader.source as usize;
+        if !plan.pattern(source).matches(key) {
+            return;
+        }
+        let is_value = source == plan.value_source();
+        if !is_value && old.is_some() == new.is_some() {
+            return;
+        }
+        let mut targets = core::mem::take(&mut self.target_room);
+        let components = plan.pattern(source).components.len();
+        for depth in 0..=components {
+            if depths & (1 << depth) == 0 {
+                continue;
+            }
+            let Some(id) = self.updaters.find(reader, leading(key, depth, components)) else {
+                continue;
+            };
+            targets.clear();
+            self.updaters.targets_of(id, key, &mut targets);
+            if is_value {
+                let known = plan.prefix_slots(source, depth);
+                self.update_targets(&plan, &targets, known, key, (old, new));
+            } else {
+                for &target in &targets {
+                    self.log_check(reader, target, key, old.is_some());
+                }
+            }
+        }
+        self.target_room = targets;
+    }
+
+    fn update_targets(
+        &mut self,
+        plan: &Rc<Plan>,
+        targets: &[Target],
+        known_slots: u32,
+        key: &[u8],
+        (old, new): (Option<ValueRef>, Option<ValueRef>),
+    ) {
+        self.counters.updates += targets.len() as u64;
+        let mut fan: Option<Fan> = None;
+        let mut output = core::mem::take(&mut self.output_room);
+        for &target in targets {
+            let status = self.statuses.get(target.status());
+            let fixed = status.fixed;
+            if fan.as_ref().is_none_or(|fan| fan.components != fixed.components) {
+                // A fixed slot that the key holds too would have to be compared, unless all
+                // keys of the updater have it.
+                let shared = fixed.slots & plan.source_slots(plan.value_source()) & !known_slots;
+                let usable = shared == 0 && plan.is_plain_copy();
+                let suffix = usable.then(|| fan_suffix(plan, fixed.components, key)).flatten();
+                fan = Some(Fan { components: fixed.components, suffix });
+            }
+            let suffix = fan.as_ref().and_then(|fan| fan.suffix.as_deref());
+            match suffix {
+                Some(suffix) if target.context() == crate::updaters::NO_CONTEXT && status.open => {
+                    self.copy_to(target.status(), suffix, new, &mut output);
+                }
+                _ => self.update_target(plan, target, key, old, new, &mut output),
+            }
+        }
+        self.output_room = output;
+    }
+
+    /// The fast way: a plain copy into a range that reaches to the end of its group.
+    #[inline]
+    fn copy_to(
+        &mut self,
+        id: StatusId,
+        suffix: &[u8],
+        new: Option<ValueRef>,
+        output: &mut Vec<u8>,
+    ) {
+        let status = self.statuses.get(id);
+        if status.is_invalid() || *suffix < status.first[status.fixed.prefix_bytes..] {
+            return;
+        }
+        let join = status.join;
+        let installed = self.catalog.join(join);
+        let layer = installed.layer;
+        let quiet = !installed.is_layered() && !self.has_readers(layer);
+        let group = status.group;
+        let prefix = &status.first[..status.fixed.prefix_bytes];
+        if let (true, Some(value), Some(group)) = (quiet, new, group) {
+            let (table, pool) = self.store.table_mut(layer);
+            let known = table.group_prefix(group).len();
+            pool.retain(value);
+            let old = if known == prefix.len() {
+                table.insert_in(pool, group, suffix, value)
+            } else {
+                output.clear();
+                output.extend_from_slice(&prefix[known..]);
+                output.extend_from_slice(suffix);
+                table.insert_in(pool, group, output, value)
+            };
+            if let Some(old) = old {
+                pool.release(old);
+            }
+            return;
+        }
+        output.clear();
+        output.extend_from_slice(prefix);
+        output.extend_from_slice(suffix);
+        match new {
+            Some(value) => {
+                self.store.pool.retain(value);
+                self.put_output(join, output, value, None);
+            }
+            None => self.remove_output(join, output),
+        }
+    }
+
+    fn update_target(
+        &mut self,
+        plan: &Plan,
+        target: Target,
+        key: &[u8],
+        old: Option<ValueRef>,
+        new: Option<ValueRef>,
+        output: &mut Vec<u8>,
+    ) {
+        let status = self.statuses.get(target.status());
+        if status.is_invalid() {
+            return;
+        }
+        let mut bindings = Bindings::new();
+        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
+        decode(self.updaters.contexts.get(target.context()), &mut bindings);
+        output.clear();
+        if !plan.pattern(plan.value_source()).bind(key, &mut bindings)
+            || !plan.join.output.fill(&bindings, output)
+            || !status.contains(output)
+        {
+            return;
+        }
+        let id = target.status();
+        match (old, new) {
+            (None, Some(new)) => self.add_tuple(id, plan, output, key, new),
+            (Some(old), None) => self.remove_tuple(id, plan, output, key, old),
+            (Some(old), Some(new)) => self.update_tuple(id, plan, output, key, (old, new)),
+            (None, None) => {}
+        }
+    }
+
+    /// Notes that a check key came or went, unless that undoes what is noted (R2).
+    fn log_check(&mut self, reader: Reader, target: Target, key: &[u8], was_there: bool) {
+        let id = target.status();
+        if self.statuses.get(id).is_invalid() {
+            return;
+        }
+        let entry = LogEntry { source: reader.source, context: target.context(), key: key.into() };
+        let work = self.dirty(id);
+        if let Some(&applied) = work.log.get(&entry) {
+            // It was there, went and came back (or the reverse): nothing to apply.
+            if applied != was_there {
+                work.log.remove(&entry);
+                self.updaters.contexts.release(target.context());
+                self.settle(id);
+            }
+            return;
+        }
+        work.log.insert(entry, was_there);
+        self.updaters.contexts.retain(target.context());
+        self.counters.checks_logged += 1;
+    }
+
+    /// The work of a status range, which is no longer clean; ranges that depend on it are told
+    /// (R4).
+    pub(crate) fn dirty(&mut self, id: StatusId) -> &mut Work {
+        if self.statuses.get(id).is_clean() {
+            let dependents: Vec<_> = self.statuses.get(id).dependents.iter().copied().collect();
+            for dependent in dependents {
+                self.dirty(dependent).upstream.insert(id);
+            }
+        }
+        self.statuses.get_mut(id).work.get_or_insert_default()
+    }
+
+    /// Makes a status range clean if no work is left.
+    pub(crate) fn settle(&mut self, id: StatusId) {
+        let status = self.statuses.get_mut(id);
+        if status.work.as_ref().is_some_and(|work| work.is_empty()) {
+            status.work = None;
+        }
+    }
+
+    pub(crate) fn is_stale(&self, status: StatusId, key: &[u8]) -> bool {
+        let work = self.statuses.get(status).work.as_ref();
+        work.is_some_and(|work| work.stale.contains(key))
+    }
+
+    pub(crate) fn mark_stale(&mut self, status: StatusId, key: &[u8]) {
+        self.dirty(status).stale.insert(key.into());
+        self.counters.folds_stale += 1;
+    }
+
+    #[inline]
+    pub(crate) fn has_readers(&self, table: TableId) -> bool {
+        self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
+    }
+
+    /// The value that a join has materialized for `key`.
+    pub(crate) fn output(&self, join: u32, key: &[u8]) -> Option<ValueRef> {
+        self.store.table(self.catalog.join(join).layer).get(key)
+    }
+
+    /// Gives an output its value, of which one reference is taken over.
+    pub(crate) fn put_output(
+        &mut self,
+        join: u32,
+        key: &[u8],
+        value: ValueRef,
+        fold: Option<Fold>,
+    ) {
+        let installed = self.catalog.join_mut(join);
+        let layer = installed.layer;
+        if let Some(fold) = fold {
+            installed.folds.insert(key.into(), fold);
+        }
+        let old = self.store.insert(layer, key, value);
+        self.output_changed(join, key, old, Some(value));
+        if let Some(old) = old {
+            self.store.pool.release(old);
+        }
+    }
+
+    /// Removes an output, if it is there.
+    pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
+        let installed = self.catalog.join_mut(join);
+        let layer = installed.layer;
+        if !installed.folds.is_empty() {
+            installed.folds.remove(key);
+        }
+        if let Some(old) = self.store.remove(layer, key) {
+            self.output_changed(join, key, Some(old), None);
+            self.store.pool.release(old);
+        }
+    }
+
+    /// Queues the change for the readers of the output's table, if what they see changes.
+    fn output_changed(
+        &mut self,
+        join: u32,
+        key: &[u8],
+        old: Option<ValueRef>,
+        new: Option<ValueRef>,
+    ) {
+        let table = self.catalog.join(join).plan.output_table;
+        if !self.has_readers(table) {
+            return;
+        }
+        let (mut old, mut new) = (old, new);
+        if self.catalog.join(join).is_layered() {
+            let (above, below) = self.other_layers(join, key);
+            if above {
+                return;
+            }
+            old = old.or(below);
+            new = new.or(below);
+        }
+        for value in [old, new].into_iter().flatten() {
+            self.store.pool.retain(value);
+        }
+        self.queue.push_back(Changed { table, key: key.into(), old, new });
+    }
+
+    /// Whether a later-installed join gives `key` too, and the value that the next earlier gives.
+    fn other_layers(&self, join: u32, key: &[u8]) -> (bool, Option<ValueRef>) {
+        let mine = self.catalog.join(join);
+        let mut below: Option<(u64, ValueRef)> = None;
+        for (id, other) in self.catalog.iter() {
+            if id == join
+                || !other.is_layered()
+                || other.plan.output_table != mine.plan.output_table
+            {
+                continue;
+            }
+            if let Some(value) = self.store.table(other.layer).get(key) {
+                if other.installed > mine.installed {
+                    return (true, None);
+                }
+                if below.is_none_or(|(installed, _)| installed < other.installed) {
+                    below = Some((other.installed, value));
+                }
+            }
+        }
+        (false, below.map(|(_, value)| value))
+    }
+}
+
+/// The first `depth` components of a key, ending in `|`; the whole key where these are all.
+#[inline]
+pub(crate) fn leading(key: &[u8], depth: usize, components: usize) -> &[u8] {
+    if depth == components {
+        return key;
+    }
+    let mut separators = key.iter().enumerate().filter(|(_, byte)| **byte == SEPARATOR);
+    separators.nth(depth).map_or(key, |(at, _)| &key[..=at])
+}
+
+/// What follows the first components in the output of a source key, if the key alone gives it.
+fn fan_suffix(plan: &Plan, components: usize, key: &[u8]) -> Option<Vec<u8>> {
+    let rest = plan.join.output.components.get(components..).filter(|rest| !rest.is_empty())?;
+    let mut bindings = Bindings::new();
+    if components == 0 || !plan.pattern(plan.value_source()).bind(key, &mut bindings) {
+        return None;
+    }
+    let mut suffix = Vec::new();
+    for (at, component) in rest.iter().enumerate() {
+        if at > 0 {
+            suffix.push(SEPARATOR);
+        }
+        match component {
+            Component::Literal(literal) => suffix.extend_from_slice(literal),
+            Component::Slot { slot, width } => {
+                let value = bindings.get(*slot)?;
+                if width.is_some_and(|width| width != value.len()) {
+                    return None;
+                }
+                suffix.extend_from_slice(value);
+            }
+        }
+    }
+    Some(suffix)
+}

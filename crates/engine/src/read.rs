@@ -1,0 +1,316 @@
+//! Reads: make the range current, then scan it.
+//!
+//! # Cost
+//! A read of a range that one clean status range covers is a hash for the group, a look at its
+//! note, and the scan.
+
+use crate::engine::Engine;
+use crate::exec::Missing;
+use crate::report::{RangeOptions, Stop};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::ops::ControlFlow;
+use headwater_base::KeyRange;
+use headwater_base::key::{SEPARATOR, end_at_most};
+use headwater_pattern::Mode;
+use headwater_pool::{Value, ValueRef};
+use headwater_store::TableId;
+
+/// A visible pair, of which a merged read holds a reference.
+struct Row {
+    key: Box<[u8]>,
+    /// Greater for joins installed later; 0 for the public table.
+    installed: u64,
+    value: ValueRef,
+}
+
+impl Engine {
+    /// The value of `key`, computed where it is derived.
+    ///
+    /// # Errors
+    /// [`Stop`]: data must be loaded first, or a source failed.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<'_>>, Stop> {
+        let Some(table) = self.store.table_of(key) else { return Ok(None) };
+        if self.catalog.role(table).is_some() {
+            match self.get_derived(table, key) {
+                Ok(found) => return Ok(found.map(|value| self.store.pool.view(value))),
+                Err(Missing) => return Err(self.stop()),
+            }
+        }
+        Ok(self.store.table(table).get(key).map(|value| self.store.pool.view(value)))
+    }
+
+    /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
+    /// operation.
+    fn get_derived(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef>, Missing> {
+        self.release_row_holds();
+        self.ensure_key(table, key)?;
+        let role = self.catalog.role(table);
+        if role.is_some_and(|role| role.merged) {
+            let writers = role.map(|role| role.writers.clone()).unwrap_or_default();
+            let mut found = None;
+            self.merged_rows(table, &writers, &KeyRange::point(key), &mut |_, value| {
+                found = Some(value);
+            })?;
+            return Ok(found);
+        }
+        Ok(self.store.table(table).get(key))
+    }
+
+    /// Makes what joins and sources give for `key` current.
+    fn ensure_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
+        let Some(role) = self.catalog.role(table) else { return Ok(()) };
+        if role.writers.is_empty() && role.sourced.is_none() {
+            return Ok(());
+        }
+        let mut missing = Ok(());
+        let mut point: Option<KeyRange> = None;
+        for at in 0..role.writers.len() {
+            let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
+                break;
+            };
+            if !self.catalog.join(join).plan.join.output.matches(key) {
+                continue;
+            }
+            let point = point.get_or_insert_with(|| KeyRange::point(key));
+            if !self.is_ready(join, table, &point.first, &point.last)
+                && self.ensure(join, point, None).is_err()
+            {
+                missing = Err(Missing);
+            }
+        }
+        let sourced = self.catalog.role(table).is_some_and(|role| role.sourced.is_some());
+        if sourced && self.need(table, &KeyRange::point(key)).is_err() {
+            missing = Err(Missing);
+        }
+        missing
+    }
+
+    /// Whether a clean status range of `join`, noted on the group of `first`, covers the range.
+    #[inline]
+    fn is_ready(&self, join: u32, table: TableId, first: &[u8], last: &[u8]) -> bool {
+        let installed = self.catalog.join(join);
+        if installed.layer != table || installed.mode() != Mode::Push {
+            return false;
+        }
+        let table = self.store.table(table);
+        let Some(group) = table.group_of(first) else { return false };
+        let Some(statuses) = &table.note(group).statuses else { return false };
+        statuses.iter().any(|&(other, id)| {
+            let status = self.statuses.get(id);
+            other == join && status.is_clean() && status.covers(first, last)
+        })
+    }
+
+    /// Makes everything in a part of a table current.
+    pub(crate) fn ensure_table(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
+        let Some(role) = self.catalog.role(table) else { return Ok(()) };
+        let sourced = role.sourced.is_some();
+        let mut missing = Ok(());
+        for at in 0..role.writers.len() {
+            let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
+                break;
+            };
+            if !self.is_ready(join, table, &range.first, &range.last)
+                && self.ensure(join, range, None).is_err()
+            {
+                missing = Err(Missing);
+            }
+        }
+        if sourced && self.need(table, range).is_err() {
+            missing = Err(Missing);
+        }
+        missing
+    }
+
+    /// Calls `each` with the pairs of `[first, last)` (an empty `last`: to the end) in order,
+    /// and gives their number. Nothing is called when the read must wait.
+    ///
+    /// # Errors
+    /// As for [`Engine::get`].
+    pub fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+        each: &mut dyn FnMut(&[u8], Value<'_>),
+    ) -> Result<u64, Stop> {
+        self.release_row_holds();
+        if !last.is_empty() && first >= last {
+            return Ok(0);
+        }
+        let limit = options.limit.unwrap_or(u64::MAX);
+        if let Some(prefix) = within_one_table(first, last) {
+            let Some(table) = self.store.find(prefix) else { return Ok(0) };
+            if self
+                .catalog
+                .role(table)
+                .is_some_and(|role| !role.writers.is_empty() || role.sourced.is_some())
+            {
+                let range = KeyRange::new(first, last);
+                self.ensure_table(table, &range).map_err(|Missing| self.stop())?;
+            }
+            return self.scan_part(table, first, last, options.reverse, limit, each);
+        }
+        let mut parts = self.store.parts(first, last);
+        let mut missing = Ok(());
+        for (table, from, to) in &parts {
+            if self.catalog.role(*table).is_some()
+                && self.ensure_table(*table, &KeyRange::new(from, to)).is_err()
+            {
+                missing = Err(Missing);
+            }
+        }
+        missing.map_err(|Missing| self.stop())?;
+        if options.reverse {
+            parts.reverse();
+        }
+        let mut found = 0;
+        for (table, from, to) in parts {
+            if found == limit {
+                break;
+            }
+            found += self.scan_part(table, &from, &to, options.reverse, limit - found, each)?;
+        }
+        Ok(found)
+    }
+
+    /// Scans a current part of one table.
+    fn scan_part(
+        &mut self,
+        table: TableId,
+        first: &[u8],
+        last: &[u8],
+        reverse: bool,
+        limit: u64,
+        each: &mut dyn FnMut(&[u8], Value<'_>),
+    ) -> Result<u64, Stop> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        if let Some(role) = self.catalog.role(table)
+            && role.merged
+        {
+            let writers = role.writers.clone();
+            let mut rows = Vec::new();
+            let range = KeyRange::new(first, last);
+            self.merged_rows(table, &writers, &range, &mut |key, value| {
+                rows.push((Box::<[u8]>::from(key), value));
+            })
+            .map_err(|Missing| self.stop())?;
+            if reverse {
+                rows.reverse();
+            }
+            rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+            for (key, value) in &rows {
+                each(key, self.store.pool.view(*value));
+            }
+            self.release_row_holds();
+            return Ok(rows.len() as u64);
+        }
+        let mut found = 0;
+        let mut room = core::mem::take(&mut self.key_room);
+        let pool = &self.store.pool;
+        let _ = self.store.table(table).scan(first, last, reverse, &mut room, &mut |key, value| {
+            each(key, pool.view(value));
+            found += 1;
+            if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        self.key_room = room;
+        Ok(found)
+    }
+
+    /// Calls `each` with the visible keys of a table in `span`: the public table's, and what
+    /// `writers` give from their layers or by computing it now, the later-installed one first.
+    /// The values are held until [`Engine::release_row_holds`].
+    pub(crate) fn merged_rows(
+        &mut self,
+        table: TableId,
+        writers: &[u32],
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef),
+    ) -> Result<(), Missing> {
+        let mut rows = Vec::new();
+        let mut missing = Ok(());
+        for &join in writers {
+            let installed = self.catalog.join(join);
+            let (installed, layer, mode, layered) =
+                (installed.installed, installed.layer, installed.mode(), installed.is_layered());
+            let computed = mode == Mode::Pull || (self.from_scratch && mode == Mode::Push);
+            if computed {
+                match self.compute(join, span) {
+                    Ok(folded) => rows.extend(folded.into_iter().map(|folded| Row {
+                        key: folded.key,
+                        installed,
+                        value: folded.value,
+                    })),
+                    Err(Missing) => missing = Err(Missing),
+                }
+            } else if layered {
+                let mut found = Vec::new();
+                self.scan_table(layer, span, &mut |key, value| {
+                    found.push(Row { key: key.into(), installed, value });
+                });
+                self.hold(&found);
+                rows.append(&mut found);
+            }
+        }
+        let mut public = Vec::new();
+        let outputs: Vec<_> = if self.from_scratch {
+            let ids = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+            let push = |id: &&u32| self.catalog.join(**id).mode() == Mode::Push;
+            ids.iter().filter(push).map(|&id| self.catalog.join(id).plan.clone()).collect()
+        } else {
+            Vec::new()
+        };
+        self.scan_table(table, span, &mut |key, value| {
+            if !outputs.iter().any(|plan| plan.join.output.matches(key)) {
+                public.push(Row { key: key.into(), installed: 0, value });
+            }
+        });
+        self.hold(&public);
+        rows.append(&mut public);
+        rows.sort_by(|a, b| (&a.key, Reverse(a.installed)).cmp(&(&b.key, Reverse(b.installed))));
+        rows.chunk_by(|a, b| a.key == b.key).for_each(|same| each(&same[0].key, same[0].value));
+        self.row_holds.extend(rows.iter().map(|row| row.value));
+        missing
+    }
+
+    fn hold(&mut self, rows: &[Row]) {
+        for row in rows {
+            self.store.pool.retain(row.value);
+        }
+    }
+
+    /// Gives back the references that merged reads hold.
+    pub(crate) fn release_row_holds(&mut self) {
+        while let Some(value) = self.row_holds.pop() {
+            self.store.pool.release(value);
+        }
+    }
+
+    /// Whether a reader of `table` sees `key`.
+    pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
+        self.need(table, &KeyRange::point(key))?;
+        if self.store.table(table).get(key).is_some() {
+            return Ok(true);
+        }
+        let Some(role) = self.catalog.role(table) else { return Ok(false) };
+        Ok(role.writers.iter().any(|&join| {
+            let installed = self.catalog.join(join);
+            installed.is_layered() && self.store.table(installed.layer).get(key).is_some()
+        }))
+    }
+}
+
+/// `name|`, where all keys of `[first, last)` start with it.
+#[inline]
+fn within_one_table<'a>(first: &'a [u8], last: &[u8]) -> Option<&'a [u8]> {
+    let at = first.iter().position(|&byte| byte == SEPARATOR)?;
+    let prefix = &first[..=at];
+    let inside = last.starts_with(prefix)
+        || (last.len() == prefix.len() && last[..at] == prefix[..at] && last[at] == SEPARATOR + 1)
+        || (!last.is_empty() && end_at_most(last, prefix));
+    inside.then_some(prefix)
+}

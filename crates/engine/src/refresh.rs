@@ -1,0 +1,662 @@
+//! Freshness: making the status ranges of a read cover it, and clean (Pequod §3.2, §3.3).
+//!
+//! Gaps are filled by execution; a neighbour that fixes the same components is extended rather
+//! than a new range made, so that reading page by page leaves one range. Logged check keys
+//! are applied by running the rest of the loops with the key bound (partial invalidation).
+//! Where keys of several check sources changed, the tuples that both concern cannot be told
+//! apart any more, and the range is recomputed as a whole (complete invalidation).
+
+use crate::engine::Engine;
+use crate::exec::{Execution, Missing, Span, Tuples};
+use crate::fold::Folded;
+use crate::status::{Fixed, LogEntry, Status, StatusId, is_open};
+use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::key::{before_end, end_at_most};
+use headwater_pattern::{Bindings, Mode, containing_range, fixed_slots};
+
+/// Reading over more ranges than this, gaps between them included, makes one of them all.
+const RANGES_MERGED_MIN: usize = 8;
+
+impl Engine {
+    /// Makes what `join` gives in `range` materialized and current, and adds the status ranges
+    /// that say so to `read`.
+    pub(crate) fn ensure(
+        &mut self,
+        join: u32,
+        range: &KeyRange,
+        mut read: Option<&mut Vec<StatusId>>,
+    ) -> Result<(), Missing> {
+        if self.is_pull(join) {
+            return Ok(());
+        }
+        let plan = self.catalog.join(join).plan.clone();
+        let wanted = range.intersection(&plan.join.output.range_of_all());
+        if wanted.is_empty() || fixed_slots(&plan.join.output, &wanted).is_none() {
+            return Ok(());
+        }
+        if plan.join.mode != Mode::Push {
+            self.drop_expired(join, &wanted);
+        }
+        self.merge_scattered(join, &wanted);
+        let mut missing = Ok(());
+        let mut at = wanted.first.clone();
+        loop {
+            let end = match self.status_at(join, &at) {
+                Some(id) => {
+                    if self.refresh(id, &wanted).is_err() {
+                        missing = Err(Missing);
+                    }
+                    if let Some(read) = &mut read {
+                        read.push(id);
+                    }
+                    self.statuses.get(id).last.to_vec()
+                }
+                None => {
+                    let gap = self.gap_from(join, &at, &wanted.last);
+                    match self.fill(join, &gap) {
+                        // What was made or extended is met, refreshed and noted next.
+                        Ok(()) => continue,
+                        Err(Missing) => missing = Err(Missing),
+                    }
+                    gap.last
+                }
+            };
+            if end.is_empty() || !before_end(&end, &wanted.last) {
+                return missing;
+            }
+            at = end;
+        }
+    }
+
+    /// The status range of `join` in which `key` lies.
+    pub(crate) fn status_at(&self, join: u32, key: &[u8]) -> Option<StatusId> {
+        let cover = &self.catalog.join(join).cover;
+        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
+        let (_, &id) = cover.range::<[u8], _>(upto).next_back()?;
+        self.statuses.get(id).contains(key).then_some(id)
+    }
+
+    /// The gap from `at` to the next status range, or to `last`.
+    fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
+        let cover = &self.catalog.join(join).cover;
+        let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
+        match cover.range::<[u8], _>(from).next() {
+            Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
+            _ => KeyRange::new(at, last),
+        }
+    }
+
+    /// The status ranges of `join` that overlap `range`.
+    pub(crate) fn overlapping(&self, join: u32, range: &KeyRange) -> Vec<StatusId> {
+        let mut found: Vec<_> = self.status_at(join, &range.first).into_iter().collect();
+        let cover = &self.catalog.join(join).cover;
+        let from = (core::ops::Bound::Excluded(&*range.first), core::ops::Bound::Unbounded);
+        let rest = cover.range::<[u8], _>(from).take_while(|(at, _)| before_end(at, &range.last));
+        found.extend(rest.map(|(_, &id)| id));
+        found
+    }
+
+    /// Makes one invalid range of many small ones with gaps between them: filling each gap by
+    /// itself would leave ever more ranges behind.
+    fn merge_scattered(&mut self, join: u32, wanted: &KeyRange) {
+        let cover = &self.catalog.join(join).cover;
+        let from = (core::ops::Bound::Included(&*wanted.first), core::ops::Bound::Unbounded);
+        let within = cover.range::<[u8], _>(from).take(RANGES_MERGED_MIN);
+        let many = within.filter(|(at, _)| before_end(at, &wanted.last)).count();
+        if many < RANGES_MERGED_MIN || self.catalog.join(join).mode() != Mode::Push {
+            return;
+        }
+        let ids = self.overlapping(join, wanted);
+        let mut at = wanted.first.as_slice();
+        let mut whole = wanted.clone();
+        let mut gaps = false;
+        for &id in &ids {
+            let status = self.statuses.get(id);
+            gaps |= *status.first > *at;
+            at = &status.last;
+            if *status.first < *whole.first {
+                whole.first = status.first.to_vec();
+            }
+            if !end_at_most(&status.last, &whole.last) {
+                whole.last = status.last.to_vec();
+            }
+            if at.is_empty() {
+                break;
+            }
+        }
+        gaps |= !at.is_empty() && before_end(at, &wanted.last);
+        if !gaps {
+            return;
+        }
+        for id in ids {
+            self.forget(id);
+        }
+        let id = self.make_status(join, &whole);
+        self.dirty(id).invalid = true;
+    }
+
+    /// Fills a gap, extending a neighbour where it fixes the same components.
+    fn fill(&mut self, join: u32, gap: &KeyRange) -> Result<(), Missing> {
+        let plan = self.catalog.join(join).plan.clone();
+        if plan.join.mode == Mode::Push {
+            let before = self.neighbour_before(join, &gap.first);
+            let behind = self.catalog.join(join).cover.get(&*gap.last).copied();
+            for neighbour in [before, behind].into_iter().flatten() {
+                let status = self.statuses.get(neighbour);
+                let mut whole = status.range();
+                if before == Some(neighbour) {
+                    whole.last.clone_from(&gap.last);
+                } else {
+                    whole.first.clone_from(&gap.first);
+                }
+                if Fixed::of(&plan.join.output, &whole) == status.fixed {
+                    return self.extend(neighbour, gap, whole);
+                }
+            }
+        }
+        let fixed = Fixed::of(&plan.join.output, gap);
+        let mut bindings = Bindings::new();
+        fixed.bind(&plan.join.output, &gap.first, &mut bindings);
+        let mut execution = Execution::new(join, plan.clone(), gap);
+        if plan.join.mode == Mode::Push {
+            execution.follow = Some((gap, fixed));
+        }
+        self.run(&mut execution, 0, &bindings)?;
+        let Execution { tuples, spans, read, .. } = execution;
+        let id = self.make_status(join, gap);
+        self.follow(id, spans, read);
+        let folded = self.fold(&plan, tuples);
+        self.catalog.join_mut(join).counters.fills += 1;
+        self.put_all(join, folded);
+        self.drain();
+        Ok(())
+    }
+
+    fn neighbour_before(&self, join: u32, first: &[u8]) -> Option<StatusId> {
+        let cover = &self.catalog.join(join).cover;
+        let below = (core::ops::Bound::Unbounded, core::ops::Bound::Excluded(first));
+        let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
+        (*self.statuses.get(id).last == *first).then_some(id)
+    }
+
+    /// Grows a status range over the gap beside it.
+    fn extend(&mut self, id: StatusId, gap: &KeyRange, whole: KeyRange) -> Result<(), Missing> {
+        let all = self.statuses.get(id).range();
+        // Logged keys would otherwise be applied to the gap, whose execution sees them already.
+        self.refresh(id, &all)?;
+        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
+        let plan = self.catalog.join(join).plan.clone();
+        let mut bindings = Bindings::new();
+        let first = self.statuses.get(id).first.clone();
+        fixed.bind(&plan.join.output, &first, &mut bindings);
+        let mut execution = Execution::new(join, plan.clone(), gap);
+        execution.follow = Some((&whole, fixed));
+        self.run(&mut execution, 0, &bindings)?;
+        let Execution { tuples, spans, read, .. } = execution;
+        let clean = self.statuses.get(id).is_clean();
+        self.resize(id, &whole);
+        if self.statuses.get(id).is_invalid() {
+            tuples.release(&mut self.store.pool);
+            return Ok(());
+        }
+        self.follow(id, spans, read);
+        let folded = self.fold(&plan, tuples);
+        self.catalog.join_mut(join).counters.fills += 1;
+        self.put_all(join, folded);
+        if !clean {
+            self.invalidate(id);
+        }
+        self.drain();
+        Ok(())
+    }
+
+    /// Changes a status range's ends and files its targets anew.
+    fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+        let status = self.statuses.get_mut(id);
+        let old = status.range();
+        let join = status.join;
+        let mut targets = Vec::new();
+        status.targets.extend(&mut targets);
+        status.first = whole.first.as_slice().into();
+        status.last = whole.last.as_slice().into();
+        status.open = is_open(&status.first[..status.fixed.prefix_bytes], &status.last);
+        let cover = &mut self.catalog.join_mut(join).cover;
+        cover.remove(&*old.first);
+        cover.insert(whole.first.as_slice().into(), id);
+        for (updater, context) in targets {
+            let before = self.span_of_target(id, &old, updater, context);
+            let after = self.span_of_target(id, whole, updater, context);
+            self.updaters.refile(updater, &before, &after, Target::new(id, context));
+        }
+    }
+
+    /// The source span under which a target is filed while its status range is `range`.
+    fn span_of_target(
+        &self,
+        id: StatusId,
+        range: &KeyRange,
+        updater: UpdaterId,
+        context: ContextId,
+    ) -> KeyRange {
+        let status = self.statuses.get(id);
+        let plan = &self.catalog.join(status.join).plan;
+        let (reader, prefix) = self.updaters.describe(updater);
+        let pattern = plan.pattern(reader.source as usize);
+        let mut bindings = Bindings::new();
+        let whole = !prefix.ends_with(b"|");
+        crate::status::for_components(pattern, prefix, whole, |component, value| {
+            if let headwater_pattern::Component::Slot { slot, .. } = component {
+                bindings.set(*slot, value);
+            }
+        });
+        status.fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        decode(self.updaters.contexts.get(context), &mut bindings);
+        containing_range(&plan.join.output, range, pattern, &bindings)
+            .expect("a target was added for a span that contributes")
+    }
+
+    /// A new status range over `range`, without targets.
+    fn make_status(&mut self, join: u32, range: &KeyRange) -> StatusId {
+        let installed = self.catalog.join(join);
+        let plan = installed.plan.clone();
+        let layer = installed.layer;
+        let group = self.store.table_mut(layer).0.group_around(range);
+        let fixed = Fixed::of(&plan.join.output, range);
+        let expires_at = match plan.join.mode {
+            Mode::Snapshot { millis } => Some(self.now.plus(millis)),
+            _ => None,
+        };
+        let id = self.statuses.add(Status {
+            join,
+            first: range.first.as_slice().into(),
+            last: range.last.as_slice().into(),
+            fixed,
+            open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
+            group,
+            work: None,
+            targets: crate::updaters::SortedSet::default(),
+            dependents: BTreeSet::new(),
+            sources: BTreeSet::new(),
+            since: self.now,
+            expires_at,
+        });
+        if let Some(group) = group {
+            let note = self.store.table_mut(layer).0.note_mut(group);
+            note.statuses.get_or_insert_default().push((join, id));
+        }
+        if let Some(at) = expires_at {
+            self.snapshots.insert((at, id));
+        }
+        self.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
+        id
+    }
+
+    /// Adds targets for the spans, and notes the status ranges read.
+    fn follow(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+        let join = self.statuses.get(id).join;
+        if self.catalog.join(join).mode() != Mode::Push {
+            return;
+        }
+        for span in spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let context = self.updaters.contexts.intern(&span.context);
+            let target = Target::new(id, context);
+            self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
+            match self.updaters.add(reader, &span.prefix, &span.range, target) {
+                Some(updater) => {
+                    self.statuses.get_mut(id).targets.insert((updater, context));
+                }
+                None => self.updaters.contexts.release(context),
+            }
+        }
+        for source in read {
+            self.depend(id, source);
+        }
+    }
+
+    /// Notes that `id` has read `source`.
+    fn depend(&mut self, id: StatusId, source: StatusId) {
+        // A range that was read early in an execution may have been merged into another since,
+        // which was read too; its id may even name a range of another join by now.
+        let Some(status) = self.statuses.find(source) else { return };
+        let reader = self.catalog.join(self.statuses.get(id).join);
+        if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
+            return;
+        }
+        self.statuses.get_mut(id).sources.insert(source);
+        self.statuses.get_mut(source).dependents.insert(id);
+        if !self.statuses.get(source).is_clean() {
+            self.dirty(id).upstream.insert(source);
+        }
+    }
+
+    fn put_all(&mut self, join: u32, folded: Vec<Folded>) {
+        for Folded { key, value, fold } in folded {
+            self.put_output(join, &key, value, fold);
+        }
+    }
+
+    /// Does the work that a read of `wanted` needs of a status range.
+    pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
+        loop {
+            let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
+            if work.invalid {
+                self.rebuild(id)?;
+                continue;
+            }
+            if !work.upstream.is_empty() {
+                self.refresh_upstream(id)?;
+                continue;
+            }
+            let mut sources = work.log.keys().map(|entry| entry.source);
+            let first = sources.next();
+            if sources.any(|source| Some(source) != first) {
+                self.invalidate(id);
+                continue;
+            }
+            if self.apply_log(id, wanted)? || self.recompute_stale(id, wanted)? {
+                continue;
+            }
+            self.settle(id);
+            return Ok(());
+        }
+    }
+
+    fn refresh_upstream(&mut self, id: StatusId) -> Result<(), Missing> {
+        let work = self.statuses.get(id).work.as_ref().expect("refreshed because of its work");
+        let upstream: Vec<_> = work.upstream.iter().copied().collect();
+        let mut missing = Ok(());
+        for source in upstream {
+            let Some(status) = self.statuses.find(source) else { continue };
+            let whole = status.range();
+            if self.refresh(source, &whole).is_err() {
+                missing = Err(Missing);
+                continue;
+            }
+            if let Some(work) = &mut self.statuses.get_mut(id).work {
+                work.upstream.remove(&source);
+            }
+        }
+        self.settle(id);
+        missing
+    }
+
+    /// Applies the logged check keys that concern `wanted`; whether there were any.
+    fn apply_log(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
+        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
+        let entries: Vec<_> = work.log.iter().map(|(entry, &was)| (entry.clone(), was)).collect();
+        let mut applied = false;
+        for (entry, was_there) in entries {
+            let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
+            if log.is_none_or(|log| !log.contains_key(&entry)) {
+                continue;
+            }
+            if self.concerns(id, &entry, wanted) {
+                self.apply_entry(id, &entry, was_there)?;
+                applied = true;
+            } else if self.concerns(id, &entry, &self.statuses.get(id).range()) {
+                continue;
+            }
+            let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(true) };
+            if work.log.remove(&entry).is_some() {
+                self.updaters.contexts.release(entry.context);
+            }
+            let Some(work) = &self.statuses.get(id).work else { return Ok(true) };
+            if work.invalid || !work.upstream.is_empty() {
+                break;
+            }
+        }
+        self.settle(id);
+        Ok(applied)
+    }
+
+    /// Whether the outputs of a logged key may lie in `wanted`.
+    fn concerns(&self, id: StatusId, entry: &LogEntry, wanted: &KeyRange) -> bool {
+        let status = self.statuses.get(id);
+        let plan = &self.catalog.join(status.join).plan;
+        let mut bindings = Bindings::new();
+        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
+        decode(self.updaters.contexts.get(entry.context), &mut bindings);
+        if !plan.pattern(entry.source as usize).bind(&entry.key, &mut bindings) {
+            return true;
+        }
+        let mut prefix = Vec::new();
+        let output = &plan.join.output;
+        if output.bound_prefix(&bindings, &mut prefix) == output.components.len() {
+            wanted.contains(&prefix)
+        } else {
+            KeyRange::prefix(&prefix).overlaps(wanted)
+        }
+    }
+
+    /// Applies one check key that came or went, by running the rest of the loops for it.
+    fn apply_entry(
+        &mut self,
+        id: StatusId,
+        entry: &LogEntry,
+        was_there: bool,
+    ) -> Result<(), Missing> {
+        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
+        let plan = self.catalog.join(join).plan.clone();
+        let source = entry.source as usize;
+        let is_there = self.is_visible(plan.source_tables[source], &entry.key)?;
+        if is_there == was_there {
+            return Ok(());
+        }
+        self.counters.checks_applied += 1;
+        let range = self.statuses.get(id).range();
+        let context = self.updaters.contexts.get(entry.context).to_vec();
+        let mut bindings = Bindings::new();
+        fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        decode(&context, &mut bindings);
+        if !plan.pattern(source).bind(&entry.key, &mut bindings) {
+            return Ok(());
+        }
+        let mut execution = Execution::new(join, plan.clone(), &range);
+        execution.follow = Some((&range, fixed));
+        self.run(&mut execution, source + 1, &bindings)?;
+        let Execution { tuples, spans, read, .. } = execution;
+        if self.statuses.get(id).is_invalid() {
+            tuples.release(&mut self.store.pool);
+            return Ok(());
+        }
+        if is_there {
+            self.follow(id, spans, read);
+        } else {
+            self.unfollow(id, spans);
+        }
+        self.apply_tuples(id, &tuples, is_there);
+        tuples.release(&mut self.store.pool);
+        self.drain();
+        Ok(())
+    }
+
+    fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
+        let plan = self.catalog.join(self.statuses.get(id).join).plan.clone();
+        for (at, tuple) in tuples.tuples.iter().enumerate() {
+            let (key, source_key) = (tuples.key(at), tuples.source_key(at));
+            if added {
+                self.add_tuple(id, &plan, key, source_key, tuple.value);
+            } else {
+                self.remove_tuple(id, &plan, key, source_key, tuple.value);
+            }
+        }
+    }
+
+    /// Removes the targets of spans that led to nothing any more.
+    fn unfollow(&mut self, id: StatusId, spans: Vec<Span>) {
+        let join = self.statuses.get(id).join;
+        for span in spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let Some(updater) = self.updaters.find(reader, &span.prefix) else { continue };
+            let context = self.updaters.contexts.intern(&span.context);
+            if self.statuses.get_mut(id).targets.remove((updater, context)) {
+                self.updaters.remove(updater, &span.range, Target::new(id, context));
+                self.updaters.contexts.release(context);
+            }
+            self.updaters.contexts.release(context);
+        }
+    }
+
+    /// Recomputes the stale folds of `wanted`; whether there were any.
+    fn recompute_stale(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
+        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
+        let stale: Vec<_> = work.stale.iter().filter(|key| wanted.contains(key)).cloned().collect();
+        let join = self.statuses.get(id).join;
+        for key in &stale {
+            let folded = self.compute(join, &KeyRange::point(key))?;
+            if let Some(work) = &mut self.statuses.get_mut(id).work {
+                work.stale.remove(key);
+            }
+            if folded.is_empty() {
+                self.remove_output(join, key);
+            }
+            self.put_all(join, folded);
+        }
+        self.settle(id);
+        self.drain();
+        Ok(!stale.is_empty())
+    }
+
+    /// Complete invalidation: the whole range is recomputed by the next read.
+    pub(crate) fn invalidate(&mut self, id: StatusId) {
+        self.counters.invalidations += 1;
+        self.drop_targets(id);
+        let work = self.dirty(id);
+        work.invalid = true;
+        work.stale.clear();
+        work.upstream.clear();
+        let log = core::mem::take(&mut work.log);
+        for entry in log.keys() {
+            self.updaters.contexts.release(entry.context);
+        }
+        let sources = core::mem::take(&mut self.statuses.get_mut(id).sources);
+        for source in sources {
+            if self.statuses.find(source).is_some() {
+                self.statuses.get_mut(source).dependents.remove(&id);
+            }
+        }
+    }
+
+    fn drop_targets(&mut self, id: StatusId) {
+        let range = self.statuses.get(id).range();
+        let mut targets = Vec::new();
+        self.statuses.get(id).targets.extend(&mut targets);
+        for (updater, context) in targets {
+            let span = self.span_of_target(id, &range, updater, context);
+            self.updaters.remove(updater, &span, Target::new(id, context));
+            self.updaters.contexts.release(context);
+        }
+        self.statuses.get_mut(id).targets = crate::updaters::SortedSet::default();
+    }
+
+    /// Recomputes a range as a whole and changes only the outputs that differ.
+    fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
+        let status = self.statuses.get(id);
+        let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let plan = self.catalog.join(join).plan.clone();
+        let mut bindings = Bindings::new();
+        fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        let mut execution = Execution::new(join, plan.clone(), &range);
+        execution.follow = Some((&range, fixed));
+        self.run(&mut execution, 0, &bindings)?;
+        let Execution { tuples, spans, read, .. } = execution;
+        let folded = self.fold(&plan, tuples);
+        let mut held = Vec::new();
+        let layer = self.catalog.join(join).layer;
+        self.scan_table(layer, &range, &mut |key, _| {
+            if plan.join.output.matches(key) {
+                held.push(key.to_vec());
+            }
+        });
+        if let Some(work) = &mut self.statuses.get_mut(id).work {
+            work.invalid = false;
+        }
+        self.follow(id, spans, read);
+        self.statuses.get_mut(id).since = self.now;
+        self.settle(id);
+        for key in held {
+            if folded.binary_search_by(|folded| (*folded.key).cmp(&key)).is_err() {
+                self.remove_output(join, &key);
+            }
+        }
+        self.put_all(join, folded);
+        self.catalog.join_mut(join).counters.rebuilds += 1;
+        self.drain();
+        Ok(())
+    }
+
+    /// Drops a status range's record; its outputs stay, for its successor to compare with.
+    pub(crate) fn forget(&mut self, id: StatusId) {
+        self.invalidate(id);
+        let status = self.statuses.take(id);
+        let installed = self.catalog.join_mut(status.join);
+        installed.cover.remove(&status.first);
+        let layer = installed.layer;
+        if let Some(at) = status.expires_at {
+            self.snapshots.remove(&(at, id));
+        }
+        if let Some(group) = status.group {
+            let table = self.store.table_mut(layer).0;
+            let note = table.note_mut(group);
+            if let Some(statuses) = &mut note.statuses {
+                statuses.retain(|&(_, other)| other != id);
+                if statuses.is_empty() {
+                    note.statuses = None;
+                }
+            }
+            table.forget_if_idle(group);
+        }
+        for dependent in status.dependents {
+            if self.statuses.find(dependent).is_some() {
+                self.statuses.get_mut(dependent).sources.remove(&id);
+                self.invalidate(dependent);
+            }
+        }
+    }
+
+    /// Drops a status range and its outputs, of which nobody is told.
+    pub(crate) fn discard(&mut self, id: StatusId) {
+        let status = self.statuses.get(id);
+        let (join, range) = (status.join, status.range());
+        self.forget(id);
+        let installed = self.catalog.join(join);
+        let (plan, layer) = (installed.plan.clone(), installed.layer);
+        let mut held = Vec::new();
+        self.scan_table(layer, &range, &mut |key, _| {
+            if plan.join.output.matches(key) {
+                held.push(key.to_vec());
+            }
+        });
+        for key in held {
+            self.catalog.join_mut(join).folds.remove(&*key);
+            if let Some(value) = self.store.remove(layer, &key) {
+                self.store.pool.release(value);
+            }
+        }
+    }
+
+    /// Drops the snapshots that overlap `wanted` and whose time is over.
+    fn drop_expired(&mut self, join: u32, wanted: &KeyRange) {
+        for id in self.overlapping(join, wanted) {
+            if self.statuses.get(id).expires_at.is_some_and(|at| at <= self.now) {
+                self.discard(id);
+            }
+        }
+    }
+
+    /// Drops everything that `join`, and what reads it, has materialized.
+    pub(crate) fn reset_join(&mut self, join: u32) {
+        for id in self.catalog.downstream(join) {
+            let statuses: Vec<_> = self.catalog.join(id).cover.values().copied().collect();
+            for status in statuses {
+                self.discard(status);
+            }
+            let installed = self.catalog.join_mut(id);
+            installed.depths.iter_mut().for_each(|depths| *depths = 0);
+        }
+    }
+}

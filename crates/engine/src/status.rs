@@ -1,0 +1,274 @@
+//! Status ranges: which spans of a join's output are materialized, and how well (Pequod §3.2).
+//!
+//! A read is answerable only when every byte of its span lies in clean status ranges; the rest
+//! is a *gap*, which execution fills. An absent key in a clean range is a fact.
+//!
+//! # Invariants
+//! - R1. The status ranges of one join are non-empty and disjoint; `cover` orders them.
+//! - R2. `applied check keys x current value keys` is what a push range holds: a change of a
+//!   value source is applied at once, a change of a check source is logged in `Work::log`
+//!   and applied by the next read that it concerns.
+//! - R3. A push range that is not invalid owns a target for every source span that it read.
+//! - R4. A range that is not clean is named in `Work::upstream` of each range that depends on it.
+//!
+//! # Cost
+//! A range is a record of about 150 bytes and 8 bytes for each target. Finding the one that
+//! serves a read is a look at the note of the output's group, or O(log n) without a group.
+
+use crate::updaters::{ContextId, SortedSet, UpdaterId};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use headwater_base::key::{SEPARATOR, before_end, end_at_most};
+use headwater_base::{KeyRange, Millis, prefix_end};
+use headwater_pattern::{Bindings, Component, Pattern};
+use headwater_store::{GroupId, Note};
+
+/// A status range.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct StatusId(pub(crate) u32);
+
+/// A check key whose presence changed since it was applied.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct LogEntry {
+    pub(crate) source: u32,
+    pub(crate) context: ContextId,
+    pub(crate) key: Box<[u8]>,
+}
+
+/// What must be done before a push range can be read.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Nothing of the range is known any more: it is recomputed as a whole.
+    pub(crate) invalid: bool,
+    /// Changed check keys, each with whether it was there when last applied.
+    pub(crate) log: BTreeMap<LogEntry, bool>,
+    /// Output keys whose fold must be recomputed.
+    pub(crate) stale: BTreeSet<Box<[u8]>>,
+    /// Ranges of other joins, read by this one, that are not clean.
+    pub(crate) upstream: BTreeSet<StatusId>,
+}
+
+impl Work {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.invalid && self.log.is_empty() && self.stale.is_empty() && self.upstream.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.log.keys().map(|entry| entry.key.len() + 48).sum::<usize>()
+            + self.stale.iter().map(|key| key.len() + 32).sum::<usize>()
+            + self.upstream.len() * 8
+    }
+}
+
+/// One status range.
+#[derive(Debug)]
+pub(crate) struct Status {
+    pub(crate) join: u32,
+    pub(crate) first: Box<[u8]>,
+    /// Empty: to the end.
+    pub(crate) last: Box<[u8]>,
+    /// What all keys of the range have in common.
+    pub(crate) fixed: Fixed,
+    /// Whether the range reaches to the end of its fixed prefix.
+    pub(crate) open: bool,
+    /// The group of the output table in which the whole range lies.
+    pub(crate) group: Option<GroupId>,
+    /// `None`: clean.
+    pub(crate) work: Option<Box<Work>>,
+    /// Every target that serves this range.
+    pub(crate) targets: SortedSet<(UpdaterId, ContextId)>,
+    /// Ranges of other joins that read this one.
+    pub(crate) dependents: BTreeSet<StatusId>,
+    /// Ranges of other joins that this one read.
+    pub(crate) sources: BTreeSet<StatusId>,
+    /// When it was computed.
+    pub(crate) since: Millis,
+    /// Snapshots: the moment from which it may not be read.
+    pub(crate) expires_at: Option<Millis>,
+}
+
+impl Status {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.work.is_none()
+    }
+
+    pub(crate) fn range(&self) -> KeyRange {
+        KeyRange::new(&self.first, &self.last)
+    }
+
+    /// Whether `key` lies in the range.
+    #[inline]
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        *self.first <= *key && before_end(key, &self.last)
+    }
+
+    /// Whether all of `[first, last)` lies in the range.
+    #[inline]
+    pub(crate) fn covers(&self, first: &[u8], last: &[u8]) -> bool {
+        *self.first <= *first && end_at_most(last, &self.last)
+    }
+
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.invalid)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.first.len()
+            + self.last.len()
+            + self.targets.bytes()
+            + (self.dependents.len() + self.sources.len()) * 8
+            + self.work.as_ref().map_or(0, |work| work.bytes())
+    }
+}
+
+/// The leading components that every key of an output range shares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fixed {
+    /// Bytes of the range's first key up to and with the `|` behind the last such component;
+    /// the whole key where the range holds one key only.
+    pub(crate) prefix_bytes: usize,
+    /// Components of the output that these bytes hold.
+    pub(crate) components: usize,
+    /// Slots of the output that are fixed thereby, as bits.
+    pub(crate) slots: u32,
+}
+
+impl Fixed {
+    /// What `range` fixes of `output`. The range must be able to hold an output key.
+    pub(crate) fn of(output: &Pattern, range: &KeyRange) -> Self {
+        let is_point = range.last.len() == range.first.len() + 1
+            && range.last.last() == Some(&0)
+            && range.last.starts_with(&range.first);
+        let prefix_bytes = if is_point { range.first.len() } else { shared_prefix(range) };
+        let (mut slots, mut components) = (0, 0);
+        for_components(output, &range.first[..prefix_bytes], is_point, |component, _| {
+            components += 1;
+            if let Component::Slot { slot, .. } = component {
+                slots |= 1 << slot;
+            }
+        });
+        Self { prefix_bytes, components, slots }
+    }
+
+    /// Binds the fixed slots to their values in `first`, the range's first key.
+    #[inline]
+    pub(crate) fn bind<'k>(self, output: &Pattern, first: &'k [u8], bindings: &mut Bindings<'k>) {
+        let prefix = &first[..self.prefix_bytes];
+        let whole = !prefix.ends_with(b"|");
+        for_components(output, prefix, whole, |component, value| {
+            if let Component::Slot { slot, .. } = component {
+                bindings.set(*slot, value);
+            }
+        });
+    }
+}
+
+/// Calls `each` with the components of `output` that `prefix` holds in full. Where the prefix
+/// is a `whole` key, its last component counts though no `|` ends it.
+#[inline]
+pub(crate) fn for_components<'k>(
+    output: &Pattern,
+    prefix: &'k [u8],
+    whole: bool,
+    mut each: impl FnMut(&Component, &'k [u8]),
+) {
+    let mut parts = prefix.split(|&byte| byte == SEPARATOR);
+    parts.next();
+    let mut parts = parts.peekable();
+    for component in &output.components {
+        let Some(part) = parts.next() else { return };
+        if parts.peek().is_some() || (whole && !part.is_empty()) {
+            each(component, part);
+        }
+    }
+}
+
+/// Length of the longest prefix ending in `|` that all keys of the range share.
+fn shared_prefix(range: &KeyRange) -> usize {
+    let (first, last) = (&range.first, &range.last);
+    let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    // Where the ends differ by one in one byte and `last` stops there, `first`'s byte is fixed.
+    let shared = if last.len() == common + 1
+        && first.get(common).is_some_and(|&byte| byte.checked_add(1) == Some(last[common]))
+    {
+        common + 1
+    } else {
+        common
+    };
+    first[..shared].iter().rposition(|&byte| byte == SEPARATOR).map_or(0, |at| at + 1)
+}
+
+/// Whether a range that ends at `last` reaches to the end of `prefix`.
+pub(crate) fn is_open(prefix: &[u8], last: &[u8]) -> bool {
+    !prefix.is_empty() && end_at_most(&prefix_end(prefix), last)
+}
+
+/// What the engine notes on an output group: the status ranges that lie in it.
+#[derive(Debug, Default)]
+pub(crate) struct GroupNote {
+    #[expect(clippy::box_collection, reason = "most groups have no note: 8 bytes, not 24")]
+    pub(crate) statuses: Option<Box<Vec<(u32, StatusId)>>>,
+}
+
+impl Note for GroupNote {
+    fn is_idle(&self) -> bool {
+        self.statuses.is_none()
+    }
+}
+
+/// All status ranges of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Statuses {
+    slots: Vec<Option<Status>>,
+    free: Vec<u32>,
+}
+
+impl Statuses {
+    pub(crate) fn add(&mut self, status: Status) -> StatusId {
+        match self.free.pop() {
+            Some(id) => {
+                self.slots[id as usize] = Some(status);
+                StatusId(id)
+            }
+            None => {
+                self.slots.push(Some(status));
+                StatusId((self.slots.len() - 1) as u32)
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, id: StatusId) -> Status {
+        self.free.push(id.0);
+        self.slots[id.0 as usize].take().expect("a status range is dropped once")
+    }
+
+    pub(crate) fn find(&self, id: StatusId) -> Option<&Status> {
+        self.slots[id.0 as usize].as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: StatusId) -> &Status {
+        self.slots[id.0 as usize].as_ref().expect("a named status range exists")
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: StatusId) -> &mut Status {
+        self.slots[id.0 as usize].as_mut().expect("a named status range exists")
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Status> {
+        self.slots.iter().flatten()
+    }
+
+    /// Bytes of all records.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Option<Status>>()
+            + self.iter().map(Status::bytes).sum::<usize>()
+    }
+}

@@ -1,0 +1,136 @@
+//! Contexts: slot values that targets need beyond what their status range fixes, each distinct
+//! set stored once and counted.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use hashbrown::HashTable;
+use headwater_base::hash::hash_bytes;
+use headwater_pattern::Bindings;
+
+/// A context; [`NO_CONTEXT`] binds nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ContextId(pub(crate) u32);
+
+/// The context that binds nothing; it is never stored.
+pub(crate) const NO_CONTEXT: ContextId = ContextId(0);
+
+#[derive(Debug)]
+struct Context {
+    /// For each slot: its id, the length of its value in two bytes, and the value.
+    bytes: Box<[u8]>,
+    references: u32,
+}
+
+/// All contexts of one shard.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    contexts: Vec<Option<Context>>,
+    free: Vec<u32>,
+    by_bytes: HashTable<u32>,
+    text_bytes: usize,
+    seed: u64,
+}
+
+/// Appends the slots in `mask` and their values to `out`.
+pub(crate) fn encode(bindings: &Bindings<'_>, mask: u32, out: &mut Vec<u8>) {
+    for (slot, value) in bindings.iter() {
+        if mask & (1 << slot) != 0 {
+            out.push(slot as u8);
+            out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// Binds what [`encode`] wrote.
+pub(crate) fn decode<'k>(mut bytes: &'k [u8], bindings: &mut Bindings<'k>) {
+    while let [slot, low, high, rest @ ..] = bytes {
+        let (value, rest) = rest.split_at(usize::from(u16::from_le_bytes([*low, *high])));
+        bindings.set(usize::from(*slot), value);
+        bytes = rest;
+    }
+}
+
+impl Contexts {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            contexts: alloc::vec![None],
+            free: Vec::new(),
+            by_bytes: HashTable::new(),
+            text_bytes: 0,
+            seed,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.contexts.capacity() * size_of::<Option<Context>>()
+            + self.by_bytes.capacity() * 5
+            + self.text_bytes
+    }
+
+    /// The context of these encoded slots, counted once more.
+    pub(crate) fn intern(&mut self, bytes: &[u8]) -> ContextId {
+        if bytes.is_empty() {
+            return NO_CONTEXT;
+        }
+        let hash = hash_bytes(self.seed, bytes);
+        let (contexts, seed) = (&mut self.contexts, self.seed);
+        let found = self.by_bytes.find(hash, |&id| {
+            contexts[id as usize].as_ref().is_some_and(|context| *context.bytes == *bytes)
+        });
+        if let Some(&id) = found {
+            contexts[id as usize].as_mut().expect("found").references += 1;
+            return ContextId(id);
+        }
+        let context = Some(Context { bytes: bytes.into(), references: 1 });
+        let id = match self.free.pop() {
+            Some(id) => {
+                contexts[id as usize] = context;
+                id
+            }
+            None => {
+                contexts.push(context);
+                (contexts.len() - 1) as u32
+            }
+        };
+        self.text_bytes += bytes.len();
+        self.by_bytes.insert_unique(hash, id, |&id| {
+            contexts[id as usize].as_ref().map_or(0, |context| hash_bytes(seed, &context.bytes))
+        });
+        ContextId(id)
+    }
+
+    /// Counts one more use.
+    pub(crate) fn retain(&mut self, id: ContextId) {
+        if id != NO_CONTEXT {
+            self.contexts[id.0 as usize].as_mut().expect("a used context is kept").references += 1;
+        }
+    }
+
+    /// Counts one use less; the last one forgets the context.
+    pub(crate) fn release(&mut self, id: ContextId) {
+        if id == NO_CONTEXT {
+            return;
+        }
+        let context = self.contexts[id.0 as usize].as_mut().expect("a used context is kept");
+        context.references -= 1;
+        if context.references == 0 {
+            let hash = hash_bytes(self.seed, &context.bytes);
+            self.text_bytes -= context.bytes.len();
+            if let Ok(entry) = self.by_bytes.find_entry(hash, |&other| other == id.0) {
+                entry.remove();
+            }
+            self.contexts[id.0 as usize] = None;
+            self.free.push(id.0);
+        }
+    }
+
+    /// The encoded slots of a context.
+    #[inline]
+    pub(crate) fn get(&self, id: ContextId) -> &[u8] {
+        if id == NO_CONTEXT {
+            return &[];
+        }
+        &self.contexts[id.0 as usize].as_ref().expect("a used context is kept").bytes
+    }
+}

@@ -1,0 +1,253 @@
+//! Updaters: which status ranges a change of a source key concerns (Pequod §3.2).
+//!
+//! When a join has read a span of source keys for a status range, it leaves an *updater*
+//! there. All spans that one source pattern reads under the same leading components (all of
+//! `p|bob|…`) share one updater; the status ranges that it serves are its *targets*. A poster
+//! with ten thousand followers is one updater with ten thousand targets of 8 bytes.
+//!
+//! A target is a status range and a *context*: the slot values that led to the span and that
+//! neither the status range nor the updater's prefix fixes. Equal contexts are stored once.
+//! Most timelines need none.
+//!
+//! # Invariants
+//! - U1. A target whose span ends before its updater's prefix does lies in `bounded` under
+//!   exactly its span; all others lie in `open`, and their lower end is checked against the
+//!   status range, which a change must touch anyway.
+//! - U2. An updater without targets does not exist, nor does a context without targets.
+//!
+//! # Cost
+//! A change finds each updater by one hash of its leading components; finding the targets
+//! among bounded spans is O(log n + found). A target costs 8 bytes here and 8 in its status range.
+
+mod context;
+mod intervals;
+mod targets;
+
+pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
+pub(crate) use targets::{SortedSet, Target};
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use hashbrown::HashTable;
+use headwater_base::hash::hash_bytes;
+use headwater_base::{KeyRange, key::end_at_most, prefix_end};
+use intervals::Intervals;
+use targets::TargetSet;
+
+/// One updater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct UpdaterId(pub(crate) u32);
+
+/// Whose source span an updater watches: a join, and the index of its source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reader {
+    pub(crate) join: u32,
+    pub(crate) source: u32,
+}
+
+#[derive(Debug)]
+struct Updater {
+    reader: Reader,
+    /// The leading components that all watched keys share.
+    prefix: Box<[u8]>,
+    open: TargetSet,
+    bounded: Option<Box<Intervals>>,
+}
+
+/// All updaters of one shard.
+#[derive(Debug)]
+pub(crate) struct Updaters {
+    updaters: Vec<Option<Updater>>,
+    free: Vec<u32>,
+    by_prefix: HashTable<u32>,
+    pub(crate) contexts: Contexts,
+    targets: usize,
+    bytes: usize,
+    seed: u64,
+}
+
+fn hash(seed: u64, reader: Reader, prefix: &[u8]) -> u64 {
+    let salt = (u64::from(reader.join) << 32 | u64::from(reader.source))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash_bytes(seed ^ salt, prefix)
+}
+
+/// The span as U1 files it: `None` where it reaches to the end of its prefix, or where the
+/// prefix is a whole key.
+fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
+    let open = !prefix.ends_with(b"|") || end_at_most(&prefix_end(prefix), &span.last);
+    (!open).then_some(span)
+}
+
+impl Updaters {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            updaters: Vec::new(),
+            free: Vec::new(),
+            by_prefix: HashTable::new(),
+            contexts: Contexts::new(seed),
+            targets: 0,
+            bytes: 0,
+            seed,
+        }
+    }
+
+    /// Number of updaters.
+    pub(crate) fn len(&self) -> usize {
+        self.by_prefix.len()
+    }
+
+    /// Number of targets of all updaters.
+    pub(crate) fn targets(&self) -> usize {
+        self.targets
+    }
+
+    /// Bytes of updaters, targets and contexts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+            + self.updaters.capacity() * size_of::<Option<Updater>>()
+            + self.by_prefix.capacity() * 5
+            + self.contexts.bytes()
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
+        self.by_prefix
+            .find(hash(self.seed, reader, prefix), |&id| {
+                self.updaters[id as usize]
+                    .as_ref()
+                    .is_some_and(|updater| updater.reader == reader && *updater.prefix == *prefix)
+            })
+            .map(|&id| UpdaterId(id))
+    }
+
+    fn find_or_create(&mut self, reader: Reader, prefix: &[u8]) -> UpdaterId {
+        if let Some(id) = self.find(reader, prefix) {
+            return id;
+        }
+        let updater =
+            Updater { reader, prefix: prefix.into(), open: TargetSet::default(), bounded: None };
+        self.bytes += prefix.len();
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.updaters[id as usize] = Some(updater);
+                id
+            }
+            None => {
+                self.updaters.push(Some(updater));
+                (self.updaters.len() - 1) as u32
+            }
+        };
+        let (updaters, seed) = (&self.updaters, self.seed);
+        self.by_prefix.insert_unique(hash(seed, reader, prefix), id, |&id| {
+            updaters[id as usize]
+                .as_ref()
+                .map_or(0, |updater| hash(seed, updater.reader, &updater.prefix))
+        });
+        UpdaterId(id)
+    }
+
+    fn updater(&self, id: UpdaterId) -> &Updater {
+        self.updaters[id.0 as usize].as_ref().expect("an updater lives while it has targets (U2)")
+    }
+
+    /// Whose updater it is, and the leading components that it watches.
+    pub(crate) fn describe(&self, id: UpdaterId) -> (Reader, &[u8]) {
+        let updater = self.updater(id);
+        (updater.reader, &updater.prefix)
+    }
+
+    /// Adds a target for `span`; `None` where it is there already.
+    pub(crate) fn add(
+        &mut self,
+        reader: Reader,
+        prefix: &[u8],
+        span: &KeyRange,
+        target: Target,
+    ) -> Option<UpdaterId> {
+        let id = self.find_or_create(reader, prefix);
+        let span = filed_span(prefix, span);
+        self.file(id, span, target).then_some(id)
+    }
+
+    fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
+        let updater = self.updaters[id.0 as usize].as_mut().expect("found or made just now");
+        let before = updater.bytes();
+        let added = match span {
+            None => updater.open.insert(target),
+            Some(span) => {
+                updater.bounded.get_or_insert_default().insert(&span.first, &span.last, target)
+            }
+        };
+        self.bytes = self.bytes + updater.bytes() - before;
+        self.targets += usize::from(added);
+        added
+    }
+
+    fn unfile(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
+        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
+        let before = updater.bytes();
+        let removed = match (span, &mut updater.bounded) {
+            (None, _) => updater.open.remove(target),
+            (Some(span), Some(bounded)) => bounded.remove(&span.first, &span.last, target),
+            (Some(_), None) => false,
+        };
+        self.bytes = self.bytes + updater.bytes() - before;
+        self.targets -= usize::from(removed);
+        removed
+    }
+
+    /// Removes a target that was added for `span`. The updater goes with its last target.
+    pub(crate) fn remove(&mut self, id: UpdaterId, span: &KeyRange, target: Target) {
+        let prefix =
+            core::mem::take(&mut self.updaters[id.0 as usize].as_mut().expect("U2").prefix);
+        let filed = filed_span(&prefix, span);
+        let removed = self.unfile(id, filed, target);
+        assert!(removed, "a target is filed under its span (U1)");
+        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
+        updater.prefix = prefix;
+        if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
+        {
+            let hash = hash(self.seed, updater.reader, &updater.prefix);
+            self.bytes = self.bytes - updater.prefix.len() - updater.bytes();
+            if let Ok(entry) = self.by_prefix.find_entry(hash, |&other| other == id.0) {
+                entry.remove();
+            }
+            self.updaters[id.0 as usize] = None;
+            self.free.push(id.0);
+        }
+    }
+
+    /// Files a target anew whose span has changed.
+    pub(crate) fn refile(&mut self, id: UpdaterId, old: &KeyRange, new: &KeyRange, target: Target) {
+        let prefix = self.updater(id).prefix.clone();
+        let (old, new) = (filed_span(&prefix, old), filed_span(&prefix, new));
+        if old == new {
+            return;
+        }
+        let removed = self.unfile(id, old, target);
+        assert!(removed, "a target is filed under its span (U1)");
+        self.file(id, new, target);
+    }
+
+    /// Appends the targets that a change of `key` may concern.
+    #[inline]
+    pub(crate) fn targets_of(&self, id: UpdaterId, key: &[u8], found: &mut Vec<Target>) {
+        let updater = self.updater(id);
+        updater.open.extend(found);
+        if let Some(bounded) = &updater.bounded {
+            bounded.stab(key, &mut |targets| targets.extend(found));
+        }
+    }
+
+    /// Forgets all updaters.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.seed);
+    }
+}
+
+impl Updater {
+    fn bytes(&self) -> usize {
+        self.open.bytes() + self.bounded.as_ref().map_or(0, |bounded| bounded.bytes())
+    }
+}

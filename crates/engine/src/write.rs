@@ -1,0 +1,354 @@
+//! Writes of base keys, and their expiry.
+
+use crate::engine::Engine;
+use crate::report::{EngineError, Expiry, Stop};
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use hashbrown::HashMap;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_base::{KeyRange, Millis};
+use headwater_pool::ValueRef;
+use headwater_store::TableId;
+
+/// When keys expire: by key, and in the order of their moments.
+#[derive(Debug)]
+pub(crate) struct Expiries {
+    by_key: HashMap<Rc<[u8]>, Millis, KeyHashBuilder>,
+    order: BTreeSet<(Millis, Rc<[u8]>)>,
+}
+
+impl Expiries {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { by_key: HashMap::with_hasher(KeyHashBuilder::new(seed)), order: BTreeSet::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Millis> {
+        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
+    }
+
+    fn set(&mut self, key: &[u8], at: Option<Millis>) {
+        if !self.by_key.is_empty()
+            && let Some((key, old)) = self.by_key.remove_entry(key)
+        {
+            self.order.remove(&(old, key));
+        }
+        if let Some(at) = at {
+            let key: Rc<[u8]> = key.into();
+            self.by_key.insert(key.clone(), at);
+            self.order.insert((at, key));
+        }
+    }
+
+    /// The next key whose time has come.
+    fn due(&self, now: Millis) -> Option<Rc<[u8]>> {
+        self.order.first().filter(|(at, _)| *at <= now).map(|(_, key)| key.clone())
+    }
+
+    /// The first moment at which a key expires.
+    pub(crate) fn next(&self) -> Option<Millis> {
+        self.order.first().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        // A map slot, a share of a tree node, and the text with its counts.
+        self.by_key.capacity() * 25 + self.order.len() * (40 + 32)
+    }
+}
+
+impl Engine {
+    /// Moves time to `now`: keys whose time has come are removed, in every view.
+    /// Time that goes backwards is ignored.
+    pub fn advance(&mut self, now: Millis) {
+        if now <= self.now {
+            return;
+        }
+        self.now = now;
+        while let Some(key) = self.expiries.due(now) {
+            self.expiries.set(&key, None);
+            self.counters.expired += 1;
+            if let Some(table) = self.store.table_of(&key) {
+                self.remove_base(table, &key);
+            }
+        }
+        while let Some(&(at, id)) = self.snapshots.first()
+            && at <= now
+        {
+            self.discard(id);
+        }
+    }
+
+    /// The next moment at which [`Engine::advance`] has something to do.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let snapshot = self.snapshots.first().map(|&(at, _)| at);
+        self.expiries.next().into_iter().chain(snapshot).min()
+    }
+
+    /// Gives `key` this value.
+    ///
+    /// # Errors
+    /// The key is a join's output, or the key or the value is too long.
+    pub fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
+        self.check_write(key, value.len())?;
+        let value = self.store.pool.insert(value);
+        let table = self.store.table_for(key);
+        self.put_base(table, key, value);
+        match expiry {
+            Expiry::Keep => {}
+            Expiry::Never if self.expiries.len() == 0 => {}
+            Expiry::Never => self.expiries.set(key, None),
+            Expiry::At(at) if at <= self.now => {
+                self.expiries.set(key, None);
+                self.remove_base(table, key);
+            }
+            Expiry::At(at) => self.expiries.set(key, Some(at)),
+        }
+        Ok(())
+    }
+
+    /// Puts `tail` behind the value of `key` (behind nothing, where there is none) and gives
+    /// the new length. The expiry is kept.
+    ///
+    /// # Errors
+    /// As for [`Engine::set`]; [`Stop::Wait`] where the old value must be loaded first.
+    pub fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
+        self.check_write(key, tail.len())?;
+        let table = self.store.table_for(key);
+        let old = self.store.table(table).get(key).unwrap_or(ValueRef::EMPTY);
+        let length = self.store.pool.view(old).len() + tail.len();
+        self.check_write(key, length)?;
+        // The old value must outlive the exchange: readers of the table are told of it.
+        self.store.pool.retain(old);
+        let value = self.store.pool.append(old, tail);
+        self.put_base(table, key, value);
+        Ok(length)
+    }
+
+    /// Removes `key`; whether it was there.
+    ///
+    /// # Errors
+    /// The key is a join's output; or the old value must be loaded first.
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
+        self.check_owner(key)?;
+        let Some(table) = self.store.table_of(key) else { return Ok(false) };
+        if self.expiries.len() > 0 {
+            self.expiries.set(key, None);
+        }
+        Ok(self.remove_base(table, key))
+    }
+
+    /// Sets or clears the expiry of `key`; whether the key is there.
+    /// A moment that has passed removes the key.
+    ///
+    /// # Errors
+    /// The key is a join's output.
+    pub fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
+        self.check_owner(key)?;
+        let Some(table) = self.store.table_of(key) else { return Ok(false) };
+        if self.store.table(table).get(key).is_none() {
+            return Ok(false);
+        }
+        let passed = at.is_some_and(|at| at <= self.now);
+        self.expiries.set(key, at.filter(|_| !passed));
+        if passed {
+            self.remove_base(table, key);
+        } else {
+            self.watches.note(key);
+        }
+        Ok(true)
+    }
+
+    /// When `key` expires: `None` if there is no such key, `Some(None)` if it never does.
+    ///
+    /// # Errors
+    /// As for [`Engine::get`].
+    pub fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
+        let there = self.get(key)?.is_some();
+        Ok(there.then(|| self.expiries.get(key)))
+    }
+
+    /// Removes the base keys of `[first, last)` (an empty `last`: to the end) and gives their
+    /// number. Join outputs in the range stay, as long as their sources do.
+    ///
+    /// # Errors
+    /// A table in the range is kept by a source.
+    pub fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
+        if !last.is_empty() && first >= last {
+            return Ok(0);
+        }
+        let mut removed = 0;
+        let parts = self.store.parts(first, last);
+        for (table, _, _) in &parts {
+            self.check_source(*table)?;
+        }
+        for (table, from, to) in parts {
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let outputs: Vec<_> = match self.catalog.role(table) {
+                Some(role) => {
+                    role.writers.iter().map(|&id| self.catalog.join(id).plan.clone()).collect()
+                }
+                None => Vec::new(),
+            };
+            self.scan_table(table, &KeyRange { first: from, last: to }, &mut |key, _| {
+                if !outputs.iter().any(|plan| plan.join.output.matches(key)) {
+                    keys.push(key.to_vec());
+                }
+            });
+            for key in keys {
+                if self.expiries.len() > 0 {
+                    self.expiries.set(&key, None);
+                }
+                removed += u64::from(self.remove_base(table, &key));
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Whether clients may write or expire `key`, whatever its value. Loads and changes nothing.
+    ///
+    /// # Errors
+    /// The key is a join's output, is kept by a source, or is too long.
+    pub fn check_writable(&self, key: &[u8]) -> Result<(), EngineError> {
+        self.check_write(key, 0)
+    }
+
+    /// Refuses what clients may not write.
+    #[inline]
+    fn check_write(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
+        let limits = &self.settings.limits;
+        if key.len() > limits.key_bytes_max {
+            return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
+        }
+        if value_bytes > limits.value_bytes_max {
+            let max = limits.value_bytes_max;
+            return Err(EngineError::ValueTooLong { length: value_bytes, max });
+        }
+        if key.is_empty() {
+            return Err(EngineError::KeyEmpty);
+        }
+        self.check_owner(key)
+    }
+
+    /// Refuses keys that a join or a source maintains.
+    #[inline]
+    fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
+        let Some(table) = self.store.table_of(key) else { return Ok(()) };
+        let Some(role) = self.catalog.role(table) else { return Ok(()) };
+        for &id in &role.writers {
+            let installed = self.catalog.join(id);
+            if installed.plan.join.output.matches(key) {
+                return Err(EngineError::Joined { join: installed.name.clone() });
+            }
+        }
+        self.check_source(table)
+    }
+
+    fn check_source(&self, table: TableId) -> Result<(), EngineError> {
+        match self.catalog.role(table).and_then(|role| role.sourced.as_ref()) {
+            None => Ok(()),
+            Some(sourced) => {
+                let prefix = self.store.table(table).prefix();
+                let name = String::from_utf8_lossy(prefix.strip_suffix(b"|").unwrap_or(prefix));
+                Err(EngineError::Refused(alloc::format!(
+                    "table '{name}' is kept by source '{}': write there",
+                    sourced.name
+                )))
+            }
+        }
+    }
+
+    /// Gives a base key its value, of which one reference is taken over, and tells its readers.
+    pub(crate) fn put_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
+        let old = self.store.insert(table, key, value);
+        self.watches.note(key);
+        if self.has_readers(table) {
+            self.notify(table, key, old, Some(value));
+        }
+        if let Some(old) = old {
+            self.store.pool.release(old);
+        }
+    }
+
+    /// Removes a base key and tells its readers; whether it was there.
+    pub(crate) fn remove_base(&mut self, table: TableId, key: &[u8]) -> bool {
+        let Some(old) = self.store.remove(table, key) else { return false };
+        self.watches.note(key);
+        if self.has_readers(table) {
+            self.notify(table, key, Some(old), None);
+        }
+        self.store.pool.release(old);
+        true
+    }
+
+    /// Removes all keys; joins and tables stay.
+    pub fn flush(&mut self) {
+        let mut watched = core::mem::take(&mut self.watches);
+        watched.note_all();
+        for id in self.catalog.ids() {
+            self.reset_join(id);
+        }
+        self.store.clear();
+        self.updaters.clear();
+        self.expiries = Expiries::new(self.settings.hash_seed);
+        self.forget_loaded();
+        self.watches = watched;
+    }
+
+    /// Keys stored or materialized now.
+    #[must_use]
+    pub fn key_count(&self) -> u64 {
+        self.store.tables().map(|(_, table)| table.sizes().keys as u64).sum()
+    }
+
+    /// Some stored key, chosen by the random number `draw`; `None` where there is none.
+    #[must_use]
+    pub fn random_key(&self, draw: u64) -> Option<Vec<u8>> {
+        let count = self.key_count();
+        let mut left = if count == 0 { return None } else { draw % count };
+        for (id, table) in self.store.tables() {
+            let keys = table.sizes().keys as u64;
+            if left >= keys {
+                left -= keys;
+                continue;
+            }
+            let mut found = None;
+            let first = self.store.table(id).prefix();
+            let _ = table.scan(first, b"", false, &mut Vec::new(), &mut |key, _| {
+                if left == 0 {
+                    found = Some(key.to_vec());
+                    return ControlFlow::Break(());
+                }
+                left -= 1;
+                ControlFlow::Continue(())
+            });
+            return found;
+        }
+        None
+    }
+
+    /// Calls `each` with about `count` stored or materialized keys that follow `cursor` (empty:
+    /// from the start) and gives the cursor to continue from (empty: that was all). Keys that
+    /// stay throughout a scan are given exactly once. Computes nothing.
+    pub fn scan(&self, cursor: &[u8], count: usize, each: &mut dyn FnMut(&[u8])) -> Vec<u8> {
+        let mut next = Vec::new();
+        let mut left = count.max(1);
+        let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
+            if left == 0 {
+                next = key.to_vec();
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            each(key);
+            ControlFlow::Continue(())
+        });
+        next
+    }
+}
