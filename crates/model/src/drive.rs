@@ -42,6 +42,7 @@ struct Run<'a> {
     subject: &'a mut dyn Subject,
     oracle: Oracle,
     view: Option<Rc<View>>,
+    allowed: Option<Rc<Allowed>>,
     moments: Moments,
     watches: Vec<Watched>,
     scan: Option<Scan>,
@@ -63,6 +64,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         subject,
         oracle: Oracle::default(),
         view: None,
+        allowed: None,
         moments: Moments::default(),
         watches: Vec::new(),
         scan: None,
@@ -159,6 +161,7 @@ impl Run<'_> {
     /// To be called after anything that may change a view.
     fn changed(&mut self) {
         self.view = None;
+        self.allowed = None;
         if let Some(scan) = &mut self.scan {
             scan.stayed.retain(|key, _| self.oracle.base.contains_key(key));
         }
@@ -188,12 +191,18 @@ impl Run<'_> {
         self.oracle.joins.iter().any(|installed| snapshot(&installed.join))
     }
 
-    fn allowed(&mut self) -> Allowed {
-        let view = self.view();
-        if self.tells_moments() {
-            return self.moments.allowed(&self.oracle, &view);
+    fn allowed(&mut self) -> Rc<Allowed> {
+        if self.allowed.is_none() {
+            let view = self.view();
+            let sure =
+                |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), vec![Some(value.clone())]);
+            self.allowed = Some(Rc::new(if self.tells_moments() {
+                self.moments.allowed(&self.oracle, &view)
+            } else {
+                view.seen.iter().map(sure).collect()
+            }));
         }
-        view.seen.iter().map(|(key, value)| (key.clone(), vec![Some(value.clone())])).collect()
+        Rc::clone(self.allowed.as_ref().expect("just made"))
     }
 
     /// Whether a write to `key` must be refused; what was `given` must then say so.

@@ -115,13 +115,18 @@ impl Moments {
             }
         }
         let mut allowed = Allowed::new();
-        for made in &views {
-            for key in made.keys() {
-                let values = allowed.entry(key.clone()).or_default();
-                if values.is_empty() {
-                    values.extend(views.iter().map(|view| view.get(key).cloned()));
+        for key in views.iter().flat_map(|made| made.keys()) {
+            if allowed.contains_key(key) {
+                continue;
+            }
+            let mut values: Vec<Option<Vec<u8>>> = Vec::new();
+            for made in &views {
+                let value = made.get(key);
+                if !values.iter().any(|known| known.as_ref() == value) {
+                    values.push(value.cloned());
                 }
             }
+            allowed.insert(key.clone(), values);
         }
         allowed
     }
