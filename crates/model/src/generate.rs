@@ -50,6 +50,16 @@ impl World {
         }
         rng.shuffle(&mut components);
         components.truncate(2 + rng.below(4));
+        if rng.chance(2) {
+            // Long keys: few of them fill a page, and some are too long to be written.
+            for component in &mut components {
+                if rng.chance(60) {
+                    let end = component.clone();
+                    *component = vec![b'a'; 100 + rng.below(140)];
+                    component.extend(end);
+                }
+            }
+        }
         let wide = rng.chance(2);
         if wide {
             components.extend((0..30).map(|_| rng.below(300).to_string().into_bytes()));

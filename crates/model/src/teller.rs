@@ -113,8 +113,13 @@ impl Teller {
                 let lines = joins.map(|join| format!("{}: {}", join.name, join.join));
                 Reply::Lines(lines.collect())
             }
+            Command::Table { name, boundary, source: None }
+                if name.contains(&b'|') || boundary.is_some_and(|boundary| boundary > 31) =>
+            {
+                unsaid()
+            }
             Command::Table { source: None, .. } => Reply::Done,
-            Command::Table { source: Some(_), .. } => {
+            Command::Table { source: Some(_), .. } | Command::Limit { .. } => {
                 self.lost = true;
                 unsaid()
             }

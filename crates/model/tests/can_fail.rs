@@ -113,6 +113,9 @@ impl Standin {
         match self.oracle.owners(key).first() {
             _ if key.is_empty() => Err(EngineError::KeyEmpty),
             Some(_) if self.fault == Fault::AcceptsWrites => Ok(()),
+            None if key.len() > 1024 => {
+                Err(EngineError::KeyTooLong { length: key.len(), max: 1024 })
+            }
             Some(join) => Err(EngineError::Joined { join: (*join).to_string() }),
             None => Ok(()),
         }
@@ -172,7 +175,7 @@ impl Subject for Standin {
     }
     fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
         self.events += 1;
-        if key.is_empty() {
+        if key.is_empty() || key.len() > 1024 {
             return Ok(false);
         }
         self.joined(key)?;
@@ -197,7 +200,7 @@ impl Subject for Standin {
     }
     fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
         self.events += 1;
-        if key.is_empty() {
+        if key.is_empty() || key.len() > 1024 {
             return Ok(false);
         }
         self.joined(key)?;

@@ -51,6 +51,8 @@ pub enum Command {
     Joins,
     /// `table NAME [boundary N] [source NAME]`
     Table { name: Vec<u8>, boundary: Option<usize>, source: Option<String> },
+    /// `limit key|value|joins|sources|slots N` bounds what is written from now on.
+    Limit { what: String, most: usize },
     /// `get KEY` prints `KEY = VALUE`, or `KEY -` for no key.
     Get { key: Vec<u8> },
     /// `range FIRST LAST [rev] [limit N]` and `prefix PREFIX [rev] [limit N]` print the pairs.
@@ -168,6 +170,7 @@ impl Words<'_> {
             "flush" => Command::Flush,
             "drop" => Command::Drop { name: self.text()? },
             "joins" => Command::Joins,
+            "limit" => Command::Limit { what: self.text()?, most: self.number()? as usize },
             "get" => Command::Get { key: self.bytes()? },
             "verify" if self.rest.is_empty() => {
                 Command::Verify { first: Vec::new(), last: Vec::new() }

@@ -130,6 +130,7 @@ impl EngineTarget {
             Command::Join { .. }
             | Command::Drop { .. }
             | Command::Joins
+            | Command::Limit { .. }
             | Command::Table { .. } => self.define(command),
             Command::Get { .. }
             | Command::TimeLeft { .. }
@@ -193,6 +194,18 @@ impl EngineTarget {
                 return Ok(Reply::Lines(warnings.collect()));
             }
             Command::Drop { name } => self.engine.join_drop(name)?,
+            Command::Limit { what, most } => {
+                let mut limits = self.engine.limits().clone();
+                match what.as_str() {
+                    "key" => limits.key_bytes_max = *most,
+                    "value" => limits.value_bytes_max = *most,
+                    "joins" => limits.joins_max = *most,
+                    "sources" => limits.sources_max = *most,
+                    "slots" => limits.slots_max = *most,
+                    _ => return Ok(Reply::Lines(vec![format!("`{what}` has no limit")])),
+                }
+                self.engine.set_limits(limits);
+            }
             Command::Table { name, boundary, source } => {
                 let options = TableOptions { boundary: *boundary, source: source.clone() };
                 self.engine.table_set(name, &options)?;
