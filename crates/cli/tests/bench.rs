@@ -1,0 +1,107 @@
+//! `headwater bench` as a user runs it: tiny, but whole.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_headwater")).arg("bench").args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs a workload against one peer and gives its JSON; `None`, with a message, where the
+/// peer is not installed.
+#[expect(clippy::print_stderr, reason = "a test that did less than it could must say so")]
+fn report(workload: &[&str], peer: &str) -> Option<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, svg) = (folder.path().join("bench.json"), folder.path().join("bench.svg"));
+    let files = ["--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    let common = ["--against", peer, "--pairs", "1", "--no-pin", "--connections", "4"];
+    let output = bench(&[workload, &files, &common].concat());
+    let errors = stderr(&output);
+    if errors.contains("is not installed") {
+        eprintln!("skipped: {}", errors.trim());
+        return None;
+    }
+    assert!(output.status.success(), "{workload:?} against {peer}: {errors}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.lines().any(|line| line.contains("headwater")), "{table}");
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg "));
+    Some(serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap())
+}
+
+/// Checks one object of the agreed shape.
+fn check(report: &Value, peer: &str) {
+    let systems: Vec<&str> = report["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["system"].as_str().unwrap())
+        .collect();
+    assert_eq!(systems, ["headwater", peer], "{report}");
+    let operations = report["runs"][0]["operations"].as_u64().unwrap();
+    assert!(operations > 0, "{report}");
+    for run in report["runs"].as_array().unwrap() {
+        assert_eq!(run["verified"], Value::Bool(true), "{run}");
+        assert_eq!(run["operations"].as_u64(), Some(operations), "all do the same: {run}");
+        for figure in ["generator_cpu_s", "wall_s", "rss_bytes_max"] {
+            assert!(run[figure].as_f64().unwrap() > 0.0, "{figure}: {run}");
+        }
+    }
+}
+
+#[test]
+fn timelines_agree_in_every_system() {
+    let twip = ["twip", "--users", "300", "--scale", "0.2"];
+    let peers =
+        ["client", "push-all", "pull", "celebrities", "valkey", "redis", "memcached", "postgres"];
+    for peer in peers {
+        if let Some(report) = report(&twip, peer) {
+            assert_eq!(report["workload"], "twip");
+            check(&report, peer);
+        }
+    }
+}
+
+#[test]
+fn pages_agree_in_every_system() {
+    let newp = ["newp", "--scale", "0.002", "--vote", "30"];
+    for peer in ["separate", "valkey", "redis", "postgres"] {
+        if let Some(report) = report(&newp, peer) {
+            assert_eq!(report["workload"], "newp");
+            check(&report, peer);
+        }
+    }
+}
+
+#[test]
+fn values_and_ranges_agree_in_every_system() {
+    let operations = "get,set,mixed,mget,range,range-lex";
+    let raw = ["raw", "--op", operations, "--value", "64", "--pipeline", "16", "--range", "10"];
+    let raw = [&raw[..], &["--keys", "20000", "--scale", "0.005"]].concat();
+    for peer in ["valkey", "redis"] {
+        let Some(report) = report(&raw, peer) else { continue };
+        let cases = report["cases"].as_array().unwrap();
+        assert_eq!(cases.len(), 6);
+        cases.iter().for_each(|case| check(case, peer));
+    }
+}
+
+#[test]
+fn a_wrong_option_is_told_with_what_is_allowed() {
+    let refused = |arguments: &[&str]| {
+        let output = bench(arguments);
+        assert!(!output.status.success());
+        stderr(&output)
+    };
+    let error = refused(&["twip", "--against", "oracle"]);
+    assert!(error.contains("not a peer for twip (allowed: valkey, redis, memcached"), "{error}");
+    let error = refused(&["twip", "--active", "101"]);
+    assert!(error.contains("--active 101: out of bounds"), "{error}");
+    let error = refused(&["twip", "--graph", "/nowhere"]);
+    assert!(error.contains("graph file /nowhere"), "{error}");
+    let error = refused(&["twip", "--json", "/nowhere/x.json"]);
+    assert!(error.contains("--json: there is no folder /nowhere"), "{error}");
+}
