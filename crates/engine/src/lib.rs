@@ -17,6 +17,7 @@ mod exec;
 mod explain;
 mod fold;
 mod joins;
+mod lifetime;
 mod maintain;
 mod read;
 mod refresh;

@@ -1,0 +1,244 @@
+//! The life of a status range: made, linked to what it reads, resized, invalidated, dropped.
+//!
+//! Whatever links a range to others is kept in step here: its place in the join's cover (R1), the
+//! note of its group, its targets (R3), and which ranges it has read and is read by (R4).
+
+use crate::engine::Engine;
+use crate::exec::Span;
+use crate::status::{Fixed, Status, StatusId, is_open};
+use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_pattern::{Bindings, Mode, containing_range};
+
+impl Engine {
+    /// A new status range over `range`, without targets.
+    pub(super) fn make_status(&mut self, join: u32, range: &KeyRange) -> StatusId {
+        let installed = self.catalog.join(join);
+        let plan = installed.plan.clone();
+        let layer = installed.layer;
+        let group = self.store.table_mut(layer).0.group_around(range);
+        let fixed = Fixed::of(&plan.join.output, range);
+        let expires_at = match plan.join.mode {
+            Mode::Snapshot { millis } => Some(self.now.plus(millis)),
+            _ => None,
+        };
+        let id = self.statuses.add(Status {
+            join,
+            first: range.first.as_slice().into(),
+            last: range.last.as_slice().into(),
+            fixed,
+            open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
+            group,
+            work: None,
+            targets: crate::updaters::SortedSet::default(),
+            dependents: BTreeSet::new(),
+            sources: BTreeSet::new(),
+            since: self.now,
+            expires_at,
+        });
+        if let Some(group) = group {
+            let note = self.store.table_mut(layer).0.note_mut(group);
+            note.statuses.get_or_insert_default().push((join, id));
+        }
+        if let Some(at) = expires_at {
+            self.snapshots.insert((at, id));
+        }
+        self.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
+        id
+    }
+
+    /// Changes a status range's ends and files its targets anew.
+    pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+        let status = self.statuses.get_mut(id);
+        let old = status.range();
+        let join = status.join;
+        let mut targets = Vec::new();
+        status.targets.extend(&mut targets);
+        status.first = whole.first.as_slice().into();
+        status.last = whole.last.as_slice().into();
+        status.open = is_open(&status.first[..status.fixed.prefix_bytes], &status.last);
+        let cover = &mut self.catalog.join_mut(join).cover;
+        cover.remove(&*old.first);
+        cover.insert(whole.first.as_slice().into(), id);
+        for (updater, context) in targets {
+            let before = self.span_of_target(id, &old, updater, context);
+            let after = self.span_of_target(id, whole, updater, context);
+            self.updaters.refile(updater, &before, &after, Target::new(id, context));
+        }
+    }
+
+    /// The source span under which a target is filed while its status range is `range`.
+    fn span_of_target(
+        &self,
+        id: StatusId,
+        range: &KeyRange,
+        updater: UpdaterId,
+        context: ContextId,
+    ) -> KeyRange {
+        let status = self.statuses.get(id);
+        let plan = &self.catalog.join(status.join).plan;
+        let (reader, prefix) = self.updaters.describe(updater);
+        let pattern = plan.pattern(reader.source as usize);
+        let mut bindings = Bindings::new();
+        let whole = !prefix.ends_with(b"|");
+        crate::status::for_components(pattern, prefix, whole, |component, value| {
+            if let headwater_pattern::Component::Slot { slot, .. } = component {
+                bindings.set(*slot, value);
+            }
+        });
+        status.fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        decode(self.updaters.contexts.get(context), &mut bindings);
+        containing_range(&plan.join.output, range, pattern, &bindings)
+            .expect("a target was added for a span that contributes")
+    }
+
+    /// Adds targets for the spans, and notes the status ranges read.
+    pub(super) fn follow(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+        let join = self.statuses.get(id).join;
+        if self.catalog.join(join).mode() != Mode::Push {
+            return;
+        }
+        for span in spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let context = self.updaters.contexts.intern(&span.context);
+            let target = Target::new(id, context);
+            self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
+            match self.updaters.add(reader, &span.prefix, &span.range, target) {
+                Some(updater) => {
+                    self.statuses.get_mut(id).targets.insert((updater, context));
+                }
+                None => self.updaters.contexts.release(context),
+            }
+        }
+        for source in read {
+            self.depend(id, source);
+        }
+    }
+
+    /// Removes the targets of spans that led to nothing any more.
+    pub(super) fn unfollow(&mut self, id: StatusId, spans: Vec<Span>) {
+        let join = self.statuses.get(id).join;
+        for span in spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let Some(updater) = self.updaters.find(reader, &span.prefix) else { continue };
+            let context = self.updaters.contexts.intern(&span.context);
+            if self.statuses.get_mut(id).targets.remove((updater, context)) {
+                self.updaters.remove(updater, &span.range, Target::new(id, context));
+                self.updaters.contexts.release(context);
+            }
+            self.updaters.contexts.release(context);
+        }
+    }
+
+    /// Notes that `id` has read `source`.
+    fn depend(&mut self, id: StatusId, source: StatusId) {
+        // A range that was read early in an execution may have been merged into another since,
+        // which was read too; its id may even name a range of another join by now.
+        let Some(status) = self.statuses.find(source) else { return };
+        let reader = self.catalog.join(self.statuses.get(id).join);
+        if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
+            return;
+        }
+        self.statuses.get_mut(id).sources.insert(source);
+        self.statuses.get_mut(source).dependents.insert(id);
+        if !self.statuses.get(source).is_clean() {
+            self.dirty(id).upstream.insert(source);
+        }
+    }
+
+    /// Complete invalidation: the whole range is recomputed by the next read.
+    pub(crate) fn invalidate(&mut self, id: StatusId) {
+        self.counters.invalidations += 1;
+        self.drop_targets(id);
+        let work = self.dirty(id);
+        work.invalid = true;
+        work.stale.clear();
+        work.upstream.clear();
+        let log = core::mem::take(&mut work.log);
+        for entry in log.keys() {
+            self.updaters.contexts.release(entry.context);
+        }
+        let sources = core::mem::take(&mut self.statuses.get_mut(id).sources);
+        for source in sources {
+            if self.statuses.find(source).is_some() {
+                self.statuses.get_mut(source).dependents.remove(&id);
+            }
+        }
+    }
+
+    fn drop_targets(&mut self, id: StatusId) {
+        let range = self.statuses.get(id).range();
+        let mut targets = Vec::new();
+        self.statuses.get(id).targets.extend(&mut targets);
+        for (updater, context) in targets {
+            let span = self.span_of_target(id, &range, updater, context);
+            self.updaters.remove(updater, &span, Target::new(id, context));
+            self.updaters.contexts.release(context);
+        }
+        self.statuses.get_mut(id).targets = crate::updaters::SortedSet::default();
+    }
+
+    /// Drops a status range's record; its outputs stay, for its successor to compare with.
+    pub(crate) fn forget(&mut self, id: StatusId) {
+        self.invalidate(id);
+        let status = self.statuses.take(id);
+        let installed = self.catalog.join_mut(status.join);
+        installed.cover.remove(&status.first);
+        let layer = installed.layer;
+        if let Some(at) = status.expires_at {
+            self.snapshots.remove(&(at, id));
+        }
+        if let Some(group) = status.group {
+            let table = self.store.table_mut(layer).0;
+            let note = table.note_mut(group);
+            if let Some(statuses) = &mut note.statuses {
+                statuses.retain(|&(_, other)| other != id);
+                if statuses.is_empty() {
+                    note.statuses = None;
+                }
+            }
+            table.forget_if_idle(group);
+        }
+        for dependent in status.dependents {
+            if self.statuses.find(dependent).is_some() {
+                self.statuses.get_mut(dependent).sources.remove(&id);
+                self.invalidate(dependent);
+            }
+        }
+    }
+
+    /// Drops a status range and its outputs, of which nobody is told.
+    pub(crate) fn discard(&mut self, id: StatusId) {
+        let status = self.statuses.get(id);
+        let (join, range) = (status.join, status.range());
+        self.forget(id);
+        let installed = self.catalog.join(join);
+        let (plan, layer) = (installed.plan.clone(), installed.layer);
+        let mut held = Vec::new();
+        self.scan_table(layer, &range, &mut |key, _| {
+            if plan.join.output.matches(key) {
+                held.push(key.to_vec());
+            }
+        });
+        for key in held {
+            self.catalog.join_mut(join).folds.remove(&*key);
+            if let Some(value) = self.store.remove(layer, &key) {
+                self.store.pool.release(value);
+            }
+        }
+    }
+
+    /// Drops everything that `join`, and what reads it, has materialized.
+    pub(crate) fn reset_join(&mut self, join: u32) {
+        for id in self.catalog.downstream(join) {
+            let statuses: Vec<_> = self.catalog.join(id).cover.values().copied().collect();
+            for status in statuses {
+                self.discard(status);
+            }
+            let installed = self.catalog.join_mut(id);
+            installed.depths.iter_mut().for_each(|depths| *depths = 0);
+        }
+    }
+}
