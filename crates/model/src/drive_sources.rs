@@ -17,7 +17,9 @@ use crate::join::Join;
 use crate::oracle::{Oracle, Verdict, within};
 use crate::subject::{Pair, Subject};
 use headwater_base::{KeyRange, Millis, table_of};
-use headwater_engine::{Effect, EngineError, Expiry, RangeOptions, Stop, TableOptions, Ticket};
+use headwater_engine::{
+    Difference, Effect, EngineError, Expiry, RangeOptions, Stop, TableOptions, Ticket,
+};
 use headwater_script::bytes::escape;
 use headwater_script::source::ScriptedSource;
 use std::collections::BTreeMap;
@@ -25,11 +27,24 @@ use std::collections::BTreeMap;
 const BROKEN: &str = "broken";
 
 /// A read that was asked for and is not answered.
-#[derive(Clone)]
-struct Read {
-    first: Vec<u8>,
-    last: Vec<u8>,
-    options: RangeOptions,
+#[derive(Clone, Debug)]
+enum Read {
+    Pairs { first: Vec<u8>, last: Vec<u8>, options: RangeOptions },
+    Value { key: Vec<u8> },
+    Expiry { key: Vec<u8> },
+    Verify { range: KeyRange },
+    Watch { key: Vec<u8> },
+    Watched { key: Vec<u8>, count: u64, value: Option<Vec<u8>> },
+}
+
+/// What it gave.
+enum Given {
+    Pairs(Vec<Pair>),
+    Value(Option<Vec<u8>>),
+    /// Whether there is such a key.
+    Expiry(bool),
+    Verify(Vec<Difference>),
+    Count(u64),
 }
 
 struct Run<'a> {
@@ -42,6 +57,8 @@ struct Run<'a> {
     /// The latest moment that an answer of a source showed.
     shown: BTreeMap<String, u64>,
     waiting: Vec<(Ticket, Read)>,
+    /// Watched keys, with what they were.
+    watches: Vec<Read>,
     failed_loads: usize,
     effects: usize,
 }
@@ -58,6 +75,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         sources: BTreeMap::new(),
         shown: BTreeMap::new(),
         waiting: Vec::new(),
+        watches: Vec::new(),
         failed_loads: 0,
         effects: 0,
     };
@@ -122,13 +140,16 @@ impl Run<'_> {
                 self.subject.loaded(load.fetch, Err(BROKEN.to_string()));
                 Ok(())
             }
-            Op::Get { key } if !key.is_empty() => {
-                let KeyRange { first, last } = KeyRange::point(key);
-                self.ask(Read { first, last, options: RangeOptions::default() })
+            Op::Get { key } => self.ask(Read::Value { key: key.clone() }),
+            Op::Expiry { key } => self.ask(Read::Expiry { key: key.clone() }),
+            Op::Verify { first, last } => {
+                self.ask(Read::Verify { range: KeyRange::new(first, last) })
             }
+            Op::Watch { key } => self.ask(Read::Watch { key: key.clone() }),
+            Op::Watched => self.watches.clone().into_iter().try_for_each(|watch| self.ask(watch)),
             Op::Range { first, last, reverse, limit } => {
                 let options = RangeOptions { reverse: *reverse, limit: *limit };
-                self.ask(Read { first: first.clone(), last: last.clone(), options })
+                self.ask(Read::Pairs { first: first.clone(), last: last.clone(), options })
             }
             _ => Ok(()),
         }
@@ -201,9 +222,22 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn attempt(&mut self, read: &Read) -> Result<Given, Stop> {
+        Ok(match read {
+            Read::Pairs { first, last, options } => {
+                Given::Pairs(self.subject.range(first, last, *options)?)
+            }
+            Read::Value { key } => Given::Value(self.subject.get(key)?),
+            Read::Expiry { key } => Given::Expiry(self.subject.expiry(key)?.is_some()),
+            Read::Verify { range } => Given::Verify(self.subject.verify(range, 10)?),
+            Read::Watch { key } => Given::Count(self.subject.watch(key)?),
+            Read::Watched { key, .. } => Given::Count(self.subject.watched(key)?),
+        })
+    }
+
     fn ask(&mut self, read: Read) -> Result<(), String> {
-        match self.subject.range(&read.first, &read.last, read.options) {
-            Ok(pairs) => self.compare(&read, pairs),
+        match self.attempt(&read) {
+            Ok(given) => self.compare(&read, given),
             Err(Stop::Wait(ticket)) => {
                 self.waiting.push((ticket, read));
                 Ok(())
@@ -226,7 +260,7 @@ impl Run<'_> {
         }
     }
 
-    fn compare(&self, read: &Read, pairs: Vec<Pair>) -> Result<(), String> {
+    fn compare(&mut self, read: &Read, given: Given) -> Result<(), String> {
         if self.sources.iter().any(|(name, state)| self.shown.get(name) > Some(&state.told())) {
             return Ok(());
         }
@@ -235,23 +269,32 @@ impl Run<'_> {
             let pairs = state.pairs_at(state.told()).into_iter();
             oracle.base.extend(pairs.map(|(key, value)| (key, (value, None))));
         }
-        let seen = oracle.view().seen.into_iter();
-        let mut right: Vec<Pair> =
-            seen.filter(|(key, _)| within(key, &read.first, &read.last)).collect();
-        if read.options.reverse {
-            right.reverse();
-        }
-        right.truncate(read.options.limit.unwrap_or(u64::MAX) as usize);
-        if pairs == right {
-            return Ok(());
-        }
-        let show = |pairs: &[Pair]| {
-            let lines = pairs.iter().map(|(k, v)| format!("\n    {} = {}", escape(k), escape(v)));
-            lines.collect::<String>()
+        let mut seen = oracle.view().seen;
+        let right = match (read, given) {
+            (Read::Pairs { first, last, options }, Given::Pairs(pairs)) => {
+                seen.retain(|key, _| within(key, first, last));
+                let mut right: Vec<Pair> = seen.into_iter().collect();
+                if options.reverse {
+                    right.reverse();
+                }
+                right.truncate(options.limit.unwrap_or(u64::MAX) as usize);
+                compare_pairs(&pairs, &right)
+            }
+            (Read::Value { key }, Given::Value(value)) => expect(&value.as_ref(), &seen.get(key)),
+            (Read::Expiry { key }, Given::Expiry(there)) => expect(&there, &seen.contains_key(key)),
+            (Read::Verify { .. }, Given::Verify(found)) => expect(&found, &Vec::new()),
+            (Read::Watch { key }, Given::Count(count)) => {
+                let (key, value) = (key.clone(), seen.get(key).cloned());
+                self.watches.push(Read::Watched { key, count, value });
+                Ok(())
+            }
+            (Read::Watched { key, count, value }, Given::Count(now)) => {
+                let missed = seen.get(key) != value.as_ref() && now == *count;
+                if missed { Err(String::from("misses a change")) } else { Ok(()) }
+            }
+            _ => unreachable!("an answer fits its read"),
         };
-        let (first, last) = (escape(&read.first), escape(&read.last));
-        let (given, right) = (show(&pairs), show(&right));
-        Err(format!("the read of {first} {last} gives{given}\n  expected{right}"))
+        right.map_err(|text| format!("{read:?}: {text}"))
     }
 
     /// Takes effects until there are none.
@@ -340,26 +383,27 @@ impl Run<'_> {
             self.tables.keys().cloned().chain(outputs.map(String::into_bytes)).collect();
         for table in tables {
             let KeyRange { first, last } = KeyRange::prefix(&[&table[..], b"|"].concat());
-            self.ask(Read { first, last, options: RangeOptions::default() })?;
+            self.ask(Read::Pairs { first, last, options: RangeOptions::default() })?;
             self.drain()?;
         }
         let options = RangeOptions::default();
-        self.ask(Read { first: Vec::new(), last: Vec::new(), options })?;
+        self.ask(Read::Pairs { first: Vec::new(), last: Vec::new(), options })?;
         self.drain()?;
-        for _ in 0..100 {
-            match self.subject.verify(&KeyRange::all(), 10) {
-                Ok(found) => return expect(&found, &Vec::new()),
-                Err(Stop::Wait(ticket)) => {
-                    // Whatever it waits for is answered; the wake-up needs nobody.
-                    let nothing = Read { first: b"b".to_vec(), last: b"a".to_vec(), options };
-                    self.waiting.push((ticket, nothing));
-                    self.drain()?;
-                }
-                Err(Stop::Failed(error)) => return Err(format!("verify gives {error:?}")),
-            }
-        }
-        Err(String::from("verify waits for ever"))
+        self.step(&Op::Watched)?;
+        self.ask(Read::Verify { range: KeyRange::all() })?;
+        self.drain()
     }
+}
+
+fn compare_pairs(given: &[Pair], right: &[Pair]) -> Result<(), String> {
+    if given == right {
+        return Ok(());
+    }
+    let show = |pairs: &[Pair]| {
+        let lines = pairs.iter().map(|(k, v)| format!("\n    {} = {}", escape(k), escape(v)));
+        lines.collect::<String>()
+    };
+    Err(format!("gives{}\n  expected{}", show(given), show(right)))
 }
 
 fn expect<T: PartialEq + std::fmt::Debug>(given: &T, right: &T) -> Result<(), String> {

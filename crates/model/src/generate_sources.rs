@@ -62,12 +62,18 @@ impl Sources {
         if let Some(read) = self.last_read.clone().filter(|_| rng.chance(25)) {
             return read;
         }
-        let read = if rng.chance(20) {
-            Op::Get { key: self.world.near(rng) }
-        } else {
-            let (first, last) = self.world.range(rng);
-            let limit = rng.chance(20).then(|| rng.below(5) as u64);
-            Op::Range { first, last, reverse: rng.chance(25), limit }
+        let (first, last) = self.world.range(rng);
+        let key = self.world.near(rng);
+        let read = match rng.weighted(&[70, 20, 2, 4, 4, 4]) {
+            0 => {
+                let limit = rng.chance(20).then(|| rng.below(5) as u64);
+                Op::Range { first, last, reverse: rng.chance(25), limit }
+            }
+            1 => Op::Get { key },
+            2 => Op::Expiry { key },
+            3 => Op::Verify { first, last },
+            4 => Op::Watch { key },
+            _ => Op::Watched,
         };
         self.last_read = Some(read.clone());
         read
