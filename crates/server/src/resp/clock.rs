@@ -39,7 +39,9 @@ impl CommandClock {
             Some(least) if least >= COARSE_MICROSECONDS_MIN => Which::Coarse,
             Some(_) => Which::Exact,
         };
-        Self { clock, least: least.unwrap_or(u64::MAX), last: 0 }
+        let mut clock = Self { clock, least: least.unwrap_or(u64::MAX), last: 0 };
+        clock.begin();
+        clock
     }
 
     #[inline]
@@ -91,6 +93,7 @@ mod tests {
         none.begin();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(none.lap(), None);
+        assert!(clock(1_000_000, 0).lap().is_none(), "a new clock starts now");
         for mut slow in [clock(10_000, 0), clock(-1, 10), clock(1_000_000, 10)] {
             slow.begin();
             assert_eq!(slow.lap(), None);

@@ -1,0 +1,6 @@
+//! Black-box tests: the built program, through a client library and through bare sockets.
+
+mod hostile;
+mod library;
+mod process;
+mod support;

@@ -1,0 +1,198 @@
+//! Starts the built program and talks to it, for black-box tests.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer unless something is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program under test.
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_headwater"))
+}
+
+/// A running server; it is killed when the test ends.
+pub(crate) struct Server {
+    child: Child,
+    /// Where it listens.
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Starts `headwater serve` on a free port, with further arguments.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = program();
+        command.args(["serve", "--port", "0"]).args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts `headwater serve` with a configuration file of this text.
+    pub(crate) fn with_config(text: &str) -> Self {
+        let file = TempFile::new(text);
+        Self::start(&["--config", file.path.to_str().unwrap()])
+    }
+
+    /// Starts a command that prints the ready line.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines
+            .by_ref()
+            .map(Result::unwrap)
+            .find(|line| line.contains(" ready on "))
+            .expect("a ready line");
+        let (head, address) = ready.split_once(" ready on ").unwrap();
+        assert_eq!(head, concat!("headwater ", env!("CARGO_PKG_VERSION")));
+        let port = address.rsplit(':').next().unwrap().parse().expect("a port");
+        Self { child, port }
+    }
+
+    /// A connection through the client library, in this version of the protocol.
+    pub(crate) fn client(&self, protocol: u8) -> redis::Connection {
+        let query = if protocol == 3 { "?protocol=resp3" } else { "" };
+        let url = format!("redis://127.0.0.1:{}/{query}", self.port);
+        let connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection
+    }
+
+    /// A bare connection.
+    pub(crate) fn socket(&self) -> Socket {
+        Socket::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap())
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A field of `/proc/PID/status`, in bytes.
+    pub(crate) fn memory_bytes(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).expect("the field");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file that is removed when the test ends.
+pub(crate) struct TempFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+}
+
+impl TempFile {
+    /// A file of this text.
+    pub(crate) fn new(text: &str) -> Self {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("headwater-test-{}-{number}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        Self { path }
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A bare connection, for input that no client library would send.
+pub(crate) struct Socket {
+    stream: TcpStream,
+}
+
+impl Socket {
+    fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends bytes to a server that may have hung up.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Tells that no more will be sent.
+    pub(crate) fn end_sending(&mut self) {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// Reads exactly these bytes.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, bytes: &[u8]) {
+        let mut got = vec![0; bytes.len()];
+        if let Err(error) = self.stream.read_exact(&mut got) {
+            panic!("{error} instead of {}", bytes.escape_ascii());
+        }
+        assert_eq!(got.escape_ascii().to_string(), bytes.escape_ascii().to_string());
+    }
+
+    /// Reads to the end of the connection.
+    #[track_caller]
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut got = Vec::new();
+        match self.stream.read_to_end(&mut got) {
+            Ok(_) => {}
+            // The server closed while it had unread input: bytes before that have arrived.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("the connection is not closed: {error}"),
+        }
+        got
+    }
+
+    /// Reads exactly these bytes, and then the end.
+    #[track_caller]
+    pub(crate) fn expect_end(&mut self, bytes: &[u8]) {
+        let got = self.rest();
+        assert_eq!(got.escape_ascii().to_string(), bytes.escape_ascii().to_string());
+    }
+
+    /// The stream itself.
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+}
+
+/// One request in the form that client libraries send.
+pub(crate) fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
