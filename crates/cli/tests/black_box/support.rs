@@ -17,6 +17,7 @@ pub(crate) fn program() -> Command {
 /// A running server; it is killed when the test ends.
 pub(crate) struct Server {
     child: Child,
+    told: String,
     /// Where it listens.
     pub(crate) port: u16,
 }
@@ -39,15 +40,23 @@ impl Server {
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines
-            .by_ref()
-            .map(Result::unwrap)
-            .find(|line| line.contains(" ready on "))
-            .expect("a ready line");
+        let mut told = String::new();
+        let ready = loop {
+            let line = lines.next().expect("a ready line").unwrap();
+            if line.contains(" ready on ") {
+                break line;
+            }
+            told.extend([&line, "\n"]);
+        };
         let (head, address) = ready.split_once(" ready on ").unwrap();
         assert_eq!(head, concat!("headwater ", env!("CARGO_PKG_VERSION")));
         let port = address.rsplit(':').next().unwrap().parse().expect("a port");
-        Self { child, port }
+        Self { child, told, port }
+    }
+
+    /// What it printed before the ready line.
+    pub(crate) fn told(&self) -> &str {
+        &self.told
     }
 
     /// A connection through the client library, in this version of the protocol.

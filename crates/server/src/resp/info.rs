@@ -51,6 +51,13 @@ impl Resp {
             "memory" => {
                 self.node.write_info(InfoSection::Memory, out);
                 let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+                let stats = self.node.engine().stats();
+                let dataset = stats.value_bytes
+                    + stats.key_bytes
+                    + stats.index_bytes
+                    + stats.updater_bytes
+                    + stats.status_range_bytes;
+                line(out, "used_memory", dataset);
                 line(out, "used_memory_rss", kilobytes(&status, "VmRSS:") << 10);
                 line(out, "used_memory_rss_peak", kilobytes(&status, "VmHWM:") << 10);
                 line(out, "maxmemory", 0);

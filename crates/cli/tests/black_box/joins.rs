@@ -1,0 +1,151 @@
+//! Cache joins through the whole program: RESP2 and RESP3, the configuration file, and the
+//! demonstration.
+
+use crate::support::{Server, program};
+use redis::{Commands, Connection, RedisResult, Value, cmd};
+
+const TIMELINE: &str = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+
+fn run<T: redis::FromRedisValue>(client: &mut Connection, words: &[&str]) -> RedisResult<T> {
+    cmd(words[0]).arg(&words[1..]).query(client)
+}
+
+fn set(client: &mut Connection, key: &str, value: &str) {
+    let _: () = client.set(key, value).unwrap();
+}
+
+fn pairs(client: &mut Connection, words: &[&str]) -> Vec<(String, String)> {
+    run(client, words).unwrap()
+}
+
+fn keys(client: &mut Connection, prefix: &str) -> Vec<String> {
+    run(client, &["PREFIX", prefix, "KEYS"]).unwrap()
+}
+
+fn refusal(result: RedisResult<Value>) -> String {
+    let error = result.unwrap_err();
+    format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
+}
+
+#[test]
+fn timelines_are_always_fresh() {
+    for protocol in [2, 3] {
+        let server = Server::start(&[]);
+        let client = &mut server.client(protocol);
+        run::<()>(client, &["TABLE.SET", "t", "BOUNDARY", "1"]).unwrap();
+        set(client, "s|ann|bob", "1");
+        set(client, "p|bob|0100", "Hi");
+        run::<Value>(client, &["JOIN.ADD", "timeline", TIMELINE]).unwrap();
+        let hi = (String::from("t|ann|0100|bob"), String::from("Hi"));
+        assert_eq!(pairs(client, &["PREFIX", "t|ann|"]), [hi.clone()]);
+        set(client, "p|bob|0200", "Again");
+        set(client, "p|liz|0150", "Hello");
+        assert_eq!(keys(client, "t|ann|"), ["t|ann|0100|bob", "t|ann|0200|bob"]);
+        set(client, "s|ann|liz", "1");
+        assert_eq!(keys(client, "t|ann|"), ["t|ann|0100|bob", "t|ann|0150|liz", "t|ann|0200|bob"]);
+        let newest = pairs(client, &["PREFIX", "t|ann|", "REV", "LIMIT", "1"]);
+        assert_eq!(newest, [(String::from("t|ann|0200|bob"), String::from("Again"))]);
+        assert_eq!(client.get("t|ann|0150|liz"), Ok(String::from("Hello")));
+        assert_eq!(client.del("s|ann|liz"), Ok(1));
+        assert_eq!(client.del("p|bob|0200"), Ok(1));
+        assert_eq!(pairs(client, &["PREFIX", "t|ann|"]), [hi]);
+        let differences: Vec<Value> = run(client, &["VERIFY", "t|", "t}"]).unwrap();
+        assert_eq!(differences, []);
+        let refused = refusal(run(client, &["SET", "t|ann|0100|bob", "x"]));
+        assert_eq!(refused, "JOINED key is maintained by join 'timeline'");
+        run::<()>(client, &["JOIN.DROP", "timeline"]).unwrap();
+        assert!(keys(client, "t|").is_empty());
+    }
+}
+
+#[test]
+fn expiry_reaches_the_views() {
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    run::<Value>(client, &["JOIN.ADD", "karma", "k|<a> = count v|<a>|<id>|<voter>"]).unwrap();
+    set(client, "v|ann|1|bob", "1");
+    run::<()>(client, &["SET", "v|ann|1|liz", "1", "PX", "50"]).unwrap();
+    assert_eq!(client.get("k|ann"), Ok(2));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(client.get("k|ann"), Ok(1));
+    assert_eq!(client.del("v|ann|1|bob"), Ok(1));
+    assert_eq!(client.get("k|ann"), Ok(None::<String>));
+}
+
+#[test]
+fn a_bad_join_is_shown_with_a_caret() {
+    let server = Server::start(&[]);
+    let mut socket = server.socket();
+    // RESP2 errors are one line; the text is there all the same.
+    let client = &mut server.client(2);
+    let text = refusal(run(client, &["JOIN.ADD", "x", "t|<a> = copy p|<b>"]));
+    assert!(text.contains("<a>") && text.contains('^'), "{text}");
+    let text = refusal(run(client, &["JOIN.ADD", "x", "t|<a> = copy t|<a>"]));
+    assert!(text.contains("its own output") || text.contains("cycle"), "{text}");
+    socket.send(b"HELLO 3\r\nJOIN.ADD x \"t|<a> = copy p|<b>\"\r\nQUIT\r\n");
+    let got = String::from_utf8(socket.rest()).unwrap();
+    assert!(got.contains("!") && got.contains("\n") && got.contains('^'), "{got}");
+}
+
+#[test]
+fn the_file_declares_tables_and_joins() {
+    let server = Server::with_config(&format!(
+        "[[table]]\nname = \"t\"\nboundary = 1\n[[join]]\nname = \"timeline\"\nspec = \"{TIMELINE}\"\n"
+    ));
+    let client = &mut server.client(2);
+    set(client, "s|ann|bob", "1");
+    set(client, "p|bob|0100", "Hi");
+    assert_eq!(keys(client, "t|"), ["t|ann|0100|bob"]);
+    let listed = format!("{:?}", run::<Value>(client, &["JOIN.LIST"]).unwrap());
+    assert!(listed.contains("timeline") && listed.contains("copy p|<poster>|<time>"), "{listed}");
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_in_the_views_and_a_watch_sees_derived_keys() {
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    run::<Value>(client, &["JOIN.ADD", "karma", "k|<a> = count v|<a>|<id>|<voter>"]).unwrap();
+    let (first, second): (i64, i64) = redis::pipe()
+        .atomic()
+        .set("v|ann|1|bob", 1)
+        .ignore()
+        .get("k|ann")
+        .set("v|ann|1|liz", 1)
+        .ignore()
+        .get("k|ann")
+        .query(client)
+        .unwrap();
+    assert_eq!((first, second), (1, 2));
+    run::<()>(client, &["WATCH", "k|ann"]).unwrap();
+    set(&mut server.client(2), "v|ann|2|bob", "1");
+    let mut exec = |client: &mut Connection| {
+        run::<()>(client, &["MULTI"]).unwrap();
+        run::<()>(client, &["GET", "k|ann"]).unwrap();
+        run::<Value>(client, &["EXEC"]).unwrap()
+    };
+    assert_eq!(exec(client), Value::Nil);
+    assert_ne!(exec(client), Value::Nil);
+}
+
+#[test]
+fn the_demonstration_shows_a_lively_timeline() {
+    let mut command = program();
+    command.args(["demo", "--port", "0", "--posts", "5000"]);
+    let server = Server::spawn(command);
+    let told = server.told();
+    assert!(told.contains("7115 users, 103689 subscriptions, 5000 posts"), "{told}");
+    let quoted: Vec<&str> = told.split('\'').collect();
+    let client = &mut server.client(2);
+    // What it says to try works, and gives what it promises.
+    let (prefix, newest, post) = (quoted[1], quoted[3], quoted[5]);
+    let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "10"]);
+    assert_eq!(timeline.len(), 10);
+    assert_eq!(timeline[0].0, newest);
+    run::<Value>(client, &["EXPLAIN", newest]).unwrap();
+    set(client, post, "Hello, followers");
+    let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "3"]);
+    assert_eq!(timeline[0].1, "Hello, followers");
+    let differences: Vec<Value> =
+        run(client, &["VERIFY", prefix, &format!("{prefix}\x7f")]).unwrap();
+    assert_eq!(differences, []);
+}
