@@ -1,0 +1,147 @@
+//! Which crate may depend on which: ARCHITECTURE.md's layers as a table.
+//!
+//! Dependencies point one way. A crate that is not in the table has no place yet: it gets a row
+//! here and in ARCHITECTURE.md together. Crates from outside are listed for pure crates alone,
+//! where each is a promise about clocks, sockets and order; elsewhere the licence test sees them.
+
+use crate::Finding;
+use toml::Table;
+
+/// One crate of the workspace and what it may use.
+#[derive(Debug)]
+pub struct Room {
+    /// Folder under `crates`.
+    pub folder: &'static str,
+    /// Whether it is `#![no_std]`, and so has no clock, socket, file or thread.
+    pub pure: bool,
+    /// Rooms that it may use.
+    pub uses: &'static [&'static str],
+    /// Rooms that only its tests may use.
+    pub tests_use: &'static [&'static str],
+}
+
+const fn pure(folder: &'static str, uses: &'static [&'static str]) -> Room {
+    Room { folder, pure: true, uses, tests_use: &[] }
+}
+
+const fn room(folder: &'static str, uses: &'static [&'static str]) -> Room {
+    Room { folder, pure: false, uses, tests_use: &[] }
+}
+
+/// Crates from outside that pure crates may use.
+const PURE_OUTSIDE: [&str; 1] = ["hashbrown"];
+
+/// Every crate, from the ground up. A room uses those above it alone.
+pub const ROOMS: &[Room] = &[
+    pure("base", &[]),
+    pure("pool", &["base"]),
+    pure("store", &["base", "pool"]),
+    pure("pattern", &["base"]),
+    pure("command", &["base", "pool"]),
+    // The machines never name one another; node and server introduce them.
+    pure("engine", &["base", "pool", "store", "pattern"]),
+    pure("protocol", &["base", "pool", "command"]),
+    Room {
+        folder: "node",
+        pure: true,
+        uses: &["base", "pool", "command", "engine"],
+        tests_use: &["protocol"],
+    },
+    room("server", &["base", "command", "engine", "node", "protocol"]),
+    room("workload", &[]),
+    // Speaks to every system over its socket, Headwater included: no room of it is known here.
+    room("bench", &["workload"]),
+    room("script", &["base", "engine"]),
+    room("model", &["base", "engine", "script"]),
+    // `headwater check` is the one use of the model outside of tests.
+    room("cli", &["bench", "engine", "model", "server", "workload"]),
+    Room { folder: "xtask", pure: false, uses: &[], tests_use: &["command"] },
+];
+
+/// The row of a folder under `crates`.
+#[must_use]
+pub fn find(folder: &str) -> Option<&'static Room> {
+    ROOMS.iter().find(|room| room.folder == folder)
+}
+
+/// The names in one table of dependencies.
+fn names(manifest: &Table, table: &str) -> Vec<String> {
+    let found = manifest.get(table).and_then(toml::Value::as_table);
+    found.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Breaches of the table in the manifest of `crates/<folder>`.
+#[must_use]
+pub fn check(folder: &str, manifest: &str) -> Vec<Finding> {
+    let path = format!("crates/{folder}/Cargo.toml");
+    let Some(room) = find(folder) else {
+        let text = "this crate has no row in crates/xtask/src/edges.rs";
+        return vec![Finding::new(&path, 0, text)];
+    };
+    let manifest: Table = match manifest.parse() {
+        Ok(manifest) => manifest,
+        Err(error) => return vec![Finding::new(&path, 0, error.to_string())],
+    };
+    let mut found = Vec::new();
+    let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+    if lints.and_then(toml::Value::as_bool) != Some(true) {
+        found.push(Finding::new(&path, 0, "lacks `[lints] workspace = true`"));
+    }
+    for table in ["target", "build-dependencies"] {
+        if manifest.contains_key(table) {
+            found.push(Finding::new(&path, 0, format!("[{table}] is used nowhere here")));
+        }
+    }
+    let tables = [("dependencies", false), ("dev-dependencies", true)];
+    for (table, tests) in tables {
+        for name in names(&manifest, table) {
+            let allowed = match name.strip_prefix("headwater-") {
+                Some(used) => {
+                    room.uses.contains(&used) || (tests && room.tests_use.contains(&used))
+                }
+                None => tests || !room.pure || PURE_OUTSIDE.contains(&&*name),
+            };
+            if !allowed {
+                let uses = room.uses.join(", ");
+                let text = format!("[{table}] {name} is not allowed; {folder} uses: {uses}");
+                found.push(Finding::new(&path, 0, text));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(folder: &str, dependencies: &str) -> usize {
+        check(folder, &format!("[lints]\nworkspace = true\n{dependencies}")).len()
+    }
+
+    #[test]
+    fn edges_point_upwards_in_the_table() {
+        for (at, room) in ROOMS.iter().enumerate() {
+            for used in room.uses.iter().chain(room.tests_use) {
+                let place = ROOMS.iter().position(|room| room.folder == *used);
+                assert!(place.is_some_and(|place| place < at), "{} uses {used}", room.folder);
+            }
+            let below = room.uses.iter().filter_map(|used| find(used));
+            assert!(!room.pure || below.into_iter().all(|used| used.pure), "{}", room.folder);
+        }
+    }
+
+    #[test]
+    fn forbidden_edges_are_found() {
+        assert_eq!(found("engine", "[dependencies]\nheadwater-store.workspace = true\n"), 0);
+        assert_eq!(found("engine", "[dependencies]\nheadwater-protocol.workspace = true\n"), 1);
+        assert_eq!(found("store", "[dependencies]\nmio.workspace = true\n"), 1);
+        assert_eq!(found("store", "[dev-dependencies]\nmio.workspace = true\n"), 0);
+        assert_eq!(found("node", "[dev-dependencies]\nheadwater-protocol = \"1\"\n"), 0);
+        assert_eq!(found("node", "[dependencies]\nheadwater-protocol = \"1\"\n"), 1);
+        assert_eq!(found("node", "[target.'cfg(unix)'.dependencies]\nmio = \"1\"\n"), 1);
+        assert_eq!(found("unheard-of", ""), 1);
+        assert_eq!(check("base", "[lints]\nworkspace = false\n").len(), 1);
+        assert_eq!(check("base", "").len(), 1);
+    }
+}

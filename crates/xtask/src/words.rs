@@ -1,0 +1,145 @@
+//! Rules for any text: it speaks of the software alone, and its links lead somewhere.
+
+use crate::Finding;
+
+/// Folders of the machines that the software is made on: no file may lead there.
+const PLACES: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+/// Whole words about how, where and by whom the software is made.
+const WORDS: [&str; 7] = [
+    concat!("ag", "ent"),
+    concat!("ag", "ents"),
+    concat!("suba", "gent"),
+    concat!("work", "place"),
+    concat!("C", "EO"),
+    concat!("co", "worker"),
+    concat!("chat", "bot"),
+];
+/// Names that say nothing: a thing is named for what it is.
+const NAMES: [&str; 4] =
+    [concat!("Man", "ager"), concat!("Hel", "per"), concat!("ut", "ils"), concat!("pre", "lude")];
+
+/// The words of a line: runs of letters, digits and `_`.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// Text that speaks of a machine or of who made the software.
+#[must_use]
+pub fn foreign(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        for place in PLACES {
+            // A path that starts here, not one that goes on: `tests/work/x` is the software's.
+            let starts = line.match_indices(place).any(|(at, _)| {
+                !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '.')
+            });
+            if starts {
+                let text = format!("'{place}' is a folder of one machine; use a relative path");
+                found.push(Finding::new(path, at + 1, text));
+            }
+        }
+        for word in words(line).filter(|word| WORDS.iter().any(|w| w.eq_ignore_ascii_case(word))) {
+            let text = format!("'{word}': the repository speaks of the software alone");
+            found.push(Finding::new(path, at + 1, text));
+        }
+    }
+    found
+}
+
+/// Types and modules of Rust code whose names say nothing.
+#[must_use]
+pub fn empty_names(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let mut rest = words(line)
+            .skip_while(|word| !matches!(*word, "struct" | "enum" | "trait" | "mod" | "type"));
+        let Some(name) = rest.nth(1) else { continue };
+        let comment = line.trim_start().starts_with("//");
+        if let Some(empty) = NAMES.iter().find(|empty| name.ends_with(**empty))
+            && !comment
+        {
+            let text = format!("'{name}': '{empty}' says nothing; name it for what it is");
+            found.push(Finding::new(path, at + 1, text));
+        }
+    }
+    found
+}
+
+/// Relative links of a Markdown file that lead nowhere; `exists` is asked with paths from the root.
+pub fn dead_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for (at, line) in text.lines().enumerate() {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced {
+            continue;
+        }
+        for (begin, _) in line.match_indices("](") {
+            let rest = &line[begin + 2..];
+            let Some((target, _)) = rest.split_once(')') else { continue };
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || target.contains("://") {
+                continue;
+            }
+            if !exists(&resolved(folder, file)) {
+                let text = format!("the link '{target}' leads nowhere");
+                found.push(Finding::new(path, at + 1, text));
+            }
+        }
+    }
+    found
+}
+
+/// `file` as seen from `folder`, without `.` and `..`.
+fn resolved(folder: &str, file: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in folder.split('/').chain(file.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_people_are_found() {
+        assert!(foreign("a.md", "the path tests/work/x, agentless, a network/home/x\n").is_empty());
+        for place in PLACES {
+            let text = format!("fine\nsee `{place}x`\n");
+            assert_eq!(foreign("a.md", &text)[0].line, 2, "{place}");
+        }
+        for word in WORDS {
+            assert_eq!(foreign("a.md", &format!("the {word}'s")).len(), 1, "{word}");
+            assert_eq!(foreign("a.md", &word.to_uppercase()).len(), 1, "{word}");
+        }
+    }
+
+    #[test]
+    fn empty_names_are_found() {
+        assert!(empty_names("a.rs", "let managers = 1;\nstruct Page;\nmod helpers;\n").is_empty());
+        for name in NAMES {
+            let text = format!("a\npub(crate) struct Join{name} {{\n");
+            assert_eq!(empty_names("a.rs", &text)[0].line, 2, "{name}");
+            assert_eq!(empty_names("a.rs", &format!("mod {name};")).len(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn dead_links_are_found() {
+        let exists = |path: &str| path == "docs/a.md" || path == "README.md";
+        let good = "[a](a.md#b) [r](../README.md) [w](https://example.com/x) [here](#x)\n";
+        assert!(dead_links("docs/b.md", good, exists).is_empty());
+        assert!(dead_links("docs/b.md", "```\n[a](x.md)\n```\n", exists).is_empty());
+        assert_eq!(dead_links("docs/b.md", "\n[a](README.md)\n", exists)[0].line, 2);
+        assert_eq!(dead_links("README.md", "[a](a.md)", exists).len(), 1);
+    }
+}

@@ -1,0 +1,131 @@
+//! The repository keeps its habits. Each test reads the files once and lists every breach.
+
+use xtask::tree::{File, files, root};
+use xtask::{Finding, edges, licence, source, words};
+
+fn all() -> Vec<File> {
+    let files = files(&root());
+    assert!(files.iter().any(|file| file.path == "Cargo.toml"), "no repository around this crate");
+    files
+}
+
+fn assert_none(found: &[Finding]) {
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "\n{}", lines.join("\n"));
+}
+
+/// What `rule` finds in the files that `wanted` chooses, of which there must be some.
+fn assert_kept(wanted: impl Fn(&File) -> bool, rule: impl Fn(&str, &str) -> Vec<Finding>) {
+    let files: Vec<File> = all().into_iter().filter(wanted).collect();
+    assert!(!files.is_empty(), "the rule looks at no file");
+    let found: Vec<_> = files.iter().flat_map(|file| rule(&file.path, &file.text)).collect();
+    assert_none(&found);
+}
+
+/// The folder under `crates` that a file lies in.
+fn folder(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?.split('/').next()
+}
+
+fn is_pure(file: &File) -> bool {
+    file.is_rust() && folder(&file.path).and_then(edges::find).is_some_and(|room| room.pure)
+}
+
+#[test]
+fn every_source_file_opens_with_what_it_is() {
+    assert_kept(File::is_rust, source::opening);
+}
+
+#[test]
+fn files_are_short() {
+    assert_kept(File::is_rust, source::length);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    assert_kept(File::is_rust, source::unfinished);
+}
+
+#[test]
+fn names_say_something() {
+    assert_kept(File::is_rust, words::empty_names);
+}
+
+#[test]
+fn pure_crates_are_pure() {
+    assert_kept(|file| is_pure(file) && file.path.ends_with("/src/lib.rs"), source::pure_root);
+    assert_kept(is_pure, source::pure_code);
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let files = all();
+    let manifests = files.iter().filter_map(|file| {
+        Some((file.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?, &file.text))
+    });
+    let manifests: Vec<_> = manifests.collect();
+    for room in edges::ROOMS {
+        let known = manifests.iter().any(|(folder, _)| *folder == room.folder);
+        assert!(known, "crates/{} has a row in the table but no manifest", room.folder);
+    }
+    let found: Vec<_> =
+        manifests.iter().flat_map(|(folder, text)| edges::check(folder, text)).collect();
+    assert_none(&found);
+}
+
+#[test]
+fn texts_speak_of_the_software_alone() {
+    assert_kept(|_| true, words::foreign);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = root();
+    let exists = |path: &str| root.join(path).exists();
+    let markdown = |file: &File| file.path.ends_with(".md");
+    assert_kept(markdown, |path, text| words::dead_links(path, text, exists));
+}
+
+#[test]
+fn every_command_is_documented() {
+    let page = std::fs::read_to_string(root().join("docs/commands.md")).expect("docs/commands.md");
+    let missing: Vec<&str> = headwater_command::table::SPECS
+        .iter()
+        .map(|spec| spec.name)
+        .filter(|name| !page.contains(&format!("`{}", name.to_uppercase())))
+        .collect();
+    assert!(missing.is_empty(), "docs/commands.md lacks {}", missing.join(", "));
+}
+
+#[test]
+fn licences_of_dependencies_are_allowed() {
+    let cargo = std::env::var("CARGO").expect("cargo sets CARGO for tests");
+    // What this test was built with is there already: no network is needed.
+    let output = std::process::Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(["--filter-platform", &host()])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("metadata");
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(packages.len() > edges::ROOMS.len(), "no package from outside was looked at");
+    let found: Vec<String> = packages
+        .iter()
+        .filter(|package| !package["license"].as_str().is_some_and(licence::is_allowed))
+        .map(|package| {
+            format!("{} {}: {}", package["name"], package["version"], package["license"])
+        })
+        .collect();
+    assert!(found.is_empty(), "licences that are not allowed:\n{}", found.join("\n"));
+}
+
+/// The platform that this test runs on, as cargo names it.
+fn host() -> String {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| String::from("rustc"));
+    let output = std::process::Command::new(rustc).arg("-vV").output().expect("rustc -vV");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    line.expect("the host line").to_owned()
+}
