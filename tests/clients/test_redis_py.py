@@ -1,0 +1,206 @@
+"""The built server through redis-py, unchanged: RESP2 and RESP3.
+
+Run with `python3 -m pytest tests/clients`; needs `pip install redis pytest` and a built
+program (`cargo build -p headwater`, or HEADWATER=path/to/headwater).
+"""
+
+import asyncio
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("HEADWATER", str(ROOT / "target" / "debug" / "headwater"))
+TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
+
+
+@pytest.fixture(params=["--requirepass=secret", ""], ids=["password", "open"])
+def server(request):
+    flags = [request.param] if request.param else []
+    process = subprocess.Popen(
+        [PROGRAM, "serve", "--port", "0", *flags], stdout=subprocess.PIPE, text=True
+    )
+    ready = process.stdout.readline()
+    assert " ready on " in ready
+    process.port = int(ready.rsplit(":", 1)[1])
+    process.password = "secret" if flags else None
+    yield process
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
+def client(server, request):
+    with redis.Redis(
+        port=server.port,
+        password=server.password,
+        protocol=request.param,
+        decode_responses=True,
+        client_name="pytest",
+    ) as client:
+        yield client
+
+
+def test_strings(client):
+    assert client.set("k", "v") is True
+    assert client.get("k") == "v"
+    assert client.set("k", "w", nx=True) is None
+    assert client.set("k", "w", get=True) == "v"
+    assert client.set("k", "x", ex=100, xx=True) is True
+    assert 99 <= client.ttl("k") <= 100
+    assert client.getex("k", persist=True) == "x"
+    assert client.ttl("k") == -1
+    assert client.mset({"a": 1, "b": 2}) is True
+    assert client.mget("a", "b", "none") == ["1", "2", None]
+    assert client.incrby("a", 4) == 5
+    assert client.incrbyfloat("a", 0.5) == 5.5
+    assert client.append("b", "x") == 2
+    assert client.getrange("b", 0, 0) == "2"
+    assert client.setrange("b", 1, "yz") == 3
+    assert client.strlen("b") == 3
+    assert client.exists("a", "b", "none") == 2
+    assert client.type("a") == "string"
+    assert client.rename("a", "c") is True
+    assert client.copy("c", "d") is True
+    assert client.getdel("d") == "5.5"
+    assert client.delete("c", "b") == 2
+    assert client.dbsize() == 1
+    assert client.flushall() is True
+    with pytest.raises(redis.ResponseError, match="not an integer"):
+        client.set("k", "v")
+        client.incr("k")
+
+
+def test_scan_finds_every_key(client):
+    with client.pipeline(transaction=False) as pipe:
+        for number in range(3000):
+            pipe.set(f"key:{number}", number)
+        assert all(pipe.execute())
+    assert len(set(client.scan_iter(match="key:*", count=100))) == 3000
+    assert sorted(client.keys("key:1?")) == sorted(f"key:{n}" for n in range(10, 20))
+
+
+def test_pipelines_of_any_size(client):
+    client.set("big", "x" * 100_000)
+    with client.pipeline(transaction=False) as pipe:
+        for _ in range(300):
+            pipe.get("big")
+        assert all(len(value) == 100_000 for value in pipe.execute())
+
+
+def test_transactions(client, server):
+    with client.pipeline() as pipe:
+        pipe.watch("k")
+        pipe.multi()
+        pipe.set("k", 1)
+        pipe.incr("k")
+        assert pipe.execute() == [True, 2]
+        pipe.watch("k")
+        with redis.Redis(port=server.port, password=server.password) as other:
+            other.set("k", 9)
+        pipe.multi()
+        pipe.incr("k")
+        with pytest.raises(redis.WatchError):
+            pipe.execute()
+    assert client.transaction(lambda pipe: pipe.multi() or pipe.incr("k"), "k") == [10]
+
+
+def test_channels(client):
+    pubsub = client.pubsub()
+    pubsub.subscribe("news")
+    pubsub.psubscribe("n*")
+
+    def heard(kind):
+        deadline = time.time() + 30
+        while time.time() < deadline:
+            message = pubsub.get_message(timeout=1)
+            if message and message["type"] == kind:
+                return message
+        raise AssertionError(f"no {kind}")
+
+    heard("psubscribe")
+    assert client.publish("news", "rain") == 2
+    assert heard("message")["data"] == "rain"
+    assert heard("pmessage")["pattern"] == "n*"
+    assert client.pubsub_channels() == ["news"]
+    assert client.pubsub_numsub("news") == [("news", 1)]
+    pubsub.close()
+
+
+def test_channels_in_a_thread(client):
+    got = threading.Event()
+    pubsub = client.pubsub()
+    pubsub.subscribe(news=lambda message: got.set())
+    thread = pubsub.run_in_thread(sleep_time=0.01)
+    deadline = time.time() + 30
+    while not got.is_set() and time.time() < deadline:
+        client.publish("news", "rain")
+    thread.stop()
+    thread.join()
+    assert got.is_set()
+
+
+def test_introspection(client):
+    assert client.ping() is True
+    assert client.echo("x") == "x"
+    assert client.client_getname() == "pytest"
+    assert client.client_id() > 0
+    listed = client.client_list()
+    assert [one["lib-name"] for one in listed if one["name"] == "pytest"][0].startswith("redis-py")
+    assert client.client_info()["name"] == "pytest"
+    client.set("k", "v")
+    info = client.info()
+    assert info["redis_mode"] == "standalone" and info["loading"] == 0
+    assert "headwater_version" in info and info["db0"]["keys"] == 1
+    assert client.config_get("maxclients") == {"maxclients": "10000"}
+    assert client.config_set("timeout", 0) is True
+    assert client.config_resetstat() is True
+    assert client.command_count() == len(client.command())
+    assert client.command()["get"]["arity"] == 2
+    assert client.command_getkeys("MSET", "a", "1", "b", "2") == ["a", "b"]
+    assert client.slowlog_get() == [] and client.slowlog_len() == 0
+    assert client.memory_usage("none") is None
+    assert isinstance(client.memory_stats(), dict)
+    assert len(client.time()) == 2
+    assert client.object("encoding", "none") is None
+
+
+def test_joins(client):
+    client.execute_command("TABLE.SET", "t", "BOUNDARY", 1)
+    client.execute_command("JOIN.ADD", "timeline", TIMELINE)
+    client.mset({"s|ann|bob": 1, "p|bob|0100": "Hi", "p|bob|0200": "Again"})
+    got = client.execute_command("PREFIX", "t|ann|", "REV", "LIMIT", 1)
+    if isinstance(got, list):
+        got = dict(zip(got[::2], got[1::2]))
+    assert got == {"t|ann|0200|bob": "Again"}
+    with pytest.raises(redis.ResponseError, match="maintained by join 'timeline'"):
+        client.set("t|ann|0100|bob", "x")
+    assert client.execute_command("VERIFY", "t|", "t}") == []
+
+
+def test_a_wrong_password_is_an_authentication_error(server):
+    with redis.Redis(port=server.port, password="wrong") as client:
+        if server.password:
+            with pytest.raises(redis.AuthenticationError):
+                client.ping()
+            with redis.Redis(port=server.port) as nobody:
+                with pytest.raises(redis.AuthenticationError):
+                    nobody.get("k")
+
+
+def test_asyncio(server):
+    async def story():
+        client = redis.asyncio.Redis(port=server.port, password=server.password)
+        await asyncio.gather(*(client.incr("n") for _ in range(50)))
+        value = await client.get("n")
+        await client.aclose()
+        return value
+
+    assert asyncio.run(story()) == b"50"
