@@ -11,6 +11,7 @@
 pub mod config;
 mod connection;
 mod connections;
+mod descriptors;
 mod null;
 mod reactor;
 mod resp;
@@ -29,6 +30,7 @@ use std::net::SocketAddr;
 /// A server that has its ports but serves nobody yet.
 pub struct Server {
     reactor: Reactor<Resp>,
+    warning: Option<String>,
 }
 
 impl Server {
@@ -37,10 +39,17 @@ impl Server {
     /// # Errors
     /// A setting is out of bounds, a table or join cannot be accepted, or an address cannot be
     /// listened on; the text says which.
-    pub fn bind(config: Config) -> Result<Self, ConfigError> {
+    pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
         config.check()?;
+        let warning = descriptors::provide(&mut config.clients);
         let service = Resp::new(config.clone())?;
-        Ok(Self { reactor: Reactor::bind(&config, service)? })
+        Ok(Self { reactor: Reactor::bind(&config, service)?, warning })
+    }
+
+    /// What the operator should know, in one sentence, if anything.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// The addresses that are listened on; clients that connect now are served by

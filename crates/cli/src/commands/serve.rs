@@ -70,6 +70,9 @@ impl Args {
             server.run().context("serving")?;
         } else {
             let server = Server::bind(config)?;
+            if let Some(warning) = server.warning() {
+                writeln!(std::io::stderr(), "headwater: {warning}")?;
+            }
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         }

@@ -28,6 +28,9 @@ mod slowlog;
 mod stats;
 mod transaction;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use session::Session;
 
 use crate::config::{Config, ConfigError};

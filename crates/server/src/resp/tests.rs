@@ -1,0 +1,146 @@
+//! Waiting for data: the engine's requests are answered by the test, late.
+
+use super::{Resp, Session};
+use crate::config::Config;
+use crate::connection::{Connection, ConnectionId, Phase};
+use crate::connections::Connections;
+use crate::service::{Service, Stopped, Time, Work};
+use headwater_engine::{Effect, FetchId, Loaded, Position, TableOptions};
+
+/// A service with a table `x` whose data is elsewhere, and two connections.
+struct Stage {
+    service: Resp,
+    connections: Connections<Session>,
+    ids: Vec<ConnectionId>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut service = Resp::new(Config::default()).unwrap();
+        let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
+        service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connections = Connections::new();
+        let ids = (0..2)
+            .map(|_| {
+                let socket = mio::net::TcpStream::connect(address).unwrap();
+                let id = connections.next_id();
+                let session = service.opened(id);
+                let addresses = (address, address);
+                connections.put(Box::new(Connection::new(id, socket, addresses, session, 0)));
+                id
+            })
+            .collect();
+        Self { service, connections, ids }
+    }
+
+    /// Gives a client's requests to the service: the answers, and why it stopped.
+    fn serve(&mut self, client: usize, input: &str) -> (String, Stopped) {
+        let mut connection = self.connections.take(self.ids[client].slot).unwrap();
+        let mut out = Vec::new();
+        let served = self.service.serve(Work {
+            peers: &mut self.connections,
+            connection: &mut connection,
+            input: input.as_bytes(),
+            out: &mut out,
+            requests_left: &mut 1000,
+            out_bytes_full: 1 << 20,
+            published_bytes: 0,
+            time: Time::default(),
+        });
+        if served.stopped == Stopped::Parked {
+            connection.phase = Phase::Parked;
+        }
+        self.connections.put(connection);
+        (String::from_utf8(out).unwrap().replace("\r\n", " "), served.stopped)
+    }
+
+    /// The one load that the engine has asked for.
+    fn load(&mut self) -> FetchId {
+        match self.service.node_mut().engine_mut().take_effects().as_slice() {
+            [Effect::Load { fetch, .. }] => *fetch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers a load with these pairs, and tells which clients may go on.
+    fn answer(&mut self, fetch: FetchId, pairs: &[(&str, &str)]) -> Vec<usize> {
+        let pairs =
+            pairs.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into()));
+        let loaded = Loaded { position: Position(1), pairs: pairs.collect() };
+        self.service.node_mut().engine_mut().loaded(fetch, Ok(loaded));
+        self.woken()
+    }
+
+    fn woken(&mut self) -> Vec<usize> {
+        self.service.wake(&mut self.connections);
+        let woken = self.connections.take_dirty();
+        woken.iter().filter_map(|id| self.ids.iter().position(|other| other == id)).collect()
+    }
+}
+
+#[test]
+fn a_waiting_request_holds_up_its_own_client_alone() {
+    let mut stage = Stage::new();
+    let (out, stopped) = stage.serve(0, "SET a 1\r\nGET x|k\r\nGET a\r\n");
+    assert_eq!((out.as_str(), stopped), ("+OK ", Stopped::Parked));
+    let fetch = stage.load();
+    assert_eq!(stage.serve(1, "SET a 2\r\n"), (String::from("+OK "), Stopped::Incomplete));
+    assert_eq!(stage.answer(fetch, &[("x|k", "far")]), [0]);
+    // What came behind the waiting request has stayed in the input.
+    let (out, stopped) = stage.serve(0, "GET a\r\n");
+    assert_eq!((out.as_str(), stopped), ("$3 far $1 2 ", Stopped::Incomplete));
+}
+
+#[test]
+fn a_transaction_that_waits_stays_one_step() {
+    let mut stage = Stage::new();
+    let (out, stopped) = stage.serve(0, "MULTI\r\nINCR a\r\nGET x|k\r\nINCR a\r\nEXEC\r\n");
+    assert_eq!(stopped, Stopped::Parked);
+    assert_eq!(out, "+OK +QUEUED +QUEUED +QUEUED *3 :1 ");
+    let fetch = stage.load();
+    assert_eq!(stage.serve(1, "INCR a\r\n"), (String::new(), Stopped::Parked));
+    assert_eq!(stage.answer(fetch, &[]), [0]);
+    assert_eq!(stage.serve(0, ""), (String::from("$-1 :2 "), Stopped::Incomplete));
+    assert_eq!(stage.woken(), [1]);
+    assert_eq!(stage.serve(1, "INCR a\r\n"), (String::from(":3 "), Stopped::Incomplete));
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_lets_the_others_go_on() {
+    let mut stage = Stage::new();
+    let (_, stopped) = stage.serve(0, "MULTI\r\nGET x|k\r\nEXEC\r\n");
+    assert_eq!(stopped, Stopped::Parked);
+    let fetch = stage.load();
+    assert_eq!(stage.serve(1, "INCR a\r\n").1, Stopped::Parked);
+    let mut left = stage.connections.take(stage.ids[0].slot).unwrap();
+    stage.service.closed(&mut left);
+    stage.connections.ended(left.id);
+    assert_eq!(stage.woken(), [1]);
+    assert_eq!(stage.serve(1, "INCR a\r\n").0, ":1 ");
+    // The late answer wakes nobody.
+    assert_eq!(stage.answer(fetch, &[]), [0; 0]);
+}
+
+#[test]
+fn watching_what_is_elsewhere_waits_and_then_counts_once() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.serve(0, "WATCH a x|k\r\n"), (String::new(), Stopped::Parked));
+    let fetch = stage.load();
+    assert_eq!(stage.answer(fetch, &[("x|k", "far")]), [0]);
+    assert_eq!(stage.serve(0, "").0, "+OK ");
+    assert_eq!(stage.serve(1, "SET a 1\r\n").0, "+OK ");
+    assert_eq!(stage.serve(0, "MULTI\r\nPING\r\nEXEC\r\n").0, "+OK +QUEUED *-1 ");
+    assert_eq!(stage.serve(0, "MULTI\r\nPING\r\nEXEC\r\n").0, "+OK +QUEUED *1 +PONG ");
+}
+
+#[test]
+fn skipped_replies_stay_skipped_while_waiting() {
+    let mut stage = Stage::new();
+    let (out, stopped) = stage.serve(0, "CLIENT REPLY SKIP\r\nGET x|k\r\n");
+    assert_eq!((out.as_str(), stopped), ("", Stopped::Parked));
+    let fetch = stage.load();
+    assert_eq!(stage.answer(fetch, &[]), [0]);
+    assert_eq!(stage.serve(0, "PING\r\n").0, "+PONG ");
+}
