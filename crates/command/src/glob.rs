@@ -13,7 +13,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     matches_with(pattern, text, false)
 }
 
-/// As [`matches`], without a difference between upper and lower case.
+/// As [`matches()`], without a difference between upper and lower case.
 #[must_use]
 pub fn matches_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
     matches_with(pattern, text, true)

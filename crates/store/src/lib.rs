@@ -1,8 +1,9 @@
 //! The ordered map of one shard: tables, groups, pages.
 //!
 //! Keys are ordered bytewise over the whole store; tables and groups are ways to reach them
-//! quickly and change no answer. Values are words that name bytes in the [`Pool`]; this room
-//! moves them about and counts them, and its callers retain and release them.
+//! quickly and change no answer. Values are words that name bytes in the
+//! [`Pool`](headwater_pool::Pool); this room moves them about and counts them, and its callers
+//! retain and release them.
 //!
 //! # Invariants
 //! - S1. A key that has a `|` lives in the table of the bytes before its first `|`; all other
