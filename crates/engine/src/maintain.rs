@@ -263,6 +263,8 @@ impl Engine {
             for dependent in dependents {
                 self.dirty(dependent).upstream.insert(id);
             }
+            self.statuses.get_mut(id).work = Some(Box::default());
+            self.note(id);
         }
         self.statuses.get_mut(id).work.get_or_insert_default()
     }
@@ -272,6 +274,7 @@ impl Engine {
         let status = self.statuses.get_mut(id);
         if status.work.as_ref().is_some_and(|work| work.is_empty()) {
             status.work = None;
+            self.note(id);
         }
     }
 

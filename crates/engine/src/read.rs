@@ -15,7 +15,7 @@ use headwater_base::KeyRange;
 use headwater_base::key::{SEPARATOR, end_at_most};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::TableId;
+use headwater_store::{GroupId, TableId};
 
 /// A visible pair, of which a merged read holds a reference.
 struct Row {
@@ -23,6 +23,17 @@ struct Row {
     /// Greater for joins installed later; 0 for the public table.
     installed: u64,
     value: ValueRef,
+}
+
+/// A part of one table to be scanned.
+struct Part<'a> {
+    table: TableId,
+    /// The group that holds all of it, if one does.
+    group: Option<GroupId>,
+    first: &'a [u8],
+    last: &'a [u8],
+    reverse: bool,
+    limit: u64,
 }
 
 impl Engine {
@@ -74,9 +85,8 @@ impl Engine {
                 continue;
             }
             let point = point.get_or_insert_with(|| KeyRange::point(key));
-            if !self.is_ready(join, table, &point.first, &point.last)
-                && self.ensure(join, point, None).is_err()
-            {
+            let group = self.store.table(table).group_of(key);
+            if self.ensure_in(join, table, group, point).is_err() {
                 missing = Err(Missing);
             }
         }
@@ -87,20 +97,38 @@ impl Engine {
         missing
     }
 
-    /// Whether a clean status range of `join`, noted on the group of `first`, covers the range.
+    /// Whether each join of `table` has noted on `group` that it serves `[first, last)`, all of
+    /// which lies in the group.
     #[inline]
-    fn is_ready(&self, join: u32, table: TableId, first: &[u8], last: &[u8]) -> bool {
-        let installed = self.catalog.join(join);
-        if installed.layer != table || installed.mode() != Mode::Push {
-            return false;
-        }
+    fn is_ready(&self, writers: &[u32], table: TableId, group: GroupId, first: &[u8]) -> bool {
         let table = self.store.table(table);
-        let Some(group) = table.group_of(first) else { return false };
-        let Some(statuses) = &table.note(group).statuses else { return false };
-        statuses.iter().any(|&(other, id)| {
-            let status = self.statuses.get(id);
-            other == join && status.is_clean() && status.covers(first, last)
-        })
+        let ranges = table.note(group).ranges();
+        let suffix = &first[table.group_prefix(group).len()..];
+        writers
+            .iter()
+            .all(|&join| ranges.iter().any(|noted| noted.join == join && noted.serves(suffix)))
+    }
+
+    /// Makes what `join` gives in `range`, all of which lies in `group`, current.
+    fn ensure_in(
+        &mut self,
+        join: u32,
+        table: TableId,
+        group: Option<GroupId>,
+        range: &KeyRange,
+    ) -> Result<(), Missing> {
+        if let Some(group) = group {
+            for noted in self.store.table(table).note(group).ranges() {
+                let status = self.statuses.get(noted.status);
+                if noted.join == join
+                    && status.expires_at.is_none()
+                    && status.covers(&range.first, &range.last)
+                {
+                    return self.refresh(noted.status, range);
+                }
+            }
+        }
+        self.ensure(join, range, None)
     }
 
     /// Makes everything in a part of a table current.
@@ -112,9 +140,9 @@ impl Engine {
             let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
                 break;
             };
-            if !self.is_ready(join, table, &range.first, &range.last)
-                && self.ensure(join, range, None).is_err()
-            {
+            // Groups may be made as joins are computed, so each join looks again.
+            let group = self.store.table(table).group_holding(&range.first, &range.last);
+            if self.ensure_in(join, table, group, range).is_err() {
                 missing = Err(Missing);
             }
         }
@@ -143,15 +171,21 @@ impl Engine {
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
-            if self
-                .catalog
-                .role(table)
-                .is_some_and(|role| !role.writers.is_empty() || role.sourced.is_some())
+            let mut group = self.store.table(table).group_holding(first, last);
+            if let Some(role) = self.catalog.role(table)
+                && (!role.writers.is_empty() || role.sourced.is_some())
             {
-                let range = KeyRange::new(first, last);
-                self.ensure_table(table, &range).map_err(|Missing| self.stop())?;
+                let ready = role.sourced.is_none()
+                    && !role.merged
+                    && group.is_some_and(|group| self.is_ready(&role.writers, table, group, first));
+                if !ready {
+                    let range = KeyRange::new(first, last);
+                    self.ensure_table(table, &range).map_err(|Missing| self.stop())?;
+                    group = self.store.table(table).group_holding(first, last);
+                }
             }
-            return self.scan_part(table, first, last, options.reverse, limit, each);
+            let part = Part { table, group, first, last, reverse: options.reverse, limit };
+            return self.scan_part(&part, each);
         }
         let mut parts = self.store.parts(first, last);
         let mut missing = Ok(());
@@ -171,7 +205,10 @@ impl Engine {
             if found == limit {
                 break;
             }
-            found += self.scan_part(table, &from, &to, options.reverse, limit - found, each)?;
+            let reverse = options.reverse;
+            let (first, last, limit) = (&*from, &*to, limit - found);
+            let part = Part { table, group: None, first, last, reverse, limit };
+            found += self.scan_part(&part, each)?;
         }
         Ok(found)
     }
@@ -179,13 +216,10 @@ impl Engine {
     /// Scans a current part of one table.
     fn scan_part(
         &mut self,
-        table: TableId,
-        first: &[u8],
-        last: &[u8],
-        reverse: bool,
-        limit: u64,
+        part: &Part<'_>,
         each: &mut dyn FnMut(&[u8], Value<'_>),
     ) -> Result<u64, Stop> {
+        let &Part { table, group, first, last, reverse, limit } = part;
         if limit == 0 {
             return Ok(0);
         }
@@ -212,11 +246,16 @@ impl Engine {
         let mut found = 0;
         let mut room = core::mem::take(&mut self.key_room);
         let pool = &self.store.pool;
-        let _ = self.store.table(table).scan(first, last, reverse, &mut room, &mut |key, value| {
+        let mut visit = |key: &[u8], value| {
             each(key, pool.view(value));
             found += 1;
             if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
+        };
+        let table = self.store.table(table);
+        let _ = match group {
+            Some(group) => table.scan_in(group, first, last, reverse, &mut room, &mut visit),
+            None => table.scan(first, last, reverse, &mut room, &mut visit),
+        };
         self.key_room = room;
         Ok(found)
     }

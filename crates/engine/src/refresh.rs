@@ -31,6 +31,15 @@ impl Engine {
         if self.is_pull(join) {
             return Ok(());
         }
+        if let Some(id) = self.status_at(join, &range.first) {
+            let status = self.statuses.get(id);
+            if status.expires_at.is_none() && status.covers(&range.first, &range.last) {
+                if let Some(read) = read {
+                    read.push(id);
+                }
+                return self.refresh(id, range);
+            }
+        }
         let plan = self.catalog.join(join).plan.clone();
         let wanted = range.intersection(&plan.join.output.range_of_all());
         if wanted.is_empty() || fixed_slots(&plan.join.output, &wanted).is_none() {
@@ -212,6 +221,139 @@ impl Engine {
         Ok(())
     }
 
+<<<<<<< HEAD
+=======
+    /// Changes a status range's ends and files its targets anew.
+    fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+        let status = self.statuses.get_mut(id);
+        let old = status.range();
+        let join = status.join;
+        let mut targets = Vec::new();
+        status.targets.extend(&mut targets);
+        status.first = whole.first.as_slice().into();
+        status.last = whole.last.as_slice().into();
+        status.open = is_open(&status.first[..status.fixed.prefix_bytes], &status.last);
+        let cover = &mut self.catalog.join_mut(join).cover;
+        cover.remove(&*old.first);
+        cover.insert(whole.first.as_slice().into(), id);
+        for (updater, context) in targets {
+            let before = self.span_of_target(id, &old, updater, context);
+            let after = self.span_of_target(id, whole, updater, context);
+            self.updaters.refile(updater, &before, &after, Target::new(id, context));
+        }
+        self.note(id);
+    }
+
+    /// Notes on the group of a status range how it stands.
+    pub(crate) fn note(&mut self, id: StatusId) {
+        let status = self.statuses.get(id);
+        let Some(group) = status.group else { return };
+        let layer = self.catalog.join(status.join).layer;
+        let table = self.store.table_mut(layer).0;
+        let prefix = table.group_prefix(group);
+        let suffix = &status.first[prefix.len()..];
+        let reaches_end = is_open(prefix, &status.last);
+        table.note_mut(group).set(id, status, suffix, reaches_end);
+    }
+
+    /// The source span under which a target is filed while its status range is `range`.
+    fn span_of_target(
+        &self,
+        id: StatusId,
+        range: &KeyRange,
+        updater: UpdaterId,
+        context: ContextId,
+    ) -> KeyRange {
+        let status = self.statuses.get(id);
+        let plan = &self.catalog.join(status.join).plan;
+        let (reader, prefix) = self.updaters.describe(updater);
+        let pattern = plan.pattern(reader.source as usize);
+        let mut bindings = Bindings::new();
+        let whole = !prefix.ends_with(b"|");
+        crate::status::for_components(pattern, prefix, whole, |component, value| {
+            if let headwater_pattern::Component::Slot { slot, .. } = component {
+                bindings.set(*slot, value);
+            }
+        });
+        status.fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        decode(self.updaters.contexts.get(context), &mut bindings);
+        containing_range(&plan.join.output, range, pattern, &bindings)
+            .expect("a target was added for a span that contributes")
+    }
+
+    /// A new status range over `range`, without targets.
+    fn make_status(&mut self, join: u32, range: &KeyRange) -> StatusId {
+        let installed = self.catalog.join(join);
+        let plan = installed.plan.clone();
+        let layer = installed.layer;
+        let group = self.store.table_mut(layer).0.group_around(range);
+        let fixed = Fixed::of(&plan.join.output, range);
+        let expires_at = match plan.join.mode {
+            Mode::Snapshot { millis } => Some(self.now.plus(millis)),
+            _ => None,
+        };
+        let id = self.statuses.add(Status {
+            join,
+            first: range.first.as_slice().into(),
+            last: range.last.as_slice().into(),
+            fixed,
+            open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
+            group,
+            work: None,
+            targets: crate::updaters::SortedSet::default(),
+            dependents: BTreeSet::new(),
+            sources: BTreeSet::new(),
+            since: self.now,
+            expires_at,
+        });
+        self.note(id);
+        if let Some(at) = expires_at {
+            self.snapshots.insert((at, id));
+        }
+        self.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
+        id
+    }
+
+    /// Adds targets for the spans, and notes the status ranges read.
+    fn follow(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+        let join = self.statuses.get(id).join;
+        if self.catalog.join(join).mode() != Mode::Push {
+            return;
+        }
+        for span in spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let context = self.updaters.contexts.intern(&span.context);
+            let target = Target::new(id, context);
+            self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
+            match self.updaters.add(reader, &span.prefix, &span.range, target) {
+                Some(updater) => {
+                    self.statuses.get_mut(id).targets.insert((updater, context));
+                }
+                None => self.updaters.contexts.release(context),
+            }
+        }
+        for source in read {
+            self.depend(id, source);
+        }
+    }
+
+    /// Notes that `id` has read `source`.
+    fn depend(&mut self, id: StatusId, source: StatusId) {
+        // A range that was read early in an execution may have been merged into another since,
+        // which was read too; its id may even name a range of another join by now.
+        let Some(status) = self.statuses.find(source) else { return };
+        let reader = self.catalog.join(self.statuses.get(id).join);
+        if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
+            return;
+        }
+        self.statuses.get_mut(id).sources.insert(source);
+        self.statuses.get_mut(source).dependents.insert(id);
+        if !self.statuses.get(source).is_clean() {
+            self.dirty(id).upstream.insert(source);
+        }
+    }
+
+>>>>>>> 7bdf28a (Answer most reads from the note of their group)
     fn put_all(&mut self, join: u32, folded: Vec<Folded>) {
         for Folded { key, value, fold } in folded {
             self.put_output(join, &key, value, fold);
@@ -421,6 +563,53 @@ impl Engine {
         Ok(())
     }
 
+<<<<<<< HEAD
+=======
+    /// Drops a status range's record; its outputs stay, for its successor to compare with.
+    pub(crate) fn forget(&mut self, id: StatusId) {
+        self.invalidate(id);
+        let status = self.statuses.take(id);
+        let installed = self.catalog.join_mut(status.join);
+        installed.cover.remove(&status.first);
+        let layer = installed.layer;
+        if let Some(at) = status.expires_at {
+            self.snapshots.remove(&(at, id));
+        }
+        if let Some(group) = status.group {
+            let table = self.store.table_mut(layer).0;
+            table.note_mut(group).remove(id);
+            table.forget_if_idle(group);
+        }
+        for dependent in status.dependents {
+            if self.statuses.find(dependent).is_some() {
+                self.statuses.get_mut(dependent).sources.remove(&id);
+                self.invalidate(dependent);
+            }
+        }
+    }
+
+    /// Drops a status range and its outputs, of which nobody is told.
+    pub(crate) fn discard(&mut self, id: StatusId) {
+        let status = self.statuses.get(id);
+        let (join, range) = (status.join, status.range());
+        self.forget(id);
+        let installed = self.catalog.join(join);
+        let (plan, layer) = (installed.plan.clone(), installed.layer);
+        let mut held = Vec::new();
+        self.scan_table(layer, &range, &mut |key, _| {
+            if plan.join.output.matches(key) {
+                held.push(key.to_vec());
+            }
+        });
+        for key in held {
+            self.catalog.join_mut(join).folds.remove(&*key);
+            if let Some(value) = self.store.remove(layer, &key) {
+                self.store.pool.release(value);
+            }
+        }
+    }
+
+>>>>>>> 7bdf28a (Answer most reads from the note of their group)
     /// Drops the snapshots that overlap `wanted` and whose time is over.
     fn drop_expired(&mut self, join: u32, wanted: &KeyRange) {
         for id in self.overlapping(join, wanted) {

@@ -205,16 +205,92 @@ pub(crate) fn is_open(prefix: &[u8], last: &[u8]) -> bool {
     !prefix.is_empty() && end_at_most(&prefix_end(prefix), last)
 }
 
+/// A status range that lies in a group, as the group notes it: enough to answer most reads
+/// without a look at the range itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) join: u32,
+    pub(crate) status: StatusId,
+    /// The first bytes of what follows the group's prefix in the range's first key.
+    from: u64,
+    /// The range is clean and reaches to the end of the group.
+    ready: bool,
+}
+
+impl Noted {
+    /// Whether the range holds everything from `suffix` to the end of the group. May say no
+    /// though it does, where the first bytes are the same.
+    #[inline]
+    pub(crate) fn serves(&self, suffix: &[u8]) -> bool {
+        self.ready && (self.from == 0 || head(suffix) > self.from)
+    }
+}
+
+/// The first eight bytes as a number: where two differ, they are ordered as the strings are.
+#[inline]
+fn head(bytes: &[u8]) -> u64 {
+    let mut eight = [0; 8];
+    let len = bytes.len().min(8);
+    eight[..len].copy_from_slice(&bytes[..len]);
+    u64::from_be_bytes(eight)
+}
+
 /// What the engine notes on an output group: the status ranges that lie in it.
 #[derive(Debug, Default)]
-pub(crate) struct GroupNote {
-    #[expect(clippy::box_collection, reason = "most groups have no note: 8 bytes, not 24")]
-    pub(crate) statuses: Option<Box<Vec<(u32, StatusId)>>>,
+pub(crate) enum GroupNote {
+    #[default]
+    None,
+    One(Noted),
+    #[expect(clippy::box_collection, reason = "groups are many, and most note one range")]
+    Many(Box<Vec<Noted>>),
+}
+
+impl GroupNote {
+    #[inline]
+    pub(crate) fn ranges(&self) -> &[Noted] {
+        match self {
+            Self::None => &[],
+            Self::One(noted) => core::slice::from_ref(noted),
+            Self::Many(ranges) => ranges,
+        }
+    }
+
+    /// Notes how `status` stands now; `suffix` is what follows the group's prefix in its first
+    /// key.
+    pub(crate) fn set(&mut self, id: StatusId, status: &Status, suffix: &[u8], reaches_end: bool) {
+        let from = head(suffix);
+        // A number of 0 stands for the group's start alone.
+        let told = suffix.is_empty() || from != 0;
+        let ready = status.is_clean() && status.expires_at.is_none() && reaches_end && told;
+        let noted = Noted { join: status.join, status: id, from, ready };
+        match self {
+            Self::None => *self = Self::One(noted),
+            Self::One(old) if old.status == id => *old = noted,
+            Self::One(old) => *self = Self::Many(Box::new(alloc::vec![*old, noted])),
+            Self::Many(ranges) => match ranges.iter_mut().find(|old| old.status == id) {
+                Some(old) => *old = noted,
+                None => ranges.push(noted),
+            },
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: StatusId) {
+        match self {
+            Self::One(noted) if noted.status == id => *self = Self::None,
+            Self::None | Self::One(_) => {}
+            Self::Many(ranges) => {
+                ranges.retain(|noted| noted.status != id);
+                if let [last] = ranges[..] {
+                    *self = Self::One(last);
+                }
+            }
+        }
+    }
 }
 
 impl Note for GroupNote {
     fn is_idle(&self) -> bool {
-        self.statuses.is_none()
+        matches!(self, Self::None)
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) const PAGE_BYTES_MAX: usize = 4096;
 /// A page with fewer entries grows instead of being split, so that long keys fit.
 const SPLIT_ENTRIES_MIN: usize = 8;
 
+/// How many entries at a page's end are looked at first.
+const NEAR_END: usize = 6;
+
 /// A sorted run of entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
@@ -143,6 +146,14 @@ impl Page {
             Ordering::Greater => {}
         }
         let (mut low, mut high) = (0, count - 1);
+        // Reads of what is new, too, look among the last entries, which are in the cache.
+        if count > 2 * NEAR_END {
+            match self.suffix(count - NEAR_END).cmp(rest) {
+                Ordering::Less => low = count - NEAR_END + 1,
+                Ordering::Equal => return Ok(count - NEAR_END),
+                Ordering::Greater => high = count - NEAR_END,
+            }
+        }
         while low < high {
             let middle = usize::midpoint(low, high);
             match self.suffix(middle).cmp(rest) {
