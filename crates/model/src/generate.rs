@@ -7,6 +7,9 @@
 use crate::history::{Op, Until};
 use crate::join::{Join, Mode, Operator, Part, Pattern};
 use crate::rng::Rng;
+use std::cell::RefCell;
+
+mod draws;
 
 /// What the keys and joins of one history are made from.
 pub struct World {
@@ -16,6 +19,11 @@ pub struct World {
     values: Vec<Vec<u8>>,
     /// Many keys rather than few: groups then fill pages.
     wide: bool,
+    /// Few joins and few ranges, with much happening to them.
+    focus: bool,
+    /// Keys and ranges that were used already, to be used again.
+    used_keys: RefCell<Vec<Vec<u8>>>,
+    used_ranges: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
     /// Every join that the history may install, with its name.
     pub joins: Vec<(String, Join)>,
 }
@@ -69,8 +77,24 @@ impl World {
             values.extend(rng.pick(&VALUES).iter().map(|text| text.as_bytes().to_vec()));
         }
         let tables = rng.pick(&TABLES).iter().map(|name| (*name).to_string()).collect();
-        let mut world = Self { tables, components, values, joins: Vec::new(), wide };
-        let most = if rng.chance(10) { 9 } else { 5 };
+        let focus = rng.chance(25);
+        let mut world = Self {
+            focus,
+            tables,
+            components,
+            values,
+            joins: Vec::new(),
+            wide,
+            used_keys: RefCell::default(),
+            used_ranges: RefCell::default(),
+        };
+        let most = if focus {
+            2
+        } else if rng.chance(10) {
+            9
+        } else {
+            5
+        };
         for number in 0..1 + rng.below(most) {
             let join = world.join(rng);
             let name = if rng.chance(12) { rng.below(number + 1) } else { number };
@@ -83,7 +107,7 @@ impl World {
     fn join(&self, rng: &mut Rng) -> Join {
         for _ in 0..8 {
             // Joins of any form make too many keys of a wide world's.
-            let known = self.wide || rng.chance(25);
+            let known = self.wide || rng.chance(if self.focus { 60 } else { 25 });
             let join = if known { self.known_join(rng) } else { self.random_join(rng) };
             let circle = join.reads(&join.output)
                 || self.joins.iter().any(|(_, other)| {
@@ -206,120 +230,6 @@ impl World {
         String::from_utf8((*rng.pick(&plain)).clone()).expect("plain ASCII")
     }
 
-    fn component(&self, rng: &mut Rng) -> Vec<u8> {
-        if rng.chance(2) { Vec::new() } else { rng.pick(&self.components).clone() }
-    }
-
-    /// A pattern of some join, each source as likely as the output is.
-    fn pattern<'a>(&'a self, rng: &mut Rng, output_percent: usize) -> &'a Pattern {
-        let join = &rng.pick(&self.joins).1;
-        if rng.chance(output_percent) { &join.output } else { &rng.pick(&join.sources).1 }
-    }
-
-    /// A key that a pattern might match: equal slots are not made equal, widths mostly kept.
-    fn filled(&self, rng: &mut Rng, pattern: &Pattern) -> Vec<u8> {
-        let mut key = pattern.table.clone().into_bytes();
-        for part in &pattern.parts {
-            key.push(b'|');
-            match part {
-                Part::Literal(text) => key.extend_from_slice(text.as_bytes()),
-                Part::Slot { width, .. } => {
-                    let mut component = self.component(rng);
-                    for _ in 0..6 {
-                        if width.is_some_and(|width| width != component.len()) {
-                            component = self.component(rng);
-                        }
-                    }
-                    key.extend_from_slice(&component);
-                }
-            }
-        }
-        key
-    }
-
-    fn like_a_join(&self, rng: &mut Rng, output_percent: usize) -> Vec<u8> {
-        let pattern = self.pattern(rng, output_percent);
-        self.filled(rng, pattern)
-    }
-
-    /// A key to write: mostly one that a join reads.
-    pub fn key(&self, rng: &mut Rng) -> Vec<u8> {
-        match rng.weighted(&[84, 5, 8, 3]) {
-            0 => self.like_a_join(rng, 0),
-            1 => self.like_a_join(rng, 100),
-            2 => {
-                let mut key = rng.pick(&self.tables).clone().into_bytes();
-                for _ in 0..rng.below(5) {
-                    key.push(b'|');
-                    key.extend(self.component(rng));
-                }
-                key
-            }
-            _ => {
-                let plain: [&[u8]; 4] = [b"session:42", b"t", b"|x", b"\xff\xff"];
-                rng.pick(&plain).to_vec()
-            }
-        }
-    }
-
-    /// A key to read, or a bound: mostly near a join's outputs.
-    pub(crate) fn near(&self, rng: &mut Rng) -> Vec<u8> {
-        if rng.chance(85) { self.like_a_join(rng, 70) } else { self.key(rng) }
-    }
-
-    pub(crate) fn value(&self, rng: &mut Rng) -> Vec<u8> {
-        if rng.chance(70) {
-            return rng.pick(&self.values).clone();
-        }
-        rng.below(20).to_string().into_bytes()
-    }
-
-    fn bound(&self, rng: &mut Rng) -> Vec<u8> {
-        let key = self.near(rng);
-        let mut bound = key.clone();
-        let separators: Vec<usize> = (0..key.len()).filter(|&at| key[at] == b'|').collect();
-        match rng.below(7) {
-            0 => {}
-            1 | 2 if !separators.is_empty() => bound.truncate(rng.pick(&separators) + 1),
-            3 => bound.truncate(rng.below(key.len() + 1)),
-            4 => bound.push(if rng.chance(50) { 0 } else { 0xff }),
-            5 => {
-                bound.truncate(rng.below(key.len() + 1));
-                bound = headwater_base::prefix_end(&bound);
-            }
-            _ => {
-                if let Some(last) = bound.last_mut() {
-                    *last = last.wrapping_add(if rng.chance(50) { 1 } else { 255 });
-                }
-            }
-        }
-        bound
-    }
-
-    /// Bounds of a range: prefixes, tables, points and anything else.
-    pub fn range(&self, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
-        let first = self.bound(rng);
-        match rng.below(10) {
-            0..=2 => {
-                let last = headwater_base::prefix_end(&first);
-                (first, last)
-            }
-            3 => (first, Vec::new()),
-            4 => {
-                let table = self.pattern(rng, 70).table.clone().into_bytes();
-                let first = [&table[..], b"|"].concat();
-                let last = headwater_base::prefix_end(&first);
-                (first, last)
-            }
-            5 if rng.chance(30) => (Vec::new(), Vec::new()),
-            _ => {
-                let last = self.bound(rng);
-                let swap = first > last && rng.chance(95);
-                if swap { (last, first) } else { (first, last) }
-            }
-        }
-    }
-
     pub(crate) fn install(&self, rng: &mut Rng) -> Op {
         let (name, join) = rng.pick(&self.joins).clone();
         Op::JoinAdd { name, join, replace: rng.chance(50) }
@@ -393,9 +303,9 @@ impl World {
         let name = match rng.below(10) {
             0 => Vec::new(),
             1 => rng.pick(&self.tables).clone().into_bytes(),
-            _ => self.pattern(rng, 50).table.clone().into_bytes(),
+            _ => self.pattern(rng, 70).table.clone().into_bytes(),
         };
-        Op::TableSet { name, boundary: rng.below(4) }
+        Op::TableSet { name, boundary: rng.weighted(&[15, 45, 30, 10]) }
     }
 }
 
@@ -413,7 +323,7 @@ pub fn history(seed: u64) -> Vec<Op> {
     let rng = &mut Rng::new(seed);
     let world = World::new(rng);
     let mut ops = Vec::new();
-    for _ in 0..rng.below(3) {
+    for _ in 0..rng.below(5) {
         ops.push(world.boundary(rng));
     }
     let joins = world.joins.iter().cloned();

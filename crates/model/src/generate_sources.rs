@@ -109,7 +109,7 @@ pub fn history(seed: u64) -> Vec<Op> {
     let rng = &mut Rng::new(seed ^ 0x0073_6f75_7263_6573);
     let mut sources = Sources::new(rng);
     let mut ops = Vec::new();
-    for _ in 0..rng.below(3) {
+    for _ in 0..rng.below(5) {
         ops.push(sources.world.boundary(rng));
     }
     let kept = sources.kept.iter();

@@ -322,17 +322,20 @@ impl Subject for Standin {
         Ok(())
     }
     fn tables(&mut self) -> Vec<TableReport> {
-        let mut left = self.key_count();
-        let reports = self.boundaries.iter().map(|(name, boundary)| TableReport {
-            name: name.clone(),
-            boundary: *boundary,
-            named: true,
-            keys: std::mem::take(&mut left),
+        let report = |name: &[u8], boundary, named, keys| TableReport {
+            name: name.to_vec(),
+            boundary,
+            named,
+            keys,
             groups: 0,
             key_bytes: 0,
             index_bytes: 0,
             value_bytes: 0,
-        });
+        };
+        // The unnamed table is said to hold everything.
+        let all = report(b"", 0, false, self.key_count());
+        let named = self.boundaries.iter();
+        let reports = named.map(|(name, boundary)| report(name, *boundary, true, 0)).chain([all]);
         reports.collect()
     }
     fn stats(&mut self) -> Stats {

@@ -129,6 +129,13 @@ impl Run<'_> {
         let stats = self.subject.stats();
         same(&stats.keys, &self.subject.key_count())?;
         same(&stats.keys_with_expiry, &expiring)?;
+        let tables = self.subject.tables();
+        let keys: u64 = tables.iter().map(|table| table.keys).sum();
+        let groups: u64 = tables.iter().map(|table| table.groups).sum();
+        let key_bytes: u64 = tables.iter().map(|table| table.key_bytes).sum();
+        // Joins that may collide keep their outputs beside the tables as well.
+        same(&keys, &stats.keys)?;
+        same(&(groups > stats.groups || key_bytes > stats.key_bytes), &false)?;
         self.step(&Op::Unwatch)?;
         self.step(&Op::Flush)?;
         while let Some(installed) = self.oracle.joins.first() {
@@ -146,9 +153,15 @@ impl Run<'_> {
             ("targets", left.updater_targets),
             ("status ranges", left.status_ranges),
         ];
-        match left.iter().find(|(_, number)| *number > 0) {
-            Some((what, number)) => Err(format!("{number} {what} are left in an empty store")),
-            None => Ok(()),
+        if let Some((what, number)) = left.iter().find(|(_, number)| *number > 0) {
+            return Err(format!("{number} {what} are left in an empty store"));
         }
+        for table in self.subject.tables() {
+            let left = table.keys + table.groups + table.key_bytes + table.value_bytes;
+            if left > 0 {
+                return Err(format!("an empty store reports {table:?}"));
+            }
+        }
+        Ok(())
     }
 }
