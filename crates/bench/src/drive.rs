@@ -129,6 +129,7 @@ pub fn drive<D: Driver>(
         connection.flush().map(|()| Some(range))
     };
     for (lane, connection) in connections.iter_mut().enumerate().take(lanes) {
+        connection.hurry()?;
         in_flight[lane] = start(driver, lane, connection)?;
     }
     let mut done = 0u64;

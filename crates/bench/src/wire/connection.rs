@@ -13,8 +13,10 @@ use std::time::Duration;
 
 /// How much is read at once; a larger reply grows the buffer.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// A server that says nothing for so long is taken for dead.
-const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// A server that says nothing for so long while it is loaded is taken for dead.
+const LOADING_MAX: Duration = Duration::from_secs(600);
+/// The same while it is measured.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A loader waits for replies when so many bytes of requests were sent without reading any.
 const LOAD_BYTES: usize = 64 * 1024;
 
@@ -47,7 +49,19 @@ impl<R: Read> Input<R> {
                 self.buffer.resize(self.buffer.len() * 2, 0);
             }
         }
-        let read = self.stream.read(&mut self.buffer[self.end..])?;
+        let read = loop {
+            match self.stream.read(&mut self.buffer[self.end..]) {
+                // The handler of the signal decides what it means.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the server has not answered for too long",
+                    ));
+                }
+                read => break read?,
+            }
+        };
         if read == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -137,10 +151,20 @@ impl Connection {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
-        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        stream.set_read_timeout(Some(LOADING_MAX))?;
+        stream.set_write_timeout(Some(LOADING_MAX))?;
         let input = Input::new(stream.try_clone()?);
         Ok(Self { stream, input, out: Vec::with_capacity(BUFFER_BYTES) })
+    }
+
+    /// Takes the server for dead sooner from now on: it is loaded, and has only short answers
+    /// to give.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn hurry(&self) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(SILENCE_MAX))?;
+        self.stream.set_write_timeout(Some(SILENCE_MAX))
     }
 
     /// Sends what was written.
