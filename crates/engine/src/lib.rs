@@ -30,6 +30,7 @@ mod write;
 
 pub use engine::{Engine, Settings};
 pub use headwater_pool::Value;
+pub use headwater_store::WARM_MAX;
 pub use report::{
     Change, Difference, Effect, EngineError, Expiry, ExplainLine, FetchId, JoinInstalled,
     JoinReport, Loaded, Position, RangeOptions, Stats, Stop, TableOptions, TableReport, Ticket,

@@ -38,10 +38,7 @@ impl Engine {
             since: self.now,
             expires_at,
         });
-        if let Some(group) = group {
-            let note = self.store.table_mut(layer).0.note_mut(group);
-            note.statuses.get_or_insert_default().push((join, id));
-        }
+        self.note(id);
         if let Some(at) = expires_at {
             self.snapshots.insert((at, id));
         }
@@ -67,6 +64,21 @@ impl Engine {
             let after = self.span_of_target(id, whole, updater, context);
             self.updaters.refile(updater, &before, &after, Target::new(id, context));
         }
+        self.note(id);
+    }
+
+    /// Notes on the group of a status range how it stands.
+    pub(crate) fn note(&mut self, id: StatusId) {
+        let status = self.statuses.get(id);
+        let Some(group) = status.group else { return };
+        let layer = self.catalog.join(status.join).layer;
+        let table = self.store.table_mut(layer).0;
+        let prefix = table.group_prefix(group);
+        self.statuses.set_landing(id, prefix);
+        let status = self.statuses.get(id);
+        let suffix = &status.first[prefix.len()..];
+        let reaches_end = is_open(prefix, &status.last);
+        table.note_mut(group).set(id, status, suffix, reaches_end);
     }
 
     /// The source span under which a target is filed while its status range is `range`.
@@ -192,13 +204,7 @@ impl Engine {
         }
         if let Some(group) = status.group {
             let table = self.store.table_mut(layer).0;
-            let note = table.note_mut(group);
-            if let Some(statuses) = &mut note.statuses {
-                statuses.retain(|&(_, other)| other != id);
-                if statuses.is_empty() {
-                    note.statuses = None;
-                }
-            }
+            table.note_mut(group).remove(id);
             table.forget_if_idle(group);
         }
         for dependent in status.dependents {

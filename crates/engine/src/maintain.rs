@@ -11,7 +11,7 @@
 
 use crate::catalog::{Fold, Plan};
 use crate::engine::Engine;
-use crate::status::{LogEntry, StatusId, Work};
+use crate::status::{LogEntry, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -35,6 +35,8 @@ struct Fan {
     components: usize,
     /// What follows the fixed prefix; `None` where the general way must be taken.
     suffix: Option<Vec<u8>>,
+    /// Its first bytes, as status ranges note them.
+    head: u64,
 }
 
 impl Engine {
@@ -131,29 +133,73 @@ impl Engine {
         self.counters.updates += targets.len() as u64;
         let mut fan: Option<Fan> = None;
         let mut output = core::mem::take(&mut self.output_room);
-        for &target in targets {
-            let status = self.statuses.get(target.status());
-            let fixed = status.fixed;
-            if fan.as_ref().is_none_or(|fan| fan.components != fixed.components) {
+        let join = targets.first().map(|target| self.statuses.get(target.status()).join);
+        let layer = join.map(|join| self.catalog.join(join).layer);
+        let quiet = layer.filter(|&layer| layer == plan.output_table && !self.has_readers(layer));
+        for (at, &target) in targets.iter().enumerate() {
+            if let Some(layer) = quiet {
+                self.fetch_ahead(layer, &targets[at..]);
+            }
+            let landing = *self.statuses.landing(target.status());
+            let components = match landing.group {
+                Some(_) => landing.components as usize,
+                None => self.statuses.get(target.status()).fixed.components,
+            };
+            if fan.as_ref().is_none_or(|fan| fan.components != components) {
+                let status = self.statuses.get(target.status());
                 // A fixed slot that the key holds too would have to be compared, unless all
                 // keys of the updater have it.
-                let shared = fixed.slots & plan.source_slots(plan.value_source()) & !known_slots;
+                let slots = status.fixed.slots;
+                let shared = slots & plan.source_slots(plan.value_source()) & !known_slots;
                 let usable = shared == 0 && plan.is_plain_copy();
-                let suffix = usable.then(|| fan_suffix(plan, fixed.components, key)).flatten();
-                fan = Some(Fan { components: fixed.components, suffix });
+                let suffix = usable.then(|| fan_suffix(plan, components, key)).flatten();
+                let head = suffix.as_deref().map_or(0, head);
+                fan = Some(Fan { components, suffix, head });
             }
-            let suffix = fan.as_ref().and_then(|fan| fan.suffix.as_deref());
-            match suffix {
-                Some(suffix) if target.context() == crate::updaters::NO_CONTEXT && status.open => {
-                    self.copy_to(target.status(), suffix, new, &mut output);
+            let Some(Fan { suffix: Some(suffix), head, .. }) = &fan else {
+                self.update_target(plan, target, key, old, new, &mut output);
+                continue;
+            };
+            if target.context() != crate::updaters::NO_CONTEXT {
+                self.update_target(plan, target, key, old, new, &mut output);
+            } else if let (Some(layer), Some(group), Some(value), true) =
+                (quiet, landing.group, new, landing.admits(*head))
+            {
+                let (table, pool) = self.store.table_mut(layer);
+                pool.retain(value);
+                if let Some(old) = table.insert_in(pool, group, suffix, value) {
+                    pool.release(old);
                 }
-                _ => self.update_target(plan, target, key, old, new, &mut output),
+            } else if self.statuses.get(target.status()).open {
+                self.copy_to(target.status(), suffix, new, &mut output);
+            } else {
+                self.update_target(plan, target, key, old, new, &mut output);
             }
         }
         self.output_room = output;
     }
 
-    /// The fast way: a plain copy into a range that reaches to the end of its group.
+    /// Fetches what the targets that come next will touch, each thing a few targets before it
+    /// is needed, since each says where the next one lies.
+    #[inline]
+    fn fetch_ahead(&self, layer: TableId, targets: &[Target]) {
+        let table = self.store.table(layer);
+        if let Some(target) = targets.get(12) {
+            headwater_pool::prefetch(self.statuses.landing(target.status()));
+        }
+        if let Some(group) =
+            targets.get(8).and_then(|target| self.statuses.landing(target.status()).group)
+        {
+            table.fetch_record(group);
+        }
+        if let Some(group) =
+            targets.get(4).and_then(|target| self.statuses.landing(target.status()).group)
+        {
+            table.fetch_end(group);
+        }
+    }
+
+    /// A plain copy into a range that reaches to the end of its fixed prefix.
     #[inline]
     fn copy_to(
         &mut self,
@@ -167,28 +213,7 @@ impl Engine {
             return;
         }
         let join = status.join;
-        let installed = self.catalog.join(join);
-        let layer = installed.layer;
-        let quiet = !installed.is_layered() && !self.has_readers(layer);
-        let group = status.group;
         let prefix = &status.first[..status.fixed.prefix_bytes];
-        if let (true, Some(value), Some(group)) = (quiet, new, group) {
-            let (table, pool) = self.store.table_mut(layer);
-            let known = table.group_prefix(group).len();
-            pool.retain(value);
-            let old = if known == prefix.len() {
-                table.insert_in(pool, group, suffix, value)
-            } else {
-                output.clear();
-                output.extend_from_slice(&prefix[known..]);
-                output.extend_from_slice(suffix);
-                table.insert_in(pool, group, output, value)
-            };
-            if let Some(old) = old {
-                pool.release(old);
-            }
-            return;
-        }
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);

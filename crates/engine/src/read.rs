@@ -37,6 +37,12 @@ struct Part<'a> {
 }
 
 impl Engine {
+    /// Fetches what operations on these keys will touch into the processor's cache. A hint.
+    #[inline]
+    pub fn warm(&self, keys: &[&[u8]]) {
+        self.store.warm(keys);
+    }
+
     /// The value of `key`, computed where it is derived.
     ///
     /// # Errors

@@ -51,6 +51,15 @@ impl ValueRef {
         Self(word)
     }
 
+    /// Fetches the value's first bytes into the processor's cache. A hint, which may be given
+    /// for any word.
+    #[inline]
+    pub fn prefetch(self) {
+        if !self.is_inline() {
+            prefetch_address(core::ptr::without_provenance(self.0 as usize));
+        }
+    }
+
     /// Whether the bytes are in the reference itself, outside the pool's memory.
     #[inline]
     #[must_use]
@@ -274,6 +283,26 @@ impl Pool {
     pub fn values(&self) -> usize {
         self.values
     }
+}
+
+/// Asks the processor to fetch the cache line of `place`. A hint: it reads nothing that the
+/// program could see, and is nothing at all where the processor has no such instruction.
+#[inline]
+pub fn prefetch<T>(place: &T) {
+    prefetch_address(core::ptr::from_ref(place).cast());
+}
+
+#[inline]
+fn prefetch_address(address: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching has no effect but on the cache, whatever the address; SSE is part of
+    // every x86-64 processor.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 #[inline]

@@ -16,10 +16,11 @@
 #![no_std]
 extern crate alloc;
 
+mod index;
 mod page;
 mod store;
 mod table;
 pub mod tree;
 
-pub use store::{Store, TableId};
+pub use store::{Store, TableId, WARM_MAX};
 pub use table::{GroupId, Note, Sizes, Table};

@@ -14,6 +14,9 @@ use headwater_pool::{Pool, ValueRef};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableId(pub u32);
 
+/// Most keys that one [`Store::warm`] fetches for.
+pub const WARM_MAX: usize = 16;
+
 #[derive(Debug)]
 struct Slot<N> {
     table: Table<N>,
@@ -69,6 +72,31 @@ impl<N: Note> Store<N> {
         match key.iter().position(|&byte| byte == SEPARATOR) {
             None => Some(Self::UNNAMED),
             Some(at) => self.find(&key[..=at]),
+        }
+    }
+
+    /// Fetches what operations on `keys` will touch into the processor's cache: all at once,
+    /// where the operations themselves would wait for one after the other. A hint; it changes
+    /// nothing. Only the first [`WARM_MAX`] keys count.
+    pub fn warm(&self, keys: &[&[u8]]) {
+        let mut hashes = [(TableId(0), 0u64); WARM_MAX];
+        let mut count = 0;
+        for key in keys.iter().take(WARM_MAX) {
+            let Some(table) = self.table_of(key) else { continue };
+            if let Some((_, hash)) = self.table(table).hash_of_group(key) {
+                self.table(table).fetch_slot(hash);
+                hashes[count] = (table, hash);
+                count += 1;
+            }
+        }
+        let mut groups = [None; WARM_MAX];
+        for (group, &(table, hash)) in groups.iter_mut().zip(&hashes[..count]) {
+            *group = self.table(table).fetch_group(hash);
+        }
+        for (group, &(table, _)) in groups.iter().zip(&hashes[..count]) {
+            if let Some(group) = group {
+                self.table(table).fetch_end(*group);
+            }
         }
     }
 

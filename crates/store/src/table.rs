@@ -12,17 +12,17 @@
 //!
 //! # Cost
 //! Reaching a group is one hash of its prefix and one comparison; a scan across groups takes
-//! them in order from a tree of their prefixes. A group's record is about 100 bytes, its hash
-//! slot 5, its place in the order some 20.
+//! them in order from a tree of their prefixes. A group's record is one cache line of 64 bytes,
+//! its index slots 11 to 21 bytes, its place in the order some 25.
 
+use crate::index::Index;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use hashbrown::HashTable;
 use headwater_base::hash::hash_bytes;
 use headwater_base::{KeyRange, key::SEPARATOR, prefix_end};
-use headwater_pool::{Pool, ValueRef};
+use headwater_pool::{Pool, ValueRef, prefetch};
 
 /// What the engine writes on a group.
 pub trait Note: Default {
@@ -45,15 +45,15 @@ pub struct GroupId(u32);
 #[derive(Debug)]
 enum Prefix {
     Short { len: u8, bytes: [u8; Prefix::SHORT] },
-    Long(Box<[u8]>),
+    Long(Box<Box<[u8]>>),
 }
 
 impl Prefix {
-    const SHORT: usize = 22;
+    const SHORT: usize = 14;
 
     fn new(prefix: &[u8]) -> Self {
         if prefix.len() > Self::SHORT {
-            return Self::Long(prefix.into());
+            return Self::Long(Box::new(prefix.into()));
         }
         let mut bytes = [0; Self::SHORT];
         bytes[..prefix.len()].copy_from_slice(prefix);
@@ -73,7 +73,9 @@ impl core::ops::Deref for Prefix {
     }
 }
 
+/// A group. With a note of 24 bytes it fills one cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Group<N> {
     /// Table name included; ends with `|`.
     prefix: Prefix,
@@ -102,7 +104,7 @@ pub struct Table<N> {
     boundary: usize,
     groups: Vec<Option<Group<N>>>,
     free: Vec<u32>,
-    by_prefix: HashTable<u32>,
+    by_prefix: Index,
     order: Tree,
     short: Tree,
     sizes: Sizes,
@@ -135,7 +137,7 @@ impl<N: Note> Table<N> {
             boundary,
             groups: Vec::new(),
             free: Vec::new(),
-            by_prefix: HashTable::new(),
+            by_prefix: Index::default(),
             order: Tree::new(),
             short: Tree::new(),
             sizes: Sizes::default(),
@@ -171,7 +173,7 @@ impl<N: Note> Table<N> {
     #[must_use]
     pub fn directory_bytes(&self) -> usize {
         self.groups.capacity() * size_of::<Option<Group<N>>>()
-            + self.by_prefix.capacity() * 5
+            + self.by_prefix.bytes()
             + self.order.allocated_bytes()
             + size_of::<Self>()
     }
@@ -186,9 +188,7 @@ impl<N: Note> Table<N> {
 
     #[inline]
     fn find(&self, prefix: &[u8]) -> Option<u32> {
-        self.by_prefix
-            .find(hash_bytes(self.seed, prefix), |&id| *self.group(id).prefix == *prefix)
-            .copied()
+        self.by_prefix.find(hash_bytes(self.seed, prefix), |id| *self.group(id).prefix == *prefix)
     }
 
     /// The group whose prefix `prefix` is, if it exists.
@@ -238,16 +238,13 @@ impl<N: Note> Table<N> {
         let seed = self.seed;
         let record = self.groups[group.0 as usize].take().expect("B2");
         let hash = hash_bytes(seed, &record.prefix);
-        if let Ok(entry) = self.by_prefix.find_entry(hash, |&id| id == group.0) {
-            entry.remove();
-        }
+        self.by_prefix.remove(hash, group.0);
         self.order.remove(&record.prefix);
         self.sizes.key_bytes -= record.prefix.len();
         self.free.push(group.0);
-        if self.by_prefix.is_empty() {
+        if self.by_prefix.len() == 0 {
             self.groups = Vec::new();
             self.free = Vec::new();
-            self.by_prefix = HashTable::new();
         }
     }
 
@@ -266,10 +263,7 @@ impl<N: Note> Table<N> {
                 (self.groups.len() - 1) as u32
             }
         };
-        let (groups, seed) = (&self.groups, self.seed);
-        self.by_prefix.insert_unique(hash_bytes(seed, prefix), id, |&id| {
-            groups[id as usize].as_ref().map_or(0, |group| hash_bytes(seed, &group.prefix))
-        });
+        self.by_prefix.insert(hash_bytes(self.seed, prefix), id);
         self.order.insert(prefix, u64::from(id));
         self.sizes.key_bytes += prefix.len();
         id
@@ -349,30 +343,44 @@ impl<N: Note> Table<N> {
         }
     }
 
-    /// Changes the value of a key that is there, in place.
+    /// The group prefix of `key` and its hash, if it lies in a group.
     #[inline]
-    pub fn update(
-        &mut self,
-        key: &[u8],
-        change: impl FnOnce(ValueRef, &mut Sizes) -> ValueRef,
-    ) -> bool {
-        let sizes = &mut self.sizes;
-        let change = |word| change(ValueRef::from_word(word), sizes).to_word();
-        match group_prefix(key, self.prefix.len(), self.boundary) {
-            None => self.short.update(&key[self.prefix.len()..], change),
-            Some(prefix) => {
-                let id = self
-                    .by_prefix
-                    .find(hash_bytes(self.seed, prefix), |&id| {
-                        self.groups[id as usize]
-                            .as_ref()
-                            .is_some_and(|group| *group.prefix == *prefix)
-                    })
-                    .copied();
-                let Some(id) = id else { return false };
-                let record = self.groups[id as usize].as_mut().expect("B2");
-                record.tree.update(&key[prefix.len()..], change)
-            }
+    pub(crate) fn hash_of_group<'k>(&self, key: &'k [u8]) -> Option<(&'k [u8], u64)> {
+        let prefix = group_prefix(key, self.prefix.len(), self.boundary)?;
+        Some((prefix, hash_bytes(self.seed, prefix)))
+    }
+
+    /// Fetches what finding a group reads first.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, hash: u64) {
+        if let Some(slot) = self.by_prefix.first_slot(hash) {
+            prefetch(slot);
+        }
+    }
+
+    /// Fetches the record that is probably the group's.
+    #[inline]
+    pub(crate) fn fetch_group(&self, hash: u64) -> Option<GroupId> {
+        let id = self.by_prefix.find(hash, |_| true)?;
+        if let Some(group) = self.groups.get(id as usize) {
+            prefetch(group);
+        }
+        Some(GroupId(id))
+    }
+
+    /// Fetches a group's record into the processor's cache. A hint.
+    #[inline]
+    pub fn fetch_record(&self, id: GroupId) {
+        if let Some(group) = self.groups.get(id.0 as usize) {
+            prefetch(group);
+        }
+    }
+
+    /// Fetches what reading or writing the end of a group touches. A hint.
+    #[inline]
+    pub fn fetch_end(&self, id: GroupId) {
+        for place in self.group(id.0).tree.near_end().into_iter().flatten() {
+            prefetch(place);
         }
     }
 

@@ -15,15 +15,22 @@ use crate::page::{PAGE_BYTES_MAX, Page};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
+use headwater_pool::ValueRef;
 
 const NONE: u32 = u32::MAX;
 
+/// How many entries ahead of a scan values are fetched.
+const WORDS_AHEAD: usize = 6;
+
+/// Fetches the value that a word may name.
+#[inline]
+fn prefetch_word(word: u64) {
+    ValueRef::from_word(word).prefetch();
+}
+
 /// An ordered map of byte keys to words.
 #[derive(Debug)]
-pub struct Tree {
-    body: Body,
-    len: usize,
-}
+pub struct Tree(Body);
 
 #[derive(Debug)]
 enum Body {
@@ -40,6 +47,8 @@ struct Leaf {
 
 #[derive(Debug)]
 struct Pages {
+    /// Keys in all leaves.
+    len: usize,
     leaves: Vec<Leaf>,
     free_leaves: Vec<u32>,
     inners: Vec<Page>,
@@ -71,27 +80,30 @@ impl Tree {
     /// An empty map; it allocates nothing.
     #[must_use]
     pub fn new() -> Self {
-        Self { body: Body::Page(Page::default()), len: 0 }
+        Self(Body::Page(Page::default()))
     }
 
     /// Number of keys.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        match &self.0 {
+            Body::Page(page) => page.len(),
+            Body::Pages(pages) => pages.len,
+        }
     }
 
     /// Whether there are no keys.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Bytes that the pages have allocated.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
-        match &self.body {
+        match &self.0 {
             Body::Page(page) => page.capacity(),
             Body::Pages(pages) => {
                 pages.page_bytes
@@ -106,42 +118,22 @@ impl Tree {
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<u64> {
-        let page = match &self.body {
+        let page = match &self.0 {
             Body::Page(page) => page,
             Body::Pages(pages) => &pages.leaves[pages.leaf_for(key) as usize].page,
         };
         page.search(key).ok().map(|at| page.word(at))
     }
 
-    /// Replaces the word of a `key` that is there.
-    #[inline]
-    pub fn update(&mut self, key: &[u8], change: impl FnOnce(u64) -> u64) -> bool {
-        let page = match &mut self.body {
-            Body::Page(page) => page,
-            Body::Pages(pages) => {
-                let leaf = pages.leaf_for(key);
-                &mut pages.leaves[leaf as usize].page
-            }
-        };
-        match page.search(key) {
-            Ok(at) => {
-                let word = page.word(at);
-                page.set_word(at, change(word));
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
     /// Gives `key` this word.
     #[inline]
     pub fn insert(&mut self, key: &[u8], word: u64) -> Inserted {
-        let inserted = match &mut self.body {
+        match &mut self.0 {
             Body::Page(page) => match page.search(key) {
                 Ok(at) => {
                     let old = page.word(at);
                     page.set_word(at, word);
-                    return Inserted::Replaced(old);
+                    Inserted::Replaced(old)
                 }
                 Err(at) => {
                     if page.insert(at, key, word) {
@@ -149,33 +141,30 @@ impl Tree {
                     } else {
                         let mut pages = Box::new(Pages::from_page(core::mem::take(page)));
                         let inserted = pages.insert(key, word);
-                        self.body = Body::Pages(pages);
+                        self.0 = Body::Pages(pages);
                         inserted
                     }
                 }
             },
             Body::Pages(pages) => pages.insert(key, word),
-        };
-        if inserted == Inserted::New {
-            self.len += 1;
         }
-        inserted
     }
 
     /// Removes `key` and gives its word.
     pub fn remove(&mut self, key: &[u8]) -> Option<u64> {
-        let word = match &mut self.body {
+        match &mut self.0 {
             Body::Page(page) => {
                 let at = page.search(key).ok()?;
-                page.remove(at)
+                Some(page.remove(at))
             }
-            Body::Pages(pages) => pages.remove(key)?,
-        };
-        self.len -= 1;
-        if self.len == 0 {
-            self.body = Body::Page(Page::default());
+            Body::Pages(pages) => {
+                let word = pages.remove(key)?;
+                if pages.len == 0 {
+                    self.0 = Body::Page(Page::default());
+                }
+                Some(word)
+            }
         }
-        Some(word)
     }
 
     /// Calls `each` with the pairs of `[first, last)` in ascending order until it breaks. The
@@ -188,7 +177,7 @@ impl Tree {
         last: Option<&[u8]>,
         each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let pages = match &self.body {
+        let pages = match &self.0 {
             Body::Page(page) => return ascend_page(page, page.lower_bound(first), last, each).1,
             Body::Pages(pages) => pages,
         };
@@ -215,7 +204,7 @@ impl Tree {
         each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let end_in = |page: &Page| last.map_or(page.len(), |last| page.lower_bound(last));
-        let pages = match &self.body {
+        let pages = match &self.0 {
             Body::Page(page) => return descend_page(page, end_in(page), first, each).1,
             Body::Pages(pages) => pages,
         };
@@ -230,6 +219,15 @@ impl Tree {
             }
             leaf = here.before;
             until = pages.leaves[leaf as usize].page.len();
+        }
+    }
+
+    /// The places that reading or writing the greatest keys touches first.
+    #[inline]
+    pub(crate) fn near_end(&self) -> [Option<&u8>; 4] {
+        match &self.0 {
+            Body::Page(page) => page.near_end(),
+            Body::Pages(pages) => pages.leaves[pages.last as usize].page.near_end(),
         }
     }
 
@@ -255,12 +253,11 @@ impl Tree {
 
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
-        match &self.body {
+        match &self.0 {
             Body::Page(page) => {
                 page.check_invariants();
-                assert_eq!(page.len(), self.len);
             }
-            Body::Pages(pages) => pages.check_invariants(self.len),
+            Body::Pages(pages) => pages.check_invariants(pages.len),
         }
     }
 }
@@ -275,7 +272,13 @@ fn ascend_page<B>(
 ) -> (bool, ControlFlow<B>) {
     let end = last.map_or(page.len(), |last| page.lower_bound(last));
     let prefix = page.prefix();
+    for at in from..end.min(from + WORDS_AHEAD) {
+        prefetch_word(page.word(at));
+    }
     for at in from..end {
+        if at + WORDS_AHEAD < end {
+            prefetch_word(page.word(at + WORDS_AHEAD));
+        }
         let flow = each(prefix, page.suffix(at), page.word(at));
         if flow.is_break() {
             return (true, flow);
@@ -295,6 +298,9 @@ fn descend_page<B>(
     let start = page.lower_bound(first);
     let prefix = page.prefix();
     for at in (start..until).rev() {
+        if at >= start + WORDS_AHEAD {
+            prefetch_word(page.word(at - WORDS_AHEAD));
+        }
         let flow = each(prefix, page.suffix(at), page.word(at));
         if flow.is_break() {
             return (true, flow);
@@ -310,6 +316,7 @@ impl Pages {
         assert!(done, "an empty page has room for an empty key");
         let page_bytes = page.capacity() + root.capacity();
         Self {
+            len: page.len(),
             leaves: alloc::vec![Leaf { page, before: NONE, behind: NONE }],
             free_leaves: Vec::new(),
             inners: alloc::vec![root],
@@ -369,6 +376,7 @@ impl Pages {
         let capacity = page.capacity();
         if page.insert(at, key, word) {
             self.page_bytes = self.page_bytes + page.capacity() - capacity;
+            self.len += 1;
             return Inserted::New;
         }
         self.split_leaf(key, at);
@@ -450,6 +458,7 @@ impl Pages {
         let at = page.search(key).ok()?;
         let capacity = page.capacity();
         let word = page.remove(at);
+        self.len -= 1;
         self.page_bytes = self.page_bytes + page.capacity() - capacity;
         if page.len() == 0 {
             self.unlink(leaf);

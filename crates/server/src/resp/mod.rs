@@ -42,7 +42,7 @@ use clock::CommandClock;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::Reply;
-use headwater_engine::{Effect, EngineError, Settings, TableOptions, Ticket};
+use headwater_engine::{Effect, EngineError, Settings, TableOptions, Ticket, WARM_MAX};
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use slowlog::Slowlog;
@@ -60,6 +60,9 @@ enum Flow {
     Close,
 }
 
+/// Input shorter than this is taken for a lone request, which gains nothing from looking ahead.
+const WARM_BYTES_MIN: usize = 64;
+
 /// The work of one turn, as this service sees it.
 type Turn<'a> = Work<'a, Session>;
 
@@ -73,6 +76,8 @@ pub(crate) struct Resp {
     node: Node,
     /// The parser that all connections share as long as their requests are complete.
     parser: RequestParser,
+    /// Parses requests ahead of their execution.
+    scout: RequestParser,
     channels: Channels,
     stats: Stats,
     clock: CommandClock,
@@ -111,6 +116,7 @@ impl Resp {
             limits_before_authentication: Limits::for_values(config.limits.value_bytes_max),
             node,
             parser: RequestParser::new(),
+            scout: RequestParser::new(),
             channels: Channels::new(hash_seed),
             stats: Stats::new(hash_seed),
             clock: CommandClock::new(&config.observe),
@@ -148,15 +154,49 @@ impl Resp {
         !self.config.listen.requirepass.is_empty()
     }
 
+    /// Looks ahead at the next requests and fetches what they will touch; gives how many bytes
+    /// they take.
+    fn warm(&mut self, input: &[u8]) -> usize {
+        let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
+        let mut seen = 0;
+        let mut count = 0;
+        while count < WARM_MAX {
+            let rest = &input[seen..];
+            let Parsed::Request { consumed } = self.scout.parse(rest, &self.limits) else {
+                // The look ahead ends within a request: the next one starts afresh.
+                self.scout = RequestParser::new();
+                seen = input.len();
+                break;
+            };
+            if let Some(key) = self.scout.args(rest).get(1) {
+                // The arguments of inline commands lie elsewhere, and are few.
+                let start = (key.as_ptr() as usize).wrapping_sub(input.as_ptr() as usize);
+                if let Some(key) = input.get(start..start.wrapping_add(key.len())) {
+                    keys[count] = key;
+                    count += 1;
+                }
+            }
+            seen += consumed;
+        }
+        if count > 1 {
+            self.node.engine().warm(&keys[..count]);
+        }
+        seen.max(1)
+    }
+
     /// Parses and executes what is complete in `work.input`.
     #[inline]
     fn batch(&mut self, parser: &mut RequestParser, work: &mut Turn<'_>) -> Served {
         let input = work.input;
         let mut consumed = 0;
+        let mut warm_until = if input.len() < WARM_BYTES_MIN { input.len() } else { 0 };
         self.clock.begin();
         let stopped = loop {
             if *work.requests_left == 0 || work.out.len() >= work.out_bytes_full {
                 break Stopped::Paused;
+            }
+            if consumed >= warm_until && warm_until < input.len() {
+                warm_until = consumed + self.warm(&input[consumed..]);
             }
             let limits = if work.connection.session.authenticated {
                 &self.limits
