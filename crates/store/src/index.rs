@@ -99,13 +99,34 @@ impl Index {
         }
     }
 
+    /// The slot of the first entry under `hash` that `is` says yes to.
+    fn slot_where(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> usize {
+        let tag = tag(hash);
+        let mut at = self.home(tag);
+        loop {
+            let slot = self.slots[at];
+            assert!(slot != 0, "an entry to be changed is there");
+            if (slot >> 32) as u32 == tag && is(slot as u32 - 1) {
+                return at;
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// Gives an entry that is there another id.
+    pub(crate) fn change(&mut self, hash: u64, is: impl FnMut(u32) -> bool, id: u32) {
+        let at = self.slot_where(hash, is);
+        self.slots[at] = u64::from(tag(hash)) << 32 | u64::from(id + 1);
+    }
+
     /// Removes the entry of `id`, which is there.
     pub(crate) fn remove(&mut self, hash: u64, id: u32) {
-        let mut free = self.home(tag(hash));
-        while self.slots[free] != u64::from(tag(hash)) << 32 | u64::from(id + 1) {
-            assert!(self.slots[free] != 0, "an id to be removed is there");
-            free = self.after(free);
-        }
+        self.remove_where(hash, |other| other == id);
+    }
+
+    /// Removes an entry that is there.
+    pub(crate) fn remove_where(&mut self, hash: u64, is: impl FnMut(u32) -> bool) {
+        let mut free = self.slot_where(hash, is);
         // Entries behind move up where they may, so that I1 holds without tombstones.
         let mut at = free;
         loop {

@@ -26,6 +26,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use headwater_pool::{ValueRef, prefetch};
 
 /// Bytes of one slot.
 const SLOT_BYTES: usize = 16;
@@ -213,6 +214,39 @@ impl Page {
         Err(low)
     }
 
+    /// Where `key` is, if it is there; `hint` is where it was once.
+    #[inline]
+    pub(crate) fn find_near(&self, key: &[u8], hint: usize) -> Option<usize> {
+        if hint < self.len() {
+            let prefix = self.prefix();
+            if let Some(rest) = key.strip_prefix(prefix)
+                && self.head(hint) == head_of(rest)
+                && self.suffix(hint) == rest
+            {
+                return Some(hint);
+            }
+        }
+        self.search(key).ok()
+    }
+
+    /// Fetches what [`Page::find_near`] reads first.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, hint: usize) {
+        if hint < self.len() {
+            prefetch(&self.bytes[hint * SLOT_BYTES]);
+            prefetch(&self.bytes[self.bytes.len() - 1]);
+        }
+    }
+
+    /// Fetches the key and the value of the entry at `hint`.
+    #[inline]
+    pub(crate) fn fetch_entry(&self, hint: usize) {
+        if hint < self.len() {
+            prefetch(&self.bytes[self.slot(hint).0.min(self.bytes.len() - 1)]);
+            ValueRef::from_word(self.word(hint)).prefetch();
+        }
+    }
+
     /// The first entry whose key is at least `key`.
     #[inline]
     pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
@@ -257,10 +291,15 @@ impl Page {
             return false;
         }
         // Room to grow by a third, in steps of 16 bytes as allocators have them.
-        let capacity = if self.len() == 0 { need } else { need + need / 3 };
+        let capacity = if self.len() == 0 { need } else { need + need * 2 / 5 };
         let capacity = capacity.max(need).next_multiple_of(16);
         let capacity = if need <= PAGE_BYTES_MAX { capacity.min(PAGE_BYTES_MAX) } else { capacity };
-        *self = self.rebuilt(0..self.len(), prefix, capacity);
+        let same = prefix == stored && self.dead == 0 && capacity > self.bytes.len();
+        *self = if same && self.count > 0 {
+            self.grown(capacity)
+        } else {
+            self.rebuilt(0..self.len(), prefix, capacity)
+        };
         true
     }
 
@@ -288,6 +327,20 @@ impl Page {
         } else {
             usize::from(self.prefix) + common_prefix(first, last)
         }
+    }
+
+    /// The same page with more room, where no key moves within it but by the room gained.
+    fn grown(&self, capacity: usize) -> Self {
+        let mut bytes = vec![0; capacity].into_boxed_slice();
+        let (slots, heap) = (self.len() * SLOT_BYTES, usize::from(self.heap));
+        let gained = capacity - self.bytes.len();
+        bytes[..slots].copy_from_slice(&self.bytes[..slots]);
+        bytes[heap + gained..].copy_from_slice(&self.bytes[heap..]);
+        for slot in bytes[..slots].chunks_exact_mut(SLOT_BYTES) {
+            let offset = u16::from_le_bytes([slot[12], slot[13]]) + gained as u16;
+            slot[12..14].copy_from_slice(&offset.to_le_bytes());
+        }
+        Self { bytes, heap: (heap + gained) as u16, ..*self }
     }
 
     /// A page of the entries `range`, with a prefix of `prefix` bytes.

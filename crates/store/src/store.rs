@@ -1,6 +1,6 @@
 //! All tables, in the order of their keys.
 
-use crate::table::{Note, Table};
+use crate::table::{Note, Table, Trail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -79,23 +79,15 @@ impl<N: Note> Store<N> {
     /// where the operations themselves would wait for one after the other. A hint; it changes
     /// nothing. Only the first [`WARM_MAX`] keys count.
     pub fn warm(&self, keys: &[&[u8]]) {
-        let mut hashes = [(TableId(0), 0u64); WARM_MAX];
-        let mut count = 0;
-        for key in keys.iter().take(WARM_MAX) {
-            let Some(table) = self.table_of(key) else { continue };
-            if let Some((_, hash)) = self.table(table).hash_of_group(key) {
-                self.table(table).fetch_slot(hash);
-                hashes[count] = (table, hash);
-                count += 1;
+        let mut trails = [(Self::UNNAMED, Trail::End); WARM_MAX];
+        for (trail, key) in trails.iter_mut().zip(keys) {
+            if let Some(table) = self.table_of(key) {
+                *trail = (table, self.table(table).warm_first(key));
             }
         }
-        let mut groups = [None; WARM_MAX];
-        for (group, &(table, hash)) in groups.iter_mut().zip(&hashes[..count]) {
-            *group = self.table(table).fetch_group(hash);
-        }
-        for (group, &(table, _)) in groups.iter().zip(&hashes[..count]) {
-            if let Some(group) = group {
-                self.table(table).fetch_end(*group);
+        for _ in 0..3 {
+            for (table, trail) in &mut trails[..keys.len().min(WARM_MAX)] {
+                *trail = self.table(*table).warm_next(*trail);
             }
         }
     }

@@ -36,6 +36,23 @@ impl Note for () {
     }
 }
 
+/// How far the way to a key has been fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trail {
+    /// As far as it is worth while.
+    End,
+    /// The index slot of a group.
+    GroupHash(u64),
+    /// A group's record.
+    Group(GroupId),
+    /// The index slot of a single key.
+    PointHash(u64),
+    /// The record of its leaf.
+    Leaf(u32),
+    /// Its slot in the leaf.
+    Slot(u32),
+}
+
 /// A group of one table. Valid until the group is forgotten (B3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupId(u32);
@@ -264,7 +281,7 @@ impl<N: Note> Table<N> {
             }
         };
         self.by_prefix.insert(hash_bytes(self.seed, prefix), id);
-        self.order.insert(prefix, u64::from(id));
+        self.order.insert(prefix, u64::from(id), None);
         self.sizes.key_bytes += prefix.len();
         id
     }
@@ -287,7 +304,8 @@ impl<N: Note> Table<N> {
         match group_prefix(key, self.prefix.len(), self.boundary) {
             None => {
                 let skip = self.prefix.len();
-                insert_into(&mut self.short, &mut self.sizes, pool, &key[skip..], value)
+                let seed = self.seed;
+                insert_into(&mut self.short, &mut self.sizes, pool, &key[skip..], (value, seed))
             }
             Some(prefix) => {
                 let group = self.find_or_create(prefix);
@@ -306,7 +324,7 @@ impl<N: Note> Table<N> {
         value: ValueRef,
     ) -> Option<ValueRef> {
         let record = self.groups[group.0 as usize].as_mut().expect("B2");
-        insert_into(&mut record.tree, &mut self.sizes, pool, suffix, value)
+        insert_into(&mut record.tree, &mut self.sizes, pool, suffix, (value, self.seed))
     }
 
     /// The value of the key made of the group's prefix and `suffix`.
@@ -343,29 +361,48 @@ impl<N: Note> Table<N> {
         }
     }
 
-    /// The group prefix of `key` and its hash, if it lies in a group.
+    /// Fetches what finding `key` reads first.
     #[inline]
-    pub(crate) fn hash_of_group<'k>(&self, key: &'k [u8]) -> Option<(&'k [u8], u64)> {
-        let prefix = group_prefix(key, self.prefix.len(), self.boundary)?;
-        Some((prefix, hash_bytes(self.seed, prefix)))
-    }
-
-    /// Fetches what finding a group reads first.
-    #[inline]
-    pub(crate) fn fetch_slot(&self, hash: u64) {
-        if let Some(slot) = self.by_prefix.first_slot(hash) {
-            prefetch(slot);
+    pub(crate) fn warm_first(&self, key: &[u8]) -> Trail {
+        match group_prefix(key, self.prefix.len(), self.boundary) {
+            Some(prefix) => {
+                let hash = hash_bytes(self.seed, prefix);
+                if let Some(slot) = self.by_prefix.first_slot(hash) {
+                    prefetch(slot);
+                }
+                Trail::GroupHash(hash)
+            }
+            None => match self.short.fetch_point(&key[self.prefix.len()..]) {
+                Some(hash) => Trail::PointHash(hash),
+                None => Trail::End,
+            },
         }
     }
 
-    /// Fetches the record that is probably the group's.
+    /// Fetches what comes next on the way to a key.
     #[inline]
-    pub(crate) fn fetch_group(&self, hash: u64) -> Option<GroupId> {
-        let id = self.by_prefix.find(hash, |_| true)?;
-        if let Some(group) = self.groups.get(id as usize) {
-            prefetch(group);
+    pub(crate) fn warm_next(&self, trail: Trail) -> Trail {
+        match trail {
+            Trail::End => Trail::End,
+            Trail::GroupHash(hash) => {
+                let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
+                self.fetch_record(GroupId(id));
+                Trail::Group(GroupId(id))
+            }
+            Trail::Group(id) => {
+                self.fetch_end(id);
+                Trail::End
+            }
+            Trail::PointHash(hash) => self.short.fetch_leaf(hash).map_or(Trail::End, Trail::Leaf),
+            Trail::Leaf(point) => {
+                self.short.fetch_slot(point);
+                Trail::Slot(point)
+            }
+            Trail::Slot(point) => {
+                self.short.fetch_entry(point);
+                Trail::End
+            }
         }
-        Some(GroupId(id))
     }
 
     /// Fetches a group's record into the processor's cache. A hint.
@@ -532,11 +569,11 @@ fn insert_into(
     sizes: &mut Sizes,
     pool: &Pool,
     suffix: &[u8],
-    value: ValueRef,
+    (value, seed): (ValueRef, u64),
 ) -> Option<ValueRef> {
     let before = tree.allocated_bytes();
     sizes.value_bytes += pool.footprint(value);
-    match tree.insert(suffix, value.to_word()) {
+    match tree.insert(suffix, value.to_word(), Some(seed)) {
         Inserted::New => {
             sizes.keys += 1;
             sizes.key_bytes += suffix.len();

@@ -5,17 +5,21 @@
 //!   keys below the first separator belong to the first child too.
 //! - T2. Leaves are linked in key order; no leaf of a tree is empty.
 //! - T3. All leaves are at one depth.
+//! - T4. A large tree of keys has `points`: under the hash of each key the leaf that holds it,
+//!   and where in the leaf it was when it came there.
 //!
 //! # Cost
 //! A 4 KiB page holds about a hundred entries, so ten million keys are three inner levels,
 //! of which two stay in the processor's cache. Keys behind the last go to the remembered last
 //! leaf without a descent.
 
+use crate::index::Index;
 use crate::page::{PAGE_BYTES_MAX, Page};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_pool::ValueRef;
+use headwater_base::hash::hash_bytes;
+use headwater_pool::{ValueRef, prefetch};
 
 const NONE: u32 = u32::MAX;
 
@@ -59,6 +63,38 @@ struct Pages {
     first: u32,
     last: u32,
     page_bytes: usize,
+    points: Option<Points>,
+}
+
+/// Leads from a key's hash to its leaf (T4), so that a point read in a large tree costs as many
+/// cache misses as in a hash table. Two keys of one leaf whose hashes agree share their entries.
+#[derive(Debug)]
+struct Points {
+    index: Index,
+    seed: u64,
+}
+
+/// A tree of fewer leaves is searched from its root.
+const POINTS_LEAVES_MIN: usize = 64;
+
+/// Bits of a point that tell where in the leaf the key was.
+const HINT_BITS: u32 = 8;
+
+/// A leaf and a place in it.
+#[inline]
+fn point(leaf: u32, at: usize) -> u32 {
+    assert!(leaf < 1 << (32 - HINT_BITS), "a tree has at most 16 million leaves");
+    leaf << HINT_BITS | (at as u32).min((1 << HINT_BITS) - 1)
+}
+
+#[inline]
+fn leaf_of(point: u32) -> u32 {
+    point >> HINT_BITS
+}
+
+#[inline]
+fn hint_of(point: u32) -> usize {
+    (point & ((1 << HINT_BITS) - 1)) as usize
 }
 
 /// What [`Tree::insert`] found.
@@ -107,6 +143,7 @@ impl Tree {
             Body::Page(page) => page.capacity(),
             Body::Pages(pages) => {
                 pages.page_bytes
+                    + pages.points.as_ref().map_or(0, |points| points.index.bytes())
                     + size_of::<Pages>()
                     + pages.leaves.capacity() * size_of::<Leaf>()
                     + pages.inners.capacity() * size_of::<Page>()
@@ -120,14 +157,19 @@ impl Tree {
     pub fn get(&self, key: &[u8]) -> Option<u64> {
         let page = match &self.0 {
             Body::Page(page) => page,
+            Body::Pages(pages) if pages.points.is_some() => {
+                let (leaf, at) = pages.find_point(key)?;
+                return Some(pages.leaves[leaf as usize].page.word(at));
+            }
             Body::Pages(pages) => &pages.leaves[pages.leaf_for(key) as usize].page,
         };
         page.search(key).ok().map(|at| page.word(at))
     }
 
-    /// Gives `key` this word.
+    /// Gives `key` this word. `seed` starts the hashes by which single keys of a large tree are
+    /// found; without one they are found by descent.
     #[inline]
-    pub fn insert(&mut self, key: &[u8], word: u64) -> Inserted {
+    pub fn insert(&mut self, key: &[u8], word: u64, seed: Option<u64>) -> Inserted {
         match &mut self.0 {
             Body::Page(page) => match page.search(key) {
                 Ok(at) => {
@@ -140,13 +182,13 @@ impl Tree {
                         Inserted::New
                     } else {
                         let mut pages = Box::new(Pages::from_page(core::mem::take(page)));
-                        let inserted = pages.insert(key, word);
+                        let inserted = pages.insert(key, word, seed);
                         self.0 = Body::Pages(pages);
                         inserted
                     }
                 }
             },
-            Body::Pages(pages) => pages.insert(key, word),
+            Body::Pages(pages) => pages.insert(key, word, seed),
         }
     }
 
@@ -219,6 +261,42 @@ impl Tree {
             }
             leaf = here.before;
             until = pages.leaves[leaf as usize].page.len();
+        }
+    }
+
+    /// Fetches what finding a single key reads first, and gives the key's hash; `None` where
+    /// no single key is found by its hash.
+    #[inline]
+    pub(crate) fn fetch_point(&self, key: &[u8]) -> Option<u64> {
+        let Body::Pages(pages) = &self.0 else { return None };
+        let points = pages.points.as_ref()?;
+        let hash = hash_bytes(points.seed, key);
+        prefetch(points.index.first_slot(hash)?);
+        Some(hash)
+    }
+
+    /// Fetches the record of the leaf that is probably the key's, and gives its point.
+    #[inline]
+    pub(crate) fn fetch_leaf(&self, hash: u64) -> Option<u32> {
+        let Body::Pages(pages) = &self.0 else { return None };
+        let point = pages.points.as_ref()?.index.find(hash, |_| true)?;
+        prefetch(pages.leaves.get(leaf_of(point) as usize)?);
+        Some(point)
+    }
+
+    /// Fetches the slot of a point.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, point: u32) {
+        if let Body::Pages(pages) = &self.0 {
+            pages.leaves[leaf_of(point) as usize].page.fetch_slot(hint_of(point));
+        }
+    }
+
+    /// Fetches the key and value of a point.
+    #[inline]
+    pub(crate) fn fetch_entry(&self, point: u32) {
+        if let Body::Pages(pages) = &self.0 {
+            pages.leaves[leaf_of(point) as usize].page.fetch_entry(hint_of(point));
         }
     }
 
@@ -326,6 +404,48 @@ impl Pages {
             first: 0,
             last: 0,
             page_bytes,
+            points: None,
+        }
+    }
+
+    /// The leaf that holds `key` and the place in it (T4).
+    #[inline]
+    fn find_point(&self, key: &[u8]) -> Option<(u32, usize)> {
+        let points = self.points.as_ref()?;
+        let mut found = None;
+        points.index.find(hash_bytes(points.seed, key), |point| {
+            let leaf = leaf_of(point);
+            let at = self.leaves[leaf as usize].page.find_near(key, hint_of(point));
+            found = at.map(|at| (leaf, at));
+            found.is_some()
+        });
+        found
+    }
+
+    /// Enters all keys into `points` once the tree is large.
+    fn build_points(&mut self, seed: u64) {
+        let mut points = Points { index: Index::default(), seed };
+        let mut key = Vec::new();
+        for (id, leaf) in self.leaves.iter().enumerate() {
+            for at in 0..leaf.page.len() {
+                key.clear();
+                leaf.page.write_key(at, &mut key);
+                points.index.insert(hash_bytes(seed, &key), point(id as u32, at));
+            }
+        }
+        self.points = Some(points);
+    }
+
+    /// Tells `points` that the entries of `to` from `start` on came from the leaf `from`.
+    fn move_points(&mut self, from: u32, to: u32, start: usize) {
+        let Some(points) = &mut self.points else { return };
+        let page = &self.leaves[to as usize].page;
+        let mut key = Vec::new();
+        for at in start..page.len() {
+            key.clear();
+            page.write_key(at, &mut key);
+            let hash = hash_bytes(points.seed, &key);
+            points.index.change(hash, |point| leaf_of(point) == from, point(to, at));
         }
     }
 
@@ -360,7 +480,13 @@ impl Pages {
         (at, path)
     }
 
-    fn insert(&mut self, key: &[u8], word: u64) -> Inserted {
+    fn insert(&mut self, key: &[u8], word: u64, seed: Option<u64>) -> Inserted {
+        if let Some((leaf, at)) = self.find_point(key) {
+            let page = &mut self.leaves[leaf as usize].page;
+            let old = page.word(at);
+            page.set_word(at, word);
+            return Inserted::Replaced(old);
+        }
         let last = &mut self.leaves[self.last as usize].page;
         let behind_all = last.search(key) == Err(last.len());
         let leaf = if behind_all { self.last } else { self.leaf_for(key) };
@@ -377,10 +503,19 @@ impl Pages {
         if page.insert(at, key, word) {
             self.page_bytes = self.page_bytes + page.capacity() - capacity;
             self.len += 1;
+            if let Some(points) = &mut self.points {
+                points.index.insert(hash_bytes(points.seed, key), point(leaf, at));
+            }
             return Inserted::New;
         }
         self.split_leaf(key, at);
-        self.insert(key, word)
+        if let Some(seed) = seed
+            && self.points.is_none()
+            && self.leaves.len() >= POINTS_LEAVES_MIN
+        {
+            self.build_points(seed);
+        }
+        self.insert(key, word, seed)
     }
 
     /// Splits the leaf in which `key` belongs at `at`.
@@ -402,6 +537,7 @@ impl Pages {
             self.leaves[behind as usize].before = new;
         }
         self.add_child(&separator, new, 0);
+        self.move_points(leaf, new, 0);
     }
 
     fn add_leaf(&mut self, leaf: Leaf) -> u32 {
@@ -459,6 +595,11 @@ impl Pages {
         let capacity = page.capacity();
         let word = page.remove(at);
         self.len -= 1;
+        if let Some(points) = &mut self.points {
+            let hash = hash_bytes(points.seed, key);
+            points.index.remove_where(hash, |point| leaf_of(point) == leaf);
+        }
+        let page = &mut self.leaves[leaf as usize].page;
         self.page_bytes = self.page_bytes + page.capacity() - capacity;
         if page.len() == 0 {
             self.unlink(leaf);
@@ -532,8 +673,10 @@ impl Pages {
         let other = other.clone();
         let page = &mut self.leaves[leaf as usize].page;
         let capacity = page.capacity();
+        let kept = page.len();
         page.merge(&other);
         self.page_bytes = self.page_bytes + page.capacity() - capacity;
+        self.move_points(behind, leaf, kept);
         self.unlink(behind);
         if let Some((_, entry)) = path.last_mut() {
             *entry += 1;
@@ -566,6 +709,14 @@ impl Pages {
         }
         assert_eq!(before, self.last);
         assert_eq!(count, len);
+        if let Some(points) = &self.points {
+            assert_eq!(points.index.len(), len, "T4");
+            for leaf in self.leaves.iter() {
+                for at in 0..leaf.page.len() {
+                    assert!(self.find_point(&leaf.page.key(at)).is_some(), "T4");
+                }
+            }
+        }
         bytes += self.inners.iter().map(Page::capacity).sum::<usize>();
         assert_eq!(bytes, self.page_bytes);
     }
@@ -611,7 +762,7 @@ mod tests {
                 // Alternate between growing and shrinking.
                 if draws.below(10) < if step / 3000 % 2 == 0 { 8 } else { 2 } {
                     let expected = model.insert(key.clone(), step);
-                    let got = tree.insert(&key, step);
+                    let got = tree.insert(&key, step, Some(9));
                     assert_eq!(got, expected.map_or(Inserted::New, Inserted::Replaced));
                 } else {
                     let victim =
