@@ -16,6 +16,7 @@ mod engine;
 mod exec;
 mod explain;
 mod fold;
+mod invariants;
 mod joins;
 mod lifetime;
 mod maintain;

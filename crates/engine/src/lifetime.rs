@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// The source span under which a target is filed while its status range is `range`.
-    fn span_of_target(
+    pub(crate) fn span_of_target(
         &self,
         id: StatusId,
         range: &KeyRange,

@@ -76,6 +76,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
     for (at, op) in ops.iter().enumerate() {
         run.step(op)
             .map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
+        run.subject.engine().check_invariants();
     }
     run.finish().map_err(|text| Failure { ops: ops.len(), message: format!("at the end: {text}") })
 }

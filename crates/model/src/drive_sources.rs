@@ -83,6 +83,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
     for (at, op) in ops.iter().enumerate() {
         let step = run.step(op).and_then(|()| run.settle());
         step.map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
+        run.subject.engine().check_invariants();
     }
     run.finish().map_err(|text| Failure { ops: ops.len(), message: format!("at the end: {text}") })
 }

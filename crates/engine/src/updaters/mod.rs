@@ -218,6 +218,21 @@ impl Updaters {
         }
     }
 
+    /// Whether a target is filed under `span`.
+    pub(crate) fn is_filed(&self, id: UpdaterId, span: &KeyRange, target: Target) -> bool {
+        let updater = self.updater(id);
+        let mut found = Vec::new();
+        match filed_span(&updater.prefix, span) {
+            None => updater.open.extend(&mut found),
+            Some(span) => {
+                if let Some(bounded) = &updater.bounded {
+                    bounded.stab(&span.first, &mut |targets| targets.extend(&mut found));
+                }
+            }
+        }
+        found.contains(&target)
+    }
+
     /// Files a target anew whose span has changed.
     pub(crate) fn refile(&mut self, id: UpdaterId, old: &KeyRange, new: &KeyRange, target: Target) {
         let prefix = self.updater(id).prefix.clone();
