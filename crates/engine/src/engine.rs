@@ -10,7 +10,7 @@ use crate::watches::Watches;
 use crate::write::Expiries;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use headwater_base::{Limits, Millis};
+use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pool::ValueRef;
 use headwater_store::{Store, Table};
 
@@ -49,6 +49,9 @@ pub struct Engine {
     pub(crate) row_holds: Vec<ValueRef>,
     pub(crate) key_room: Vec<u8>,
     pub(crate) output_room: Vec<u8>,
+    pub(crate) entry_room: Vec<u8>,
+    pub(crate) prefix_room: Vec<u8>,
+    pub(crate) range_room: Option<KeyRange>,
     pub(crate) target_room: Vec<Target>,
 }
 
@@ -74,6 +77,9 @@ impl Engine {
             row_holds: Vec::new(),
             key_room: Vec::new(),
             output_room: Vec::new(),
+            entry_room: Vec::new(),
+            prefix_room: Vec::new(),
+            range_room: None,
             target_room: Vec::new(),
         }
     }

@@ -71,12 +71,19 @@ impl Tuples {
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) source: usize,
-    /// Leading components that all keys of the span share, and how many they are.
-    pub(crate) prefix: Vec<u8>,
+    /// How many leading components all keys of the span share.
     pub(crate) depth: usize,
+    prefix_bytes: usize,
     pub(crate) range: KeyRange,
     /// Encoded slots.
     pub(crate) context: Vec<u8>,
+}
+
+impl Span {
+    /// The leading components that all keys of the span share.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.range.first[..self.prefix_bytes]
+    }
 }
 
 /// What an execution works on and what it found.
@@ -137,18 +144,9 @@ impl Engine {
         if self.prepare(execution, level, &span).is_err() {
             execution.missing = true;
         }
-        if let Some((full, fixed)) = execution.follow {
-            let range = if full == execution.range {
-                Some(span.clone())
-            } else {
-                containing_range(&plan.join.output, full, pattern, bindings)
-            };
-            if let Some(range) = range {
-                execution.spans.push(span_of(&plan, level, bindings, fixed, range));
-            }
-        }
         if level == plan.value_source() {
             self.collect_tuples(execution, &plan, bindings, &span);
+            follow_span(execution, &plan, level, bindings, span);
             return;
         }
         let mut text: Vec<u8> = Vec::new();
@@ -161,6 +159,7 @@ impl Engine {
         });
         self.release_row_holds();
         execution.missing |= rows.is_err();
+        follow_span(execution, &plan, level, bindings, span);
         let mut start = 0;
         for end in ends {
             let mut inner = *bindings;
@@ -299,6 +298,25 @@ impl Engine {
     }
 }
 
+/// Keeps a span that was read, if updaters are to be left on it.
+fn follow_span(
+    execution: &mut Execution<'_>,
+    plan: &Plan,
+    level: usize,
+    bindings: &Bindings<'_>,
+    span: KeyRange,
+) {
+    let Some((full, fixed)) = execution.follow else { return };
+    let range = if full == execution.range {
+        Some(span)
+    } else {
+        containing_range(&plan.join.output, full, plan.pattern(level), bindings)
+    };
+    if let Some(range) = range {
+        execution.spans.push(span_of(plan, level, bindings, fixed, range));
+    }
+}
+
 fn span_of(
     plan: &Plan,
     source: usize,
@@ -306,10 +324,10 @@ fn span_of(
     fixed: Fixed,
     range: KeyRange,
 ) -> Span {
-    let mut prefix = Vec::with_capacity(range.first.len() + 8);
-    let depth = plan.pattern(source).bound_prefix(bindings, &mut prefix);
+    // The range begins with what the bindings give of the pattern.
+    let (depth, prefix_bytes) = plan.pattern(source).bound_prefix_size(bindings);
     let mut context = Vec::new();
     let mask = !(fixed.slots | plan.prefix_slots(source, depth));
     encode(bindings, mask, &mut context);
-    Span { source, prefix, depth, range, context }
+    Span { source, depth, prefix_bytes, range, context }
 }

@@ -19,6 +19,7 @@ mod fold;
 mod invariants;
 mod joins;
 mod lifetime;
+mod log;
 mod maintain;
 mod read;
 mod refresh;

@@ -81,6 +81,15 @@ impl Engine {
         table.note_mut(group).set(id, status, suffix, reaches_end);
     }
 
+    /// Notes on the group of a status range whether it is clean.
+    #[inline]
+    pub(crate) fn note_clean(&mut self, id: StatusId, clean: bool) {
+        let status = self.statuses.get(id);
+        let Some(group) = status.group else { return };
+        let layer = self.catalog.join(status.join).layer;
+        self.store.table_mut(layer).0.note_mut(group).set_clean(id, clean);
+    }
+
     /// The source span under which a target is filed while its status range is `range`.
     pub(crate) fn span_of_target(
         &self,
@@ -117,7 +126,7 @@ impl Engine {
             let context = self.updaters.contexts.intern(&span.context);
             let target = Target::new(id, context);
             self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
-            match self.updaters.add(reader, &span.prefix, &span.range, target) {
+            match self.updaters.add(reader, span.prefix(), &span.range, target) {
                 Some(updater) => {
                     self.statuses.get_mut(id).targets.insert((updater, context));
                 }
@@ -134,7 +143,7 @@ impl Engine {
         let join = self.statuses.get(id).join;
         for span in spans {
             let reader = Reader { join, source: span.source as u32 };
-            let Some(updater) = self.updaters.find(reader, &span.prefix) else { continue };
+            let Some(updater) = self.updaters.find(reader, span.prefix()) else { continue };
             let context = self.updaters.contexts.intern(&span.context);
             if self.statuses.get_mut(id).targets.remove((updater, context)) {
                 self.updaters.remove(updater, &span.range, Target::new(id, context));
@@ -169,7 +178,7 @@ impl Engine {
         work.stale.clear();
         work.upstream.clear();
         let log = core::mem::take(&mut work.log);
-        for entry in log.keys() {
+        for (entry, _) in log.iter() {
             self.updaters.contexts.release(entry.context);
         }
         let sources = core::mem::take(&mut self.statuses.get_mut(id).sources);

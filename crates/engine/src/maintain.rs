@@ -11,7 +11,8 @@
 
 use crate::catalog::{Fold, Plan};
 use crate::engine::Engine;
-use crate::status::{LogEntry, StatusId, Work, head};
+use crate::log::LogEntry;
+use crate::status::{StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -264,9 +265,9 @@ impl Engine {
         if self.statuses.get(id).is_invalid() {
             return;
         }
-        let entry = LogEntry { source: reader.source, context: target.context(), key: key.into() };
+        let entry = LogEntry { source: reader.source, context: target.context(), key };
         let work = self.dirty(id);
-        if let Some(&applied) = work.log.get(&entry) {
+        if let Some(applied) = work.log.get(&entry) {
             // It was there, went and came back (or the reverse): nothing to apply.
             if applied != was_there {
                 work.log.remove(&entry);
@@ -275,7 +276,7 @@ impl Engine {
             }
             return;
         }
-        work.log.insert(entry, was_there);
+        work.log.insert(&entry, was_there);
         self.updaters.contexts.retain(target.context());
         self.counters.checks_logged += 1;
     }
@@ -289,7 +290,7 @@ impl Engine {
                 self.dirty(dependent).upstream.insert(id);
             }
             self.statuses.get_mut(id).work = Some(Box::default());
-            self.note(id);
+            self.note_clean(id, false);
         }
         self.statuses.get_mut(id).work.get_or_insert_default()
     }
@@ -299,7 +300,7 @@ impl Engine {
         let status = self.statuses.get_mut(id);
         if status.work.as_ref().is_some_and(|work| work.is_empty()) {
             status.work = None;
-            self.note(id);
+            self.note_clean(id, true);
         }
     }
 

@@ -337,7 +337,9 @@ impl Engine {
 
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
-        self.need(table, &KeyRange::point(key))?;
+        if self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
+            self.need(table, &KeyRange::point(key))?;
+        }
         if self.store.table(table).get(key).is_some() {
             return Ok(true);
         }

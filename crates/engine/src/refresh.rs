@@ -6,11 +6,14 @@
 //! Where keys of several check sources changed, the tuples that both concern cannot be told
 //! apart any more, and the range is recomputed as a whole (complete invalidation).
 
+use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing, Tuples};
 use crate::fold::Folded;
-use crate::status::{Fixed, LogEntry, StatusId};
+use crate::log::LogEntry;
+use crate::status::{Fixed, StatusId};
 use crate::updaters::decode;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most};
@@ -18,6 +21,17 @@ use headwater_pattern::{Bindings, Mode, fixed_slots};
 
 /// Reading over more ranges than this, gaps between them included, makes one of them all.
 const RANGES_MERGED_MIN: usize = 8;
+
+/// What became of a logged check key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is applied, as far as there was anything to apply.
+    Applied,
+    /// The read does not concern it.
+    Unconcerned,
+    /// The status range has become clean meanwhile.
+    Gone,
+}
 
 impl Engine {
     /// Makes what `join` gives in `range` materialized and current, and adds the status ranges
@@ -239,9 +253,7 @@ impl Engine {
                 self.refresh_upstream(id)?;
                 continue;
             }
-            let mut sources = work.log.keys().map(|entry| entry.source);
-            let first = sources.next();
-            if sources.any(|source| Some(source) != first) {
+            if work.log.is_mixed() {
                 self.invalidate(id);
                 continue;
             }
@@ -275,22 +287,34 @@ impl Engine {
     /// Applies the logged check keys that concern `wanted`; whether there were any.
     fn apply_log(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
         let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
-        let entries: Vec<_> = work.log.iter().map(|(entry, &was)| (entry.clone(), was)).collect();
+        if work.log.is_empty() {
+            return Ok(false);
+        }
+        if let Some((LogEntry { source, context, key }, was_there)) = work.log.only() {
+            let mut room = core::mem::take(&mut self.entry_room);
+            room.clear();
+            room.extend_from_slice(key);
+            let entry = LogEntry { source, context, key: room.as_slice() };
+            let step = self.apply_logged(id, &entry, was_there, wanted);
+            self.entry_room = room;
+            let step = step?;
+            if step != Step::Gone {
+                self.settle(id);
+            }
+            return Ok(step != Step::Unconcerned);
+        }
+        let entries: Vec<_> = work.log.iter().map(|(entry, was)| (entry.clone(), was)).collect();
         let mut applied = false;
-        for (entry, was_there) in entries {
+        for (LogEntry { source, context, key }, was_there) in entries {
+            let entry = LogEntry { source, context, key: &*key };
             let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
-            if log.is_none_or(|log| !log.contains_key(&entry)) {
+            if log.is_none_or(|log| log.get(&entry).is_none()) {
                 continue;
             }
-            if self.concerns(id, &entry, wanted) {
-                self.apply_entry(id, &entry, was_there)?;
-                applied = true;
-            } else if self.concerns(id, &entry, &self.statuses.get(id).range()) {
-                continue;
-            }
-            let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(true) };
-            if work.log.remove(&entry).is_some() {
-                self.updaters.contexts.release(entry.context);
+            match self.apply_logged(id, &entry, was_there, wanted)? {
+                Step::Applied => applied = true,
+                Step::Unconcerned => {}
+                Step::Gone => return Ok(true),
             }
             let Some(work) = &self.statuses.get(id).work else { return Ok(true) };
             if work.invalid || !work.upstream.is_empty() {
@@ -301,51 +325,77 @@ impl Engine {
         Ok(applied)
     }
 
-    /// Whether the outputs of a logged key may lie in `wanted`.
-    fn concerns(&self, id: StatusId, entry: &LogEntry, wanted: &KeyRange) -> bool {
-        let status = self.statuses.get(id);
-        let plan = &self.catalog.join(status.join).plan;
-        let mut bindings = Bindings::new();
-        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-        decode(self.updaters.contexts.get(entry.context), &mut bindings);
-        if !plan.pattern(entry.source as usize).bind(&entry.key, &mut bindings) {
-            return true;
-        }
-        let mut prefix = Vec::new();
-        let output = &plan.join.output;
-        if output.bound_prefix(&bindings, &mut prefix) == output.components.len() {
-            wanted.contains(&prefix)
-        } else {
-            KeyRange::prefix(&prefix).overlaps(wanted)
-        }
-    }
-
-    /// Applies one check key that came or went, by running the rest of the loops for it.
-    fn apply_entry(
+    /// Applies one logged key if it concerns `wanted`; forgets it if it concerns nothing.
+    fn apply_logged(
         &mut self,
         id: StatusId,
-        entry: &LogEntry,
+        entry: &LogEntry<&[u8]>,
         was_there: bool,
-    ) -> Result<(), Missing> {
-        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
-        let plan = self.catalog.join(join).plan.clone();
-        let source = entry.source as usize;
-        let is_there = self.is_visible(plan.source_tables[source], &entry.key)?;
-        if is_there == was_there {
-            return Ok(());
-        }
-        self.counters.checks_applied += 1;
-        let range = self.statuses.get(id).range();
+        wanted: &KeyRange,
+    ) -> Result<Step, Missing> {
+        let status = self.statuses.get(id);
+        let plan = self.catalog.join(status.join).plan.clone();
+        let mut range = self.range_room.take().unwrap_or_else(KeyRange::all);
+        status.copy_range(&mut range);
+        let fixed = status.fixed;
         let context = self.updaters.contexts.get(entry.context).to_vec();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         decode(&context, &mut bindings);
-        if !plan.pattern(source).bind(&entry.key, &mut bindings) {
+        let bound = plan.pattern(entry.source as usize).bind(entry.key, &mut bindings);
+        let mut prefix = core::mem::take(&mut self.prefix_room);
+        prefix.clear();
+        let output = &plan.join.output;
+        let whole = output.bound_prefix(&bindings, &mut prefix) == output.components.len();
+        let concerns = |wanted: &KeyRange| match (bound, whole) {
+            (false, _) => true,
+            (true, true) => wanted.contains(&prefix),
+            (true, false) => prefix_overlaps(&prefix, wanted),
+        };
+        let step = if concerns(wanted) { Step::Applied } else { Step::Unconcerned };
+        let keep = step == Step::Unconcerned && concerns(&range);
+        self.prefix_room = prefix;
+        let done = match step {
+            Step::Applied => {
+                let bindings = bound.then_some(&bindings);
+                self.apply_entry(id, &plan, entry, was_there, &range, bindings)
+            }
+            _ => Ok(()),
+        };
+        self.range_room = Some(range);
+        done?;
+        if keep {
+            return Ok(step);
+        }
+        let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(Step::Gone) };
+        if work.log.remove(entry) {
+            self.updaters.contexts.release(entry.context);
+        }
+        Ok(step)
+    }
+
+    /// Applies one check key that came or went, by running the rest of the loops for it.
+    /// Without `bindings` nothing can come of it.
+    fn apply_entry(
+        &mut self,
+        id: StatusId,
+        plan: &Rc<Plan>,
+        entry: &LogEntry<&[u8]>,
+        was_there: bool,
+        range: &KeyRange,
+        bindings: Option<&Bindings<'_>>,
+    ) -> Result<(), Missing> {
+        let source = entry.source as usize;
+        let is_there = self.is_visible(plan.source_tables[source], entry.key)?;
+        if is_there == was_there {
             return Ok(());
         }
-        let mut execution = Execution::new(join, plan.clone(), &range);
-        execution.follow = Some((&range, fixed));
-        self.run(&mut execution, source + 1, &bindings)?;
+        self.counters.checks_applied += 1;
+        let Some(bindings) = bindings else { return Ok(()) };
+        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
+        let mut execution = Execution::new(join, plan.clone(), range);
+        execution.follow = Some((range, fixed));
+        self.run(&mut execution, source + 1, bindings)?;
         let Execution { tuples, spans, read, .. } = execution;
         if self.statuses.get(id).is_invalid() {
             tuples.release(&mut self.store.pool);
@@ -438,4 +488,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether some key of `range` may start with `prefix`.
+fn prefix_overlaps(prefix: &[u8], range: &KeyRange) -> bool {
+    !range.is_empty()
+        && before_end(prefix, &range.last)
+        && (*range.first <= *prefix || range.first.starts_with(prefix))
 }

@@ -15,12 +15,14 @@
 //! A range is a record of about 150 bytes and 8 bytes for each target. Finding the one that
 //! serves a read is a look at the note of the output's group, or O(log n) without a group.
 
+use crate::log::Log;
 use crate::updaters::{ContextId, SortedSet, UpdaterId};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
-use headwater_base::{KeyRange, Millis, prefix_end};
+use headwater_base::{KeyRange, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_store::{GroupId, Note};
 
@@ -28,21 +30,13 @@ use headwater_store::{GroupId, Note};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct StatusId(pub(crate) u32);
 
-/// A check key whose presence changed since it was applied.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct LogEntry {
-    pub(crate) source: u32,
-    pub(crate) context: ContextId,
-    pub(crate) key: Box<[u8]>,
-}
-
 /// What must be done before a push range can be read.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// Nothing of the range is known any more: it is recomputed as a whole.
     pub(crate) invalid: bool,
-    /// Changed check keys, each with whether it was there when last applied.
-    pub(crate) log: BTreeMap<LogEntry, bool>,
+    /// Changed check keys.
+    pub(crate) log: Log,
     /// Output keys whose fold must be recomputed.
     pub(crate) stale: BTreeSet<Box<[u8]>>,
     /// Ranges of other joins, read by this one, that are not clean.
@@ -56,7 +50,7 @@ impl Work {
 
     fn bytes(&self) -> usize {
         size_of::<Self>()
-            + self.log.keys().map(|entry| entry.key.len() + 48).sum::<usize>()
+            + self.log.bytes()
             + self.stale.iter().map(|key| key.len() + 32).sum::<usize>()
             + self.upstream.len() * 8
     }
@@ -96,6 +90,14 @@ impl Status {
 
     pub(crate) fn range(&self) -> KeyRange {
         KeyRange::new(&self.first, &self.last)
+    }
+
+    /// Makes `range` this range.
+    pub(crate) fn copy_range(&self, range: &mut KeyRange) {
+        range.first.clear();
+        range.first.extend_from_slice(&self.first);
+        range.last.clear();
+        range.last.extend_from_slice(&self.last);
     }
 
     /// Whether `key` lies in the range.
@@ -202,7 +204,24 @@ fn shared_prefix(range: &KeyRange) -> usize {
 
 /// Whether a range that ends at `last` reaches to the end of `prefix`.
 pub(crate) fn is_open(prefix: &[u8], last: &[u8]) -> bool {
-    !prefix.is_empty() && end_at_most(&prefix_end(prefix), last)
+    !prefix.is_empty() && reaches_end(prefix, last)
+}
+
+/// Whether a range that ends at `last` leaves out no key that starts with `prefix` for being
+/// too great.
+#[inline]
+pub(crate) fn reaches_end(prefix: &[u8], last: &[u8]) -> bool {
+    // As `prefix_end(prefix) <= last`, without making the one.
+    let Some(at) = prefix.iter().rposition(|&byte| byte != 0xFF) else { return last.is_empty() };
+    match last.get(..at) {
+        _ if last.is_empty() => true,
+        None => *last > prefix[..at],
+        Some(start) => match start.cmp(&prefix[..at]) {
+            Ordering::Less => false,
+            Ordering::Greater => true,
+            Ordering::Equal => last.get(at).is_some_and(|&byte| byte > prefix[at]),
+        },
+    }
 }
 
 /// A status range that lies in a group, as the group notes it: enough to answer most reads
@@ -213,8 +232,9 @@ pub(crate) struct Noted {
     pub(crate) status: StatusId,
     /// The first bytes of what follows the group's prefix in the range's first key.
     from: u64,
-    /// The range is clean and reaches to the end of the group.
-    ready: bool,
+    /// The range reaches to the end of the group, and may be read while it is clean.
+    whole: bool,
+    clean: bool,
 }
 
 impl Noted {
@@ -222,7 +242,7 @@ impl Noted {
     /// though it does, where the first bytes are the same.
     #[inline]
     pub(crate) fn serves(&self, suffix: &[u8]) -> bool {
-        self.ready && (self.from == 0 || head(suffix) > self.from)
+        self.whole && self.clean && (self.from == 0 || head(suffix) > self.from)
     }
 }
 
@@ -261,8 +281,8 @@ impl GroupNote {
         let from = head(suffix);
         // A number of 0 stands for the group's start alone.
         let told = suffix.is_empty() || from != 0;
-        let ready = status.is_clean() && status.expires_at.is_none() && reaches_end && told;
-        let noted = Noted { join: status.join, status: id, from, ready };
+        let whole = status.expires_at.is_none() && reaches_end && told;
+        let noted = Noted { join: status.join, status: id, from, whole, clean: status.is_clean() };
         match self {
             Self::None => *self = Self::One(noted),
             Self::One(old) if old.status == id => *old = noted,
@@ -271,6 +291,19 @@ impl GroupNote {
                 Some(old) => *old = noted,
                 None => ranges.push(noted),
             },
+        }
+    }
+
+    /// Notes whether a range that is noted already is clean now.
+    #[inline]
+    pub(crate) fn set_clean(&mut self, id: StatusId, clean: bool) {
+        let ranges = match self {
+            Self::None => return,
+            Self::One(noted) => core::slice::from_mut(noted),
+            Self::Many(ranges) => ranges.as_mut_slice(),
+        };
+        if let Some(noted) = ranges.iter_mut().find(|noted| noted.status == id) {
+            noted.clean = clean;
         }
     }
 

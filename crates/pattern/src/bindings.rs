@@ -58,7 +58,13 @@ impl<'k> Bindings<'k> {
 
     /// The bound slots and their values, by slot.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, &'k [u8])> + '_ {
-        (0..SLOTS_MAX).filter_map(|slot| Some((slot, self.get(slot)?)))
+        let mut bound = self.bound;
+        core::iter::from_fn(move || {
+            let slot = bound.trailing_zeros() as usize;
+            // Takes the lowest bit away.
+            bound &= bound.checked_sub(1)?;
+            Some((slot, self.values[slot]))
+        })
     }
 
     /// Which slots are bound, to come back to with [`Bindings::restore`].

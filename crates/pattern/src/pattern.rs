@@ -135,6 +135,23 @@ impl Pattern {
         self.components.len()
     }
 
+    /// How many components and how many bytes [`Pattern::bound_prefix`] gives.
+    #[must_use]
+    pub fn bound_prefix_size(&self, bindings: &Bindings<'_>) -> (usize, usize) {
+        let mut bytes = self.table.len();
+        for (at, component) in self.components.iter().enumerate() {
+            bytes += 1;
+            bytes += match component {
+                Component::Literal(literal) => literal.len(),
+                Component::Slot { slot, width } => match bindings.get(*slot) {
+                    Some(value) if fits(*width, value) => value.len(),
+                    _ => return (at, bytes),
+                },
+            };
+        }
+        (self.components.len(), bytes)
+    }
+
     /// A range that contains every key of this pattern: the containing range with nothing bound.
     #[must_use]
     pub fn range_of_all(&self) -> KeyRange {

@@ -26,11 +26,12 @@ mod targets;
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
+use crate::status::reaches_end;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
+use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
-use headwater_base::{KeyRange, key::end_at_most, prefix_end};
 use intervals::Intervals;
 use targets::TargetSet;
 
@@ -75,7 +76,7 @@ fn hash(seed: u64, reader: Reader, prefix: &[u8]) -> u64 {
 /// The span as U1 files it: `None` where it reaches to the end of its prefix, or where the
 /// prefix is a whole key.
 fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
-    let open = !prefix.ends_with(b"|") || end_at_most(&prefix_end(prefix), &span.last);
+    let open = !prefix.ends_with(b"|") || reaches_end(prefix, &span.last);
     (!open).then_some(span)
 }
 
