@@ -8,7 +8,7 @@ use headwater_engine::{
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::join::Join;
-use headwater_model::oracle::{Oracle, within};
+use headwater_model::oracle::{Oracle, Pairs, within};
 use headwater_model::subject::{Pair, Subject};
 use std::collections::BTreeMap;
 
@@ -116,6 +116,13 @@ impl Standin {
         }
     }
 
+    /// What a source holds under a join's output is not seen.
+    fn seen(&self) -> Pairs {
+        let mut oracle = self.oracle.clone();
+        oracle.base.retain(|key, _| self.oracle.owners(key).is_empty());
+        oracle.view().seen
+    }
+
     fn may_write(&self, key: &[u8]) -> Result<(), EngineError> {
         if let Some(join) = self.oracle.owners(key).first() {
             return Err(EngineError::Joined { join: (*join).to_string() });
@@ -149,7 +156,7 @@ impl Subject for Standin {
         options: RangeOptions,
     ) -> Result<Vec<Pair>, Stop> {
         self.need()?;
-        let seen = self.oracle.view().seen.into_iter();
+        let seen = self.seen().into_iter();
         let mut pairs: Vec<Pair> = seen.filter(|(key, _)| within(key, first, last)).collect();
         if options.reverse {
             pairs.reverse();
@@ -159,7 +166,7 @@ impl Subject for Standin {
     }
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.need()?;
-        Ok(self.oracle.view().seen.get(key).cloned())
+        Ok(self.seen().get(key).cloned())
     }
     fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
         Ok(self.get(key)?.map(|_| None))
