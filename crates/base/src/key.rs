@@ -62,6 +62,19 @@ impl KeyRange {
         Self { first: Vec::new(), last: Vec::new() }
     }
 
+    /// The same keys, of those with at most `key_bytes_max` bytes, between ends that are at most
+    /// one byte longer: a longer end is cut behind the last key before it.
+    #[must_use]
+    pub fn cut(mut self, key_bytes_max: usize) -> Self {
+        for end in [&mut self.first, &mut self.last] {
+            if end.len() > key_bytes_max {
+                end.truncate(key_bytes_max);
+                end.push(0);
+            }
+        }
+        self
+    }
+
     /// Whether no key can lie in the range.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -133,6 +146,21 @@ mod tests {
         assert!(!KeyRange::new(b"m", b"z").covers(&KeyRange::new(b"n", b"")));
         assert_eq!(tail.intersection(&KeyRange::new(b"a", b"q")), KeyRange::new(b"m", b"q"));
         assert!(!KeyRange::new(b"a", b"b").overlaps(&KeyRange::new(b"b", b"c")));
+    }
+
+    #[test]
+    fn cut_ends_hold_the_same_short_keys() {
+        let texts: [&[u8]; 8] = [b"", b"a", b"aa", b"ab", b"aa\0", b"aab", b"abc", b"b"];
+        for first in texts {
+            for last in texts {
+                let range = KeyRange::new(first, last);
+                let cut = range.clone().cut(2);
+                assert!(cut.first.len() <= 3 && cut.last.len() <= 3);
+                for key in texts.iter().filter(|key| key.len() <= 2) {
+                    assert_eq!(range.contains(key), cut.contains(key), "{range:?} {key:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::updaters::encode;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
-use headwater_base::KeyRange;
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::TableId;
@@ -216,7 +216,9 @@ impl Engine {
             if !plan.join.output.fill(&inner, &mut tuples.text) {
                 return;
             }
-            if !range.contains(&tuples.text[start..]) {
+            let key = &tuples.text[start..];
+            // No key is longer: such an output does not exist.
+            if key.len() > Limits::KEY_BYTES_CEILING || !range.contains(key) {
                 tuples.text.truncate(start);
                 return;
             }

@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Mode, containing_range, fixed_slots};
 use headwater_store::TableId;
 
@@ -206,6 +206,7 @@ impl Engine {
     /// As for [`Engine::get`].
     pub fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
         let mut differences = Vec::new();
+        let range = range.clone().cut(Limits::KEY_BYTES_CEILING);
         if range.is_empty() {
             return Ok(differences);
         }

@@ -12,11 +12,12 @@
 use crate::catalog::{Fold, Plan};
 use crate::engine::Engine;
 use crate::log::LogEntry;
-use crate::status::{StatusId, Work, head};
+use crate::status::{Landing, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use headwater_base::Limits;
 use headwater_base::key::SEPARATOR;
 use headwater_pattern::{Bindings, Component};
 use headwater_pool::ValueRef;
@@ -165,6 +166,7 @@ impl Engine {
                 self.update_target(plan, target, key, old, new, &mut output);
             } else if let (Some(layer), Some(group), Some(value), true) =
                 (quiet, landing.group, new, landing.admits(*head))
+                && suffix.len() <= Landing::PART_BYTES_MAX
             {
                 let (table, pool) = self.store.table_mut(layer);
                 pool.retain(value);
@@ -218,6 +220,9 @@ impl Engine {
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);
+        if output.len() > Limits::KEY_BYTES_CEILING {
+            return;
+        }
         match new {
             Some(value) => {
                 self.store.pool.retain(value);
@@ -246,6 +251,7 @@ impl Engine {
         output.clear();
         if !plan.pattern(plan.value_source()).bind(key, &mut bindings)
             || !plan.join.output.fill(&bindings, output)
+            || output.len() > Limits::KEY_BYTES_CEILING
             || !status.contains(output)
         {
             return;

@@ -11,8 +11,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::ControlFlow;
-use headwater_base::KeyRange;
 use headwater_base::key::{SEPARATOR, end_at_most};
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
 use headwater_store::{GroupId, TableId};
@@ -48,6 +48,9 @@ impl Engine {
     /// # Errors
     /// [`Stop`]: data must be loaded first, or a source failed.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<'_>>, Stop> {
+        if key.len() > Limits::KEY_BYTES_CEILING {
+            return Ok(None);
+        }
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         if self.catalog.role(table).is_some() {
             match self.get_derived(table, key) {
@@ -173,6 +176,10 @@ impl Engine {
         self.release_row_holds();
         if !last.is_empty() && first >= last {
             return Ok(0);
+        }
+        if first.len().max(last.len()) > Limits::KEY_BYTES_CEILING + 1 {
+            let range = KeyRange::new(first, last).cut(Limits::KEY_BYTES_CEILING);
+            return self.range(&range.first, &range.last, options, each);
         }
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {

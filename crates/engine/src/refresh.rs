@@ -15,8 +15,8 @@ use crate::status::{Fixed, StatusId};
 use crate::updaters::decode;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most};
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, fixed_slots};
 
 /// Reading over more ranges than this, gaps between them included, makes one of them all.
@@ -44,6 +44,9 @@ impl Engine {
     ) -> Result<(), Missing> {
         if self.is_pull(join) {
             return Ok(());
+        }
+        if range.first.len().max(range.last.len()) > Limits::KEY_BYTES_CEILING + 1 {
+            return self.ensure(join, &range.clone().cut(Limits::KEY_BYTES_CEILING), read);
         }
         if let Some(id) = self.status_at(join, &range.first) {
             let status = self.statuses.get(id);

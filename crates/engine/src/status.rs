@@ -22,7 +22,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_store::{GroupId, Note};
 
@@ -341,6 +341,9 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
+    /// Where prefix and suffix are at most this long, no output is too long for a key.
+    pub(crate) const PART_BYTES_MAX: usize = Limits::KEY_BYTES_CEILING / 2;
+
     /// Whether the key of `suffix` certainly lies in the range.
     #[inline]
     pub(crate) fn admits(&self, suffix_head: u64) -> bool {
@@ -400,7 +403,9 @@ impl Statuses {
     /// Notes where updates of the range land, given its group's prefix.
     pub(crate) fn set_landing(&mut self, id: StatusId, group_prefix: &[u8]) {
         let status = self.get(id);
-        let lands = status.open && status.fixed.prefix_bytes == group_prefix.len();
+        let lands = status.open
+            && status.fixed.prefix_bytes == group_prefix.len()
+            && group_prefix.len() <= Landing::PART_BYTES_MAX;
         self.landings[id.0 as usize] = Landing {
             group: status.group.filter(|_| lands),
             components: status.fixed.components as u32,
