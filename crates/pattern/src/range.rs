@@ -11,6 +11,7 @@
 //! # Cost
 //! Proportional to the number of cells times the number of source components; each candidate is
 //! compared with the best one as it is formed, so only the two ends of the answer are allocated.
+//! What follows one value of one slot to the end of a prefix is a single step.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -56,7 +57,28 @@ pub fn containing_range(
     let capacity = source.table.len() + range.first.len() + range.last.len() + 16;
     let mut lead = Vec::with_capacity(capacity);
     let given = source.bound_prefix(bound, &mut lead);
-    let mut copy = Vec::with_capacity(capacity);
+    if let Some(stem) = rest_of_prefix(output, range, source, given, bound) {
+        let mut last = lead.clone();
+        if let Some(separator) = last.last_mut() {
+            *separator = SEPARATOR + 1;
+        }
+        lead.extend_from_slice(stem);
+        return Some(KeyRange { first: lead, last });
+    }
+    by_cells(output, range, source, bound, given, lead)
+}
+
+/// The containing range by a look at every cell. `lead` is what `bound` gives of the source key, its
+/// first `given` components.
+fn by_cells(
+    output: &Pattern,
+    range: &KeyRange,
+    source: &Pattern,
+    bound: &Bindings<'_>,
+    given: usize,
+    lead: Vec<u8>,
+) -> Option<KeyRange> {
+    let mut copy = Vec::with_capacity(lead.capacity());
     copy.extend_from_slice(&lead);
     let mut least = Edge::new(Side::Least, lead);
     let mut greatest = Edge::new(Side::Greatest, copy);
@@ -71,6 +93,58 @@ pub fn containing_range(
         return None;
     }
     Some(KeyRange { first: least.bytes, last: greatest.into_end() })
+}
+
+/// Where the output range is all of a bound prefix from some value of the next slot on, and that
+/// slot is the last of the source and the only one that is not given: what the least of its
+/// values begins with. The source keys are then those from there to the end of what is given.
+#[inline]
+fn rest_of_prefix<'k>(
+    output: &Pattern,
+    range: &'k KeyRange,
+    source: &Pattern,
+    given: usize,
+    bound: &Bindings<'_>,
+) -> Option<&'k [u8]> {
+    let [.., Component::Slot { slot, width }] = &source.components[..] else { return None };
+    if given + 1 != source.components.len() {
+        return None;
+    }
+    let mut rest = range.first.strip_prefix(output.table.as_slice())?;
+    let mut components = output.components.iter();
+    let stem = loop {
+        let component = components.next()?;
+        let (&SEPARATOR, tail) = rest.split_first()? else { return None };
+        let known = match component {
+            Component::Literal(literal) => literal.as_slice(),
+            Component::Slot { slot: own, width: own_width } => match bound.get(*own) {
+                Some(value) if fits(*own_width, value) => value,
+                Some(_) => return None,
+                None if own == slot && own_width == width => break tail,
+                None => return None,
+            },
+        };
+        rest = tail.strip_prefix(known)?;
+    };
+    // At the end of a key its last component ends differently.
+    components.next()?;
+    let (prefix, last) = (&range.first[..range.first.len() - stem.len()], &range.last);
+    let before = prefix.len() - 1;
+    let to_end = last.len() == prefix.len()
+        && last[before] == SEPARATOR + 1
+        && last[..before] == prefix[..before];
+    if !to_end || stem.contains(&SEPARATOR) || stem.first() == Some(&0xFF) {
+        return None;
+    }
+    match width {
+        Some(width) => (stem.len() <= *width).then_some(stem),
+        // A value that ends early sorts behind the stem if `|` sorts behind what the stem has
+        // there; the shortest such value is the least source key.
+        None => {
+            let shorter = (1..stem.len()).find(|&at| stem[at] < SEPARATOR);
+            Some(&stem[..shorter.unwrap_or(stem.len())])
+        }
+    }
 }
 
 impl Pattern {
@@ -219,5 +293,76 @@ impl Edge {
             self.bytes.pop();
         }
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Join;
+    use headwater_base::{Limits, prefix_end};
+
+    #[test]
+    fn the_rest_of_a_prefix_is_what_its_cells_give() {
+        let mut state = 9u64;
+        let mut draw = |n: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % n
+        };
+        let joins: Vec<Join> = [
+            "t|<u>|<x>|<p> = check s|<u>|<p> copy p|<p>|<x>",
+            "t|<u>|<x:2>|<p> = check s|<u>|<p> copy p|<p>|<x:2>",
+            "t|<u>|new|<x>|<p> = check s|<u>|<p> copy p|<p>|all|<x>",
+            "t|<x>|<u>|<p> = check s|<u>|<p> copy <p>|<u>|<x>",
+            "t|<u>|<p>|<x> = check s|<u>|<p> copy p|<p>|<x>",
+            "t|<u>|<x:1>|<p> = check s|<u>|<p>|<x:1> copy p|<p>|<x:1>",
+        ]
+        .iter()
+        .filter_map(|text| Join::parse(text, &Limits::default()).ok())
+        .collect();
+        assert!(joins.len() >= 5);
+        let mut short = 0;
+        for _ in 0..200_000 {
+            let join = &joins[draw(joins.len())];
+            let output = &join.output;
+            let mut bytes = |most: usize, from: &[u8]| -> Vec<u8> {
+                (0..draw(most + 1)).map(|_| from[draw(from.len())]).collect()
+            };
+            let values: Vec<Vec<u8>> = (0..3).map(|_| bytes(1, b"ab")).collect();
+            let stem = bytes(3, b"a{|}~\x00\x7e\xfe\xff059");
+            let mut bound = Bindings::new();
+            for (slot, name) in join.slots.iter().enumerate() {
+                let value = &values[slot % 3];
+                if name != "x" && !value.is_empty() && draw(8) > 0 {
+                    bound.set(slot, value);
+                }
+            }
+            let mut prefix = Vec::new();
+            output.bound_prefix(&bound, &mut prefix);
+            let mut range = KeyRange::prefix(&prefix);
+            range.first.extend_from_slice(&stem);
+            match draw(10) {
+                0 => range.last = prefix_end(&range.first),
+                1 => range.last.push(b'a'),
+                2 => range.last = Vec::new(),
+                3 => drop(range.first.pop()),
+                _ => {}
+            }
+            for source in &join.sources {
+                let source = &source.pattern;
+                if !source.admits(&bound) {
+                    continue;
+                }
+                let mut lead = Vec::new();
+                let given = source.bound_prefix(&bound, &mut lead);
+                short += u32::from(rest_of_prefix(output, &range, source, given, &bound).is_some());
+                assert_eq!(
+                    containing_range(output, &range, source, &bound),
+                    by_cells(output, &range, source, &bound, given, lead),
+                    "{join} over {range:?} under {bound:?}"
+                );
+            }
+        }
+        assert!(short > 20_000, "{short} short cuts");
     }
 }

@@ -22,6 +22,7 @@
 mod context;
 mod intervals;
 mod targets;
+mod text;
 
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
@@ -34,6 +35,7 @@ use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
 use intervals::Intervals;
 use targets::TargetSet;
+use text::Text;
 
 /// One updater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -50,7 +52,7 @@ pub(crate) struct Reader {
 struct Updater {
     reader: Reader,
     /// The leading components that all watched keys share.
-    prefix: Box<[u8]>,
+    prefix: Text,
     open: TargetSet,
     bounded: Option<Box<Intervals>>,
 }
@@ -126,9 +128,13 @@ impl Updaters {
         if let Some(id) = self.find(reader, prefix) {
             return id;
         }
-        let updater =
-            Updater { reader, prefix: prefix.into(), open: TargetSet::default(), bounded: None };
-        self.bytes += prefix.len();
+        let updater = Updater {
+            reader,
+            prefix: Text::new(prefix),
+            open: TargetSet::default(),
+            bounded: None,
+        };
+        self.bytes += updater.prefix.bytes();
         let id = match self.free.pop() {
             Some(id) => {
                 self.updaters[id as usize] = Some(updater);
@@ -200,17 +206,14 @@ impl Updaters {
 
     /// Removes a target that was added for `span`. The updater goes with its last target.
     pub(crate) fn remove(&mut self, id: UpdaterId, span: &KeyRange, target: Target) {
-        let prefix =
-            core::mem::take(&mut self.updaters[id.0 as usize].as_mut().expect("U2").prefix);
-        let filed = filed_span(&prefix, span);
+        let filed = filed_span(&self.updater(id).prefix, span);
         let removed = self.unfile(id, filed, target);
         assert!(removed, "a target is filed under its span (U1)");
         let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
-        updater.prefix = prefix;
         if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
         {
             let hash = hash(self.seed, updater.reader, &updater.prefix);
-            self.bytes = self.bytes - updater.prefix.len() - updater.bytes();
+            self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
             if let Ok(entry) = self.by_prefix.find_entry(hash, |&other| other == id.0) {
                 entry.remove();
             }
