@@ -5,7 +5,7 @@ use crate::maintain::Changed;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::Waits;
 use crate::status::{GroupNote, StatusId, Statuses};
-use crate::updaters::{Target, Updaters};
+use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use crate::write::Expiries;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -50,6 +50,7 @@ pub struct Engine {
     pub(crate) key_room: Vec<u8>,
     pub(crate) output_room: Vec<u8>,
     pub(crate) entry_room: Vec<u8>,
+    pub(crate) updater_room: Vec<UpdaterId>,
     pub(crate) prefix_room: Vec<u8>,
     pub(crate) range_room: Option<KeyRange>,
     pub(crate) target_room: Vec<Target>,
@@ -78,6 +79,7 @@ impl Engine {
             key_room: Vec::new(),
             output_room: Vec::new(),
             entry_room: Vec::new(),
+            updater_room: Vec::new(),
             prefix_room: Vec::new(),
             range_room: None,
             target_room: Vec::new(),

@@ -18,7 +18,10 @@ use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_pool::{Pool, ValueRef};
-use headwater_store::TableId;
+use headwater_store::{TableId, WARM_MAX};
+
+/// Fewer rows than this are not worth fetching ahead for.
+const WARMED_MIN: usize = 4;
 
 /// Some data is being loaded: the operation must be run again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,13 +164,50 @@ impl Engine {
         execution.missing |= rows.is_err();
         follow_span(execution, &plan, level, bindings, span);
         let mut start = 0;
-        for end in ends {
+        for (at, &end) in ends.iter().enumerate() {
+            if at % WARM_MAX == 0 {
+                self.warm_level(&plan, level, bindings, &text[start..], &ends[at..], start);
+            }
             let mut inner = *bindings;
             if pattern.bind(&text[start..end], &mut inner) {
                 self.level(execution, level + 1, &inner);
             }
             start = end;
         }
+    }
+
+    /// Fetches what the loops below the next rows of a level will read. `text` holds the rows, of
+    /// which the first begins at `start`.
+    fn warm_level(
+        &self,
+        plan: &Plan,
+        level: usize,
+        bindings: &Bindings<'_>,
+        text: &[u8],
+        ends: &[usize],
+        start: usize,
+    ) {
+        let ends = &ends[..ends.len().min(WARM_MAX)];
+        if ends.len() < WARMED_MIN {
+            return;
+        }
+        let (pattern, next) = (plan.pattern(level), plan.pattern(level + 1));
+        let mut prefixes = Vec::with_capacity(text.len());
+        let mut bounds = [0; WARM_MAX + 1];
+        let mut row = 0;
+        for (at, &end) in ends.iter().enumerate() {
+            let mut inner = *bindings;
+            if pattern.bind(&text[row..end - start], &mut inner) {
+                next.bound_prefix(&inner, &mut prefixes);
+            }
+            row = end - start;
+            bounds[at + 1] = prefixes.len();
+        }
+        let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
+        for (key, bounds) in keys.iter_mut().zip(bounds.windows(2)).take(ends.len()) {
+            *key = &prefixes[bounds[0]..bounds[1]];
+        }
+        self.store.warm(&keys[..ends.len()]);
     }
 
     /// Makes the keys of a source span current.

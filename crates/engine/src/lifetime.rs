@@ -121,18 +121,26 @@ impl Engine {
         if self.catalog.join(join).mode() != Mode::Push {
             return;
         }
-        for span in spans {
+        // All are found before the first is changed: the misses of many finds overlap.
+        let mut found = core::mem::take(&mut self.updater_room);
+        found.clear();
+        for span in &spans {
             let reader = Reader { join, source: span.source as u32 };
+            let updater = self.updaters.find_or_create(reader, span.prefix());
+            self.updaters.fetch_end(updater);
+            found.push(updater);
+        }
+        for (span, &updater) in spans.iter().zip(&found) {
             let context = self.updaters.contexts.intern(&span.context);
             let target = Target::new(id, context);
             self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
-            match self.updaters.add(reader, span.prefix(), &span.range, target) {
-                Some(updater) => {
-                    self.statuses.get_mut(id).targets.insert((updater, context));
-                }
-                None => self.updaters.contexts.release(context),
+            if self.updaters.add(updater, span.prefix(), &span.range, target) {
+                self.statuses.get_mut(id).targets.insert((updater, context));
+            } else {
+                self.updaters.contexts.release(context);
             }
         }
+        self.updater_room = found;
         for source in read {
             self.depend(id, source);
         }

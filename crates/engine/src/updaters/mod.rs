@@ -124,7 +124,8 @@ impl Updaters {
             .map(|&id| UpdaterId(id))
     }
 
-    fn find_or_create(&mut self, reader: Reader, prefix: &[u8]) -> UpdaterId {
+    /// The updater of `prefix`. One that is made must be given a target (U2).
+    pub(crate) fn find_or_create(&mut self, reader: Reader, prefix: &[u8]) -> UpdaterId {
         if let Some(id) = self.find(reader, prefix) {
             return id;
         }
@@ -164,17 +165,22 @@ impl Updaters {
         (updater.reader, &updater.prefix)
     }
 
-    /// Adds a target for `span`; `None` where it is there already.
+    /// Fetches what adding the newest target touches. A hint.
+    #[inline]
+    pub(crate) fn fetch_end(&self, id: UpdaterId) {
+        self.updater(id).open.fetch_end();
+    }
+
+    /// Adds a target for `span` to the updater of `prefix`; whether it was not there.
     pub(crate) fn add(
         &mut self,
-        reader: Reader,
+        id: UpdaterId,
         prefix: &[u8],
         span: &KeyRange,
         target: Target,
-    ) -> Option<UpdaterId> {
-        let id = self.find_or_create(reader, prefix);
+    ) -> bool {
         let span = filed_span(prefix, span);
-        self.file(id, span, target).then_some(id)
+        self.file(id, span, target)
     }
 
     fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {

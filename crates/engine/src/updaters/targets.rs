@@ -128,6 +128,18 @@ impl<T: Copy + Ord> SortedSet<T> {
         true
     }
 
+    /// Fetches the place behind the last member. A hint.
+    #[inline]
+    pub(crate) fn fetch_end(&self) {
+        let chunk = match self {
+            Self::One(chunk) => Some(chunk),
+            Self::Many(chunks) => chunks.last(),
+        };
+        if let Some(last) = chunk.and_then(|chunk| chunk.last()) {
+            headwater_pool::prefetch(last);
+        }
+    }
+
     #[inline]
     pub(crate) fn extend(&self, found: &mut Vec<T>) {
         match self {

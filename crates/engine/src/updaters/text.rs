@@ -6,10 +6,7 @@ use core::ops::Deref;
 /// A text that never changes, in 24 bytes where it is short.
 #[derive(Clone, Debug)]
 pub(crate) enum Text {
-    Short {
-        len: u8,
-        bytes: [u8; Text::SHORT],
-    },
+    Short { len: u8, bytes: [u8; Text::SHORT] },
     Long(Box<Box<[u8]>>),
 }
 
