@@ -269,6 +269,7 @@ impl Engine {
     }
 
     fn drop_join(&mut self, id: u32) {
+        self.forget_hidden(id);
         self.reset_join(id);
         let installed = self.catalog.take(id);
         if installed.is_layered() {

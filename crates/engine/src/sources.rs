@@ -270,6 +270,46 @@ impl Engine {
         }
     }
 
+    /// Forgets the loaded ranges in which the outputs of a join may have hidden keys of the
+    /// source: they are to be seen once the join has gone, and were not kept.
+    pub(crate) fn forget_hidden(&mut self, join: u32) {
+        let plan = self.catalog.join(join).plan.clone();
+        let table = plan.output_table;
+        let Some(role) = self.catalog.role_mut(table) else { return };
+        let Some(sourced) = &mut role.sourced else { return };
+        let hidden = plan.join.output.range_of_all();
+        let mut ranges = Vec::new();
+        sourced.loaded.retain(|first, (last, _)| {
+            let range = KeyRange::new(first, last);
+            let keep = !range.overlaps(&hidden);
+            if !keep {
+                ranges.push(range);
+            }
+            keep
+        });
+        let source = sourced.name.clone();
+        // What was computed from these ranges is not kept up to date any more.
+        let readers: Vec<_> = role.readers.iter().map(|reader| reader.join).collect();
+        for reader in readers {
+            self.reset_join(reader);
+        }
+        let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
+        for range in ranges {
+            let mut keys = Vec::new();
+            self.scan_table(table, &range, &mut |key, _| keys.push(key.to_vec()));
+            let is_output = |key: &[u8]| {
+                writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
+            };
+            keys.retain(|key| !is_output(key));
+            for key in keys {
+                if let Some(value) = self.store.remove(table, &key) {
+                    self.store.pool.release(value);
+                }
+            }
+            self.waits.effects.push(Effect::Unfollow { source: source.clone(), range });
+        }
+    }
+
     /// Forgets what was loaded, and stops following it.
     pub(crate) fn forget_loaded(&mut self) {
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();

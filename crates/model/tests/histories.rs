@@ -24,7 +24,6 @@ fn reads_wait_for_sources_and_show_one_state() {
 }
 
 #[test]
-#[ignore = "a source's keys that a join hid are not loaded again when the join is dropped"]
 fn what_a_dropped_join_hid_is_seen() {
     let story = "# A join that is dropped uncovers what the source of its table holds.
 table p source db
