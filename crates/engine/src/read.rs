@@ -142,6 +142,17 @@ impl Engine {
 
     /// Makes everything in a part of a table current.
     pub(crate) fn ensure_table(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
+        let group = self.store.table(table).group_holding(&range.first, &range.last);
+        self.ensure_part(table, group, range)
+    }
+
+    /// As [`Engine::ensure_table`]; `group` holds all of the range, where there is one that does.
+    fn ensure_part(
+        &mut self,
+        table: TableId,
+        mut group: Option<GroupId>,
+        range: &KeyRange,
+    ) -> Result<(), Missing> {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         let sourced = role.sourced.is_some();
         let mut missing = Ok(());
@@ -149,8 +160,10 @@ impl Engine {
             let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
                 break;
             };
-            // Groups may be made as joins are computed, so each join looks again.
-            let group = self.store.table(table).group_holding(&range.first, &range.last);
+            if at > 0 {
+                // Groups may be made as joins are computed, so each further join looks again.
+                group = self.store.table(table).group_holding(&range.first, &range.last);
+            }
             if self.ensure_in(join, table, group, range).is_err() {
                 missing = Err(Missing);
             }
@@ -193,7 +206,7 @@ impl Engine {
                     && group.is_some_and(|group| self.is_ready(&role.writers, table, group, first));
                 if !ready {
                     let range = KeyRange::new(first, last);
-                    self.ensure_table(table, &range).map_err(|Missing| self.stop())?;
+                    self.ensure_part(table, group, &range).map_err(|Missing| self.stop())?;
                     group = self.store.table(table).group_holding(first, last);
                 }
             }

@@ -389,10 +389,15 @@ impl Engine {
         bindings: Option<&Bindings<'_>>,
     ) -> Result<(), Missing> {
         let source = entry.source as usize;
-        let is_there = self.is_visible(plan.source_tables[source], entry.key)?;
-        if is_there == was_there {
+        let table = plan.source_tables[source];
+        let role = self.catalog.role(table);
+        if role.is_some_and(|role| role.writers.is_empty() && role.sourced.is_none()) {
+            // A change of a base key is logged or undoes one that is (R2): it differs now.
+            debug_assert_eq!(self.is_visible(table, entry.key), Ok(!was_there), "R2");
+        } else if self.is_visible(table, entry.key)? == was_there {
             return Ok(());
         }
+        let is_there = !was_there;
         self.counters.checks_applied += 1;
         let Some(bindings) = bindings else { return Ok(()) };
         let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
