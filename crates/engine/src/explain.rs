@@ -179,8 +179,6 @@ impl Engine {
                     work.upstream.len()
                 ),
             };
-            let mut targets = Vec::new();
-            status.targets.extend(&mut targets);
             lines.push(line(
                 2,
                 "status",
@@ -188,7 +186,7 @@ impl Engine {
                     "{} {state}; computed {} ms ago, {} updater targets, {} bytes",
                     shown_range(&status.range()),
                     self.now.since(status.since),
-                    targets.len(),
+                    status.targets.len(),
                     status.bytes()
                 ),
             ));

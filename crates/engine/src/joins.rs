@@ -293,8 +293,6 @@ impl Engine {
 
     fn report_join(&self, join: &Installed) -> JoinReport {
         let statuses = || join.cover.values().map(|&id| self.statuses.get(id));
-        let mut targets = Vec::new();
-        statuses().for_each(|status| status.targets.extend(&mut targets));
         JoinReport {
             name: join.name.clone(),
             canonical: join.canonical.clone(),
@@ -306,7 +304,7 @@ impl Engine {
                     statuses().filter(|status| status.is_clean()).count() as u64
                 ),
                 ("status_range_bytes", statuses().map(|status| status.bytes() as u64).sum()),
-                ("updater_targets", targets.len() as u64),
+                ("updater_targets", statuses().map(|status| status.targets.len() as u64).sum()),
                 ("fold_states", join.folds.len() as u64),
                 ("fills", join.counters.fills),
                 ("rebuilds", join.counters.rebuilds),

@@ -64,6 +64,14 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
     }
 
+    /// Number of members.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::One(chunk) => chunk.len(),
+            Self::Many(chunks) => chunks.iter().map(Vec::len).sum(),
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         let of = |chunk: &Vec<T>| chunk.capacity() * size_of::<T>();
         match self {
