@@ -39,6 +39,8 @@ struct Fan {
     suffix: Option<Vec<u8>>,
     /// Its first bytes, as status ranges note them.
     head: u64,
+    /// Whether key and context alone decide what follows the prefix.
+    usable: bool,
 }
 
 impl Engine {
@@ -156,15 +158,26 @@ impl Engine {
                 let usable = shared == 0 && plan.is_plain_copy();
                 let suffix = usable.then(|| fan_suffix(plan, components, key)).flatten();
                 let head = suffix.as_deref().map_or(0, head);
-                fan = Some(Fan { components, suffix, head });
+                fan = Some(Fan { components, suffix, head, usable });
+            }
+            if target.context() != crate::updaters::NO_CONTEXT {
+                let usable = fan.as_ref().is_some_and(|fan| fan.usable);
+                let done = match (quiet, new) {
+                    (Some(layer), Some(value)) if usable => {
+                        self.copy_in_context(plan, target, (layer, key), value, &mut output)
+                    }
+                    _ => false,
+                };
+                if !done {
+                    self.update_target(plan, target, key, old, new, &mut output);
+                }
+                continue;
             }
             let Some(Fan { suffix: Some(suffix), head, .. }) = &fan else {
                 self.update_target(plan, target, key, old, new, &mut output);
                 continue;
             };
-            if target.context() != crate::updaters::NO_CONTEXT {
-                self.update_target(plan, target, key, old, new, &mut output);
-            } else if let (Some(layer), Some(group), Some(value), true) =
+            if let (Some(layer), Some(group), Some(value), true) =
                 (quiet, landing.group, new, landing.admits(*head))
                 && suffix.len() <= Landing::PART_BYTES_MAX
             {
@@ -180,6 +193,36 @@ impl Engine {
             }
         }
         self.output_room = output;
+    }
+
+    /// Copies a value to where a context says, if the output lands in a group and its range
+    /// certainly holds it; whether it was done.
+    #[inline]
+    fn copy_in_context(
+        &mut self,
+        plan: &Plan,
+        target: Target,
+        (layer, key): (TableId, &[u8]),
+        value: ValueRef,
+        output: &mut Vec<u8>,
+    ) -> bool {
+        let landing = *self.statuses.landing(target.status());
+        let Some(group) = landing.group else { return false };
+        let mut bindings = Bindings::new();
+        decode(self.updaters.contexts.get(target.context()), &mut bindings);
+        output.clear();
+        let certain = plan.pattern(plan.value_source()).bind(key, &mut bindings)
+            && fill_rest(plan, landing.components as usize, &bindings, output)
+            && output.len() <= Landing::PART_BYTES_MAX
+            && landing.admits(head(output));
+        if certain {
+            let (table, pool) = self.store.table_mut(layer);
+            pool.retain(value);
+            if let Some(old) = table.insert_in(pool, group, output, value) {
+                pool.release(old);
+            }
+        }
+        certain
     }
 
     /// Fetches what the targets that come next will touch, each thing a few targets before it
@@ -426,26 +469,32 @@ pub(crate) fn leading(key: &[u8], depth: usize, components: usize) -> &[u8] {
 
 /// What follows the first components in the output of a source key, if the key alone gives it.
 fn fan_suffix(plan: &Plan, components: usize, key: &[u8]) -> Option<Vec<u8>> {
-    let rest = plan.join.output.components.get(components..).filter(|rest| !rest.is_empty())?;
     let mut bindings = Bindings::new();
-    if components == 0 || !plan.pattern(plan.value_source()).bind(key, &mut bindings) {
-        return None;
-    }
     let mut suffix = Vec::new();
+    let filled = components > 0
+        && plan.pattern(plan.value_source()).bind(key, &mut bindings)
+        && fill_rest(plan, components, &bindings, &mut suffix);
+    filled.then_some(suffix)
+}
+
+/// Appends what follows the first components of the output; `false` where there is nothing, or
+/// a slot is unbound or breaks its width.
+#[inline]
+fn fill_rest(plan: &Plan, components: usize, bindings: &Bindings<'_>, out: &mut Vec<u8>) -> bool {
+    let rest = plan.join.output.components.get(components..).unwrap_or_default();
     for (at, component) in rest.iter().enumerate() {
         if at > 0 {
-            suffix.push(SEPARATOR);
+            out.push(SEPARATOR);
         }
         match component {
-            Component::Literal(literal) => suffix.extend_from_slice(literal),
-            Component::Slot { slot, width } => {
-                let value = bindings.get(*slot)?;
-                if width.is_some_and(|width| width != value.len()) {
-                    return None;
+            Component::Literal(literal) => out.extend_from_slice(literal),
+            Component::Slot { slot, width } => match bindings.get(*slot) {
+                Some(value) if width.is_none_or(|width| width == value.len()) => {
+                    out.extend_from_slice(value);
                 }
-                suffix.extend_from_slice(value);
-            }
+                _ => return false,
+            },
         }
     }
-    Some(suffix)
+    !rest.is_empty()
 }
