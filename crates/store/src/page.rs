@@ -7,14 +7,17 @@
 //! `[slot 0][slot 1]…[slot n-1] … free … [key bytes][prefix bytes]`. A slot is 16 bytes: the
 //! word, the first four bytes behind the prefix, then offset and length of the key's bytes
 //! within the page (16 bits each). Key bytes grow downwards from the end. What all keys have in
-//! common is stored once, as the prefix. A search decides by the four bytes nearly always, and
-//! so touches slots alone.
+//! common is stored once, as the prefix: a short one in the page's record, beside the address of
+//! its memory, a longer one behind the key bytes. A search decides by the prefix and the four
+//! bytes nearly always, and so touches the record and slots alone.
 //!
 //! # Invariants
 //! - G1. Slots are in ascending order of their keys; no key occurs twice.
 //! - G2. Every key in the page is the prefix followed by its slot's bytes.
 //! - G3. `slots_end() <= heap`; bytes of removed keys stay behind as garbage, counted in
 //!   `dead`, until the page is rebuilt.
+//! - G4. `start` is where `capacity` initialized bytes begin that belong to this page alone; a
+//!   page without capacity has no memory.
 //!
 //! # Cost
 //! Search is a binary search over slots; a key greater than all goes to the end after one
@@ -22,10 +25,17 @@
 //! timeline entry (`0001234567|u0000042`, prefix of 4 shared): 16 + 15 = 31 bytes, and at most
 //! half as much again in free space.
 
-use alloc::boxed::Box;
-use alloc::vec;
+#![expect(
+    unsafe_code,
+    reason = "pages own raw memory (G4): a record of 24 bytes has room for a short prefix"
+)]
+
+mod edit;
+
+use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::ptr::NonNull;
 use headwater_pool::{ValueRef, prefetch};
 
 /// Bytes of one slot.
@@ -40,20 +50,85 @@ const SPLIT_ENTRIES_MIN: usize = 8;
 /// How many entries at a page's end are looked at first.
 const NEAR_END: usize = 6;
 
-/// A sorted run of entries.
-#[derive(Clone, Debug, Default)]
+/// Prefixes up to this long are in the page's record.
+const PREFIX_INSIDE_MAX: usize = 6;
+
+/// A sorted run of entries. The record is 24 bytes.
+#[derive(Debug)]
 pub(crate) struct Page {
-    bytes: Box<[u8]>,
+    start: NonNull<u8>,
+    capacity: u16,
     count: u16,
     heap: u16,
     dead: u16,
     prefix: u16,
+    /// The first bytes of the prefix.
+    inside: [u8; PREFIX_INSIDE_MAX],
+}
+
+// SAFETY: a page's memory belongs to it alone (G4), as a boxed slice's does.
+unsafe impl Send for Page {}
+// SAFETY: as above; a shared page is only read.
+unsafe impl Sync for Page {}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            capacity: 0,
+            count: 0,
+            heap: 0,
+            dead: 0,
+            prefix: 0,
+            inside: [0; PREFIX_INSIDE_MAX],
+        }
+    }
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        let mut page = Self::with_capacity(self.capacity());
+        page.bytes_mut().copy_from_slice(self.bytes());
+        page.count = self.count;
+        page.heap = self.heap;
+        page.dead = self.dead;
+        page.prefix = self.prefix;
+        page.inside = self.inside;
+        page
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            // SAFETY: G4: the memory was allocated with this layout, and is the page's own.
+            unsafe { dealloc(self.start.as_ptr(), layout_of(self.capacity())) };
+        }
+    }
+}
+
+#[inline]
+fn layout_of(capacity: usize) -> Layout {
+    Layout::array::<u8>(capacity).expect("a page is smaller than 64 KiB")
 }
 
 /// Length of the longest common prefix.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// What follows `prefix` in `key`, if it starts with it. Short prefixes are compared here: a call
+/// would cost more.
+#[inline]
+fn strip<'a>(key: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (head, rest) = key.split_at_checked(prefix.len())?;
+    let same = if prefix.len() <= PREFIX_INSIDE_MAX {
+        head.iter().zip(prefix).all(|(a, b)| a == b)
+    } else {
+        head == prefix
+    };
+    same.then_some(rest)
 }
 
 /// The first four bytes as a number: where two differ, they are ordered as the strings are.
@@ -65,19 +140,47 @@ fn head_of(rest: &[u8]) -> u32 {
     }
 }
 
+/// How many bytes a prefix takes behind the key bytes.
+#[inline]
+fn outside(prefix: usize) -> usize {
+    if prefix > PREFIX_INSIDE_MAX { prefix } else { 0 }
+}
+
 impl Page {
+    /// An empty page with room for so many bytes.
+    fn with_capacity(capacity: usize) -> Self {
+        let mut page = Self::default();
+        if capacity > 0 {
+            let layout = layout_of(capacity);
+            page.capacity = u16::try_from(capacity).expect("a page is smaller than 64 KiB");
+            // SAFETY: the layout is not empty.
+            let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+                handle_alloc_error(layout)
+            };
+            page.start = start;
+        }
+        page.heap = page.capacity;
+        page
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: G4; what borrows the bytes borrows the page.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.capacity()) }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`; the page is borrowed mutably.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity()) }
+    }
+
     /// The places that a search near the end of the page reads.
     #[inline]
-    pub(crate) fn near_end(&self) -> [Option<&u8>; 4] {
-        let slots = self.len() * SLOT_BYTES;
-        let heap = usize::from(self.heap);
-        let last = slots.saturating_sub(1);
-        [
-            self.bytes.get(last),
-            self.bytes.get(last.saturating_sub(64)),
-            self.bytes.get(heap),
-            self.bytes.last(),
-        ]
+    pub(crate) fn near_end(&self) -> [Option<&u8>; 3] {
+        let bytes = self.bytes();
+        let last = (self.len() * SLOT_BYTES).saturating_sub(1);
+        [bytes.get(last), bytes.get(last.saturating_sub(64)), bytes.get(usize::from(self.heap))]
     }
 
     #[inline]
@@ -88,23 +191,27 @@ impl Page {
     /// Bytes that the page has allocated.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.len()
+        usize::from(self.capacity)
     }
 
     /// Bytes that a rebuilt page would need.
     #[inline]
     pub(crate) fn live_bytes(&self) -> usize {
-        self.len() * SLOT_BYTES + self.bytes.len() - usize::from(self.heap) - usize::from(self.dead)
+        self.len() * SLOT_BYTES + self.capacity() - usize::from(self.heap) - usize::from(self.dead)
     }
 
     #[inline]
     pub(crate) fn prefix(&self) -> &[u8] {
-        &self.bytes[self.bytes.len() - usize::from(self.prefix)..]
+        let len = usize::from(self.prefix);
+        match self.inside.get(..len) {
+            Some(prefix) => prefix,
+            None => &self.bytes()[self.capacity() - len..],
+        }
     }
 
     #[inline]
     fn slot(&self, at: usize) -> (usize, usize) {
-        let slot = &self.bytes[at * SLOT_BYTES + 12..at * SLOT_BYTES + 16];
+        let slot = &self.bytes()[at * SLOT_BYTES + 12..at * SLOT_BYTES + 16];
         (
             usize::from(u16::from_le_bytes([slot[0], slot[1]])),
             usize::from(u16::from_le_bytes([slot[2], slot[3]])),
@@ -114,7 +221,7 @@ impl Page {
     /// The first bytes of the key behind the prefix, as a number.
     #[inline]
     fn head(&self, at: usize) -> u32 {
-        let slot = &self.bytes[at * SLOT_BYTES + 8..at * SLOT_BYTES + 12];
+        let slot = &self.bytes()[at * SLOT_BYTES + 8..at * SLOT_BYTES + 12];
         u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]])
     }
 
@@ -127,7 +234,7 @@ impl Page {
     /// Writes slot `at`, all but its word.
     #[inline]
     fn write_slot(&mut self, at: usize, offset: usize, rest_head: u32, len: usize) {
-        let slot = &mut self.bytes[at * SLOT_BYTES + 8..at * SLOT_BYTES + 16];
+        let slot = &mut self.bytes_mut()[at * SLOT_BYTES + 8..at * SLOT_BYTES + 16];
         slot[..4].copy_from_slice(&rest_head.to_le_bytes());
         slot[4..6].copy_from_slice(&(offset as u16).to_le_bytes());
         slot[6..].copy_from_slice(&(len as u16).to_le_bytes());
@@ -137,19 +244,19 @@ impl Page {
     #[inline]
     pub(crate) fn suffix(&self, at: usize) -> &[u8] {
         let (offset, len) = self.slot(at);
-        &self.bytes[offset..offset + len]
+        &self.bytes()[offset..offset + len]
     }
 
     #[inline]
     pub(crate) fn word(&self, at: usize) -> u64 {
         let mut word = [0; 8];
-        word.copy_from_slice(&self.bytes[at * SLOT_BYTES..at * SLOT_BYTES + 8]);
+        word.copy_from_slice(&self.bytes()[at * SLOT_BYTES..at * SLOT_BYTES + 8]);
         u64::from_le_bytes(word)
     }
 
     #[inline]
     pub(crate) fn set_word(&mut self, at: usize, word: u64) {
-        self.bytes[at * SLOT_BYTES..at * SLOT_BYTES + 8].copy_from_slice(&word.to_le_bytes());
+        self.bytes_mut()[at * SLOT_BYTES..at * SLOT_BYTES + 8].copy_from_slice(&word.to_le_bytes());
     }
 
     /// Length of the key at `at`, prefix included.
@@ -179,20 +286,19 @@ impl Page {
             return Err(0);
         }
         let prefix = self.prefix();
-        let shared = key.len().min(prefix.len());
-        match key[..shared].cmp(&prefix[..shared]) {
-            Ordering::Less => return Err(0),
-            Ordering::Greater => return Err(count),
-            Ordering::Equal if key.len() < prefix.len() => return Err(0),
-            Ordering::Equal => {}
-        }
-        let rest = &key[prefix.len()..];
+        let Some(rest) = strip(key, prefix) else {
+            return Err(if key < prefix { 0 } else { count });
+        };
         let head = head_of(rest);
         // The output hint: most inserts into a timeline go behind its last entry.
         match self.compare(count - 1, head, rest) {
             Ordering::Less => return Err(count),
             Ordering::Equal => return Ok(count - 1),
             Ordering::Greater => {}
+        }
+        // A scan of all that is there begins before the first entry.
+        if rest.is_empty() || head < self.head(0) {
+            return if rest.is_empty() && self.suffix(0).is_empty() { Ok(0) } else { Err(0) };
         }
         let (mut low, mut high) = (0, count - 1);
         // Reads of what is new, too, look among the last entries, which are in the cache.
@@ -219,7 +325,7 @@ impl Page {
     pub(crate) fn find_near(&self, key: &[u8], hint: usize) -> Option<usize> {
         if hint < self.len() {
             let prefix = self.prefix();
-            if let Some(rest) = key.strip_prefix(prefix)
+            if let Some(rest) = strip(key, prefix)
                 && self.head(hint) == head_of(rest)
                 && self.suffix(hint) == rest
             {
@@ -233,8 +339,7 @@ impl Page {
     #[inline]
     pub(crate) fn fetch_slot(&self, hint: usize) {
         if hint < self.len() {
-            prefetch(&self.bytes[hint * SLOT_BYTES]);
-            prefetch(&self.bytes[self.bytes.len() - 1]);
+            prefetch(&self.bytes()[hint * SLOT_BYTES]);
         }
     }
 
@@ -242,7 +347,7 @@ impl Page {
     #[inline]
     pub(crate) fn fetch_entry(&self, hint: usize) {
         if hint < self.len() {
-            prefetch(&self.bytes[self.slot(hint).0.min(self.bytes.len() - 1)]);
+            prefetch(&self.bytes()[self.slot(hint).0.min(self.capacity() - 1)]);
             ValueRef::from_word(self.word(hint)).prefetch();
         }
     }
@@ -253,183 +358,12 @@ impl Page {
         self.search(key).unwrap_or_else(|at| at)
     }
 
-    /// Inserts at the place that [`Page::search`] gave. `false`: the page is full, and must be
-    /// split first.
-    #[inline]
-    #[must_use]
-    pub(crate) fn insert(&mut self, at: usize, key: &[u8], word: u64) -> bool {
-        let prefix = usize::from(self.prefix);
-        let fits = key.len() >= prefix
-            && key[..prefix] == *self.prefix()
-            && (self.len() + 1) * SLOT_BYTES + key.len() - prefix <= usize::from(self.heap);
-        if !fits && !self.make_room(at, key) {
-            return false;
-        }
-        let rest = &key[usize::from(self.prefix)..];
-        let end = usize::from(self.heap);
-        let start = end - rest.len();
-        self.bytes[start..end].copy_from_slice(rest);
-        let slots_end = self.len() * SLOT_BYTES;
-        let here = at * SLOT_BYTES;
-        self.bytes.copy_within(here..slots_end, here + SLOT_BYTES);
-        self.bytes[here..here + 8].copy_from_slice(&word.to_le_bytes());
-        self.write_slot(at, start, head_of(rest), rest.len());
-        self.heap = start as u16;
-        self.count += 1;
-        true
-    }
-
-    /// Rebuilds the page so that `key` fits; `false` where it would grow too large.
-    fn make_room(&mut self, at: usize, key: &[u8]) -> bool {
-        let prefix = self.prefix_with(at, key);
-        let stored = usize::from(self.prefix);
-        let mut need = prefix + (self.len() + 1) * SLOT_BYTES + key.len() - prefix;
-        for entry in 0..self.len() {
-            need += stored + self.slot(entry).1 - prefix;
-        }
-        if need > PAGE_BYTES_MAX && self.len() >= SPLIT_ENTRIES_MIN {
-            return false;
-        }
-        // Room to grow by a third, in steps of 16 bytes as allocators have them.
-        let capacity = if self.len() == 0 { need } else { need + need * 2 / 5 };
-        let capacity = capacity.max(need).next_multiple_of(16);
-        let capacity = if need <= PAGE_BYTES_MAX { capacity.min(PAGE_BYTES_MAX) } else { capacity };
-        let same = prefix == stored && self.dead == 0 && capacity > self.bytes.len();
-        *self = if same && self.count > 0 {
-            self.grown(capacity)
-        } else {
-            self.rebuilt(0..self.len(), prefix, capacity)
-        };
-        true
-    }
-
-    /// The prefix that all keys and `key`, inserted at `at`, have in common.
-    fn prefix_with(&self, at: usize, key: &[u8]) -> usize {
-        let count = self.len();
-        if count == 0 {
-            // A lone key shares nothing yet: a prefix would have to be undone by the next.
-            return 0;
-        }
-        let with_key = |entry: usize| {
-            let shared = common_prefix(self.prefix(), key);
-            if shared < usize::from(self.prefix) {
-                shared
-            } else {
-                shared + common_prefix(self.suffix(entry), &key[shared..])
-            }
-        };
-        // Keys are sorted, so the least and the greatest share least.
-        let (first, last) = (self.suffix(0), self.suffix(count - 1));
-        if at == 0 {
-            with_key(count - 1)
-        } else if at == count {
-            with_key(0)
-        } else {
-            usize::from(self.prefix) + common_prefix(first, last)
-        }
-    }
-
-    /// The same page with more room, where no key moves within it but by the room gained.
-    fn grown(&self, capacity: usize) -> Self {
-        let mut bytes = vec![0; capacity].into_boxed_slice();
-        let (slots, heap) = (self.len() * SLOT_BYTES, usize::from(self.heap));
-        let gained = capacity - self.bytes.len();
-        bytes[..slots].copy_from_slice(&self.bytes[..slots]);
-        bytes[heap + gained..].copy_from_slice(&self.bytes[heap..]);
-        for slot in bytes[..slots].chunks_exact_mut(SLOT_BYTES) {
-            let offset = u16::from_le_bytes([slot[12], slot[13]]) + gained as u16;
-            slot[12..14].copy_from_slice(&offset.to_le_bytes());
-        }
-        Self { bytes, heap: (heap + gained) as u16, ..*self }
-    }
-
-    /// A page of the entries `range`, with a prefix of `prefix` bytes.
-    fn rebuilt(&self, range: core::ops::Range<usize>, prefix: usize, capacity: usize) -> Self {
-        let mut page = Self {
-            bytes: vec![0; capacity].into_boxed_slice(),
-            count: range.len() as u16,
-            heap: 0,
-            dead: 0,
-            prefix: prefix as u16,
-        };
-        let mut heap = capacity - prefix;
-        let stored = usize::from(self.prefix);
-        let mut key = Vec::new();
-        for (to, from) in range.enumerate() {
-            key.clear();
-            self.write_key(from, &mut key);
-            if to == 0 {
-                page.bytes[heap..].copy_from_slice(&key[..prefix]);
-            }
-            debug_assert!(stored + self.slot(from).1 >= prefix);
-            let rest = &key[prefix..];
-            heap -= rest.len();
-            page.bytes[heap..heap + rest.len()].copy_from_slice(rest);
-            let slot = to * SLOT_BYTES;
-            page.bytes[slot..slot + 8].copy_from_slice(&self.word(from).to_le_bytes());
-            page.write_slot(to, heap, head_of(rest), rest.len());
-        }
-        page.heap = heap as u16;
-        page
-    }
-
-    /// A compact page of the entries `range`.
-    fn part(&self, range: core::ops::Range<usize>) -> Self {
-        if range.is_empty() {
-            return Self::default();
-        }
-        let stored = usize::from(self.prefix);
-        let prefix = if range.len() == 1 {
-            0
-        } else {
-            stored + common_prefix(self.suffix(range.start), self.suffix(range.end - 1))
-        };
-        let need: usize =
-            range.clone().map(|at| SLOT_BYTES + stored + self.slot(at).1 - prefix).sum::<usize>()
-                + prefix;
-        self.rebuilt(range, prefix, (need + need / 8).next_multiple_of(16))
-    }
-
-    /// Splits off the entries that belong behind a split for an insert at `at`: none where the
-    /// insert goes to the end, so that ascending inserts fill their pages.
-    pub(crate) fn split(&mut self, at: usize, last_page: bool) -> Self {
-        let count = self.len();
-        let middle = if last_page && at == count { count - 1 } else { count / 2 };
-        let right = self.part(middle..count);
-        *self = self.part(0..middle);
-        right
-    }
-
-    /// Removes the entry at `at` and gives its word.
-    pub(crate) fn remove(&mut self, at: usize) -> u64 {
-        let word = self.word(at);
-        self.dead += self.slot(at).1 as u16;
-        let slots_end = self.len() * SLOT_BYTES;
-        self.bytes.copy_within((at + 1) * SLOT_BYTES..slots_end, at * SLOT_BYTES);
-        self.count -= 1;
-        if self.count == 0 {
-            *self = Self::default();
-        } else if self.live_bytes() * 2 + 64 < self.capacity() {
-            *self = self.part(0..self.len());
-        }
-        word
-    }
-
-    /// Appends all entries of `other`, whose keys are greater than all of this page.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        let mut key = Vec::new();
-        for at in 0..other.len() {
-            key.clear();
-            other.write_key(at, &mut key);
-            let done = self.insert(self.len(), &key, other.word(at));
-            assert!(done, "merged pages fit in one page");
-        }
-    }
-
-    /// Asserts G1 to G3.
+    /// Asserts G1 to G4.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         assert!(self.len() * SLOT_BYTES <= usize::from(self.heap) || self.capacity() == 0);
+        let inside = self.prefix().len().min(PREFIX_INSIDE_MAX);
+        assert_eq!(self.inside[..inside], self.prefix()[..inside]);
         for at in 1..self.len() {
             assert!(self.key(at - 1) < self.key(at));
         }

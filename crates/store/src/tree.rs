@@ -304,7 +304,7 @@ impl Tree {
 
     /// The places that reading or writing the greatest keys touches first.
     #[inline]
-    pub(crate) fn near_end(&self) -> [Option<&u8>; 4] {
+    pub(crate) fn near_end(&self) -> [Option<&u8>; 3] {
         match &self.0 {
             Body::Page(page) => page.near_end(),
             Body::Pages(pages) => pages.leaves[pages.last as usize].page.near_end(),
