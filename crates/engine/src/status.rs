@@ -24,6 +24,7 @@ use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
 use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
+use headwater_pool::prefetch;
 use headwater_store::{GroupId, Note};
 
 /// A status range.
@@ -392,6 +393,17 @@ impl Statuses {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: StatusId) -> &mut Status {
         self.slots[id.0 as usize].as_mut().expect("a named status range exists")
+    }
+
+    /// Fetches the record of a status range that probably exists. A hint.
+    #[inline]
+    pub(crate) fn fetch(&self, id: StatusId) {
+        if let Some(slot) = self.slots.get(id.0 as usize) {
+            prefetch(slot);
+        }
+        if let Some(landing) = self.landings.get(id.0 as usize) {
+            prefetch(landing);
+        }
     }
 
     /// Where updates of the range land.

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 /// Ids by hash; equal hashes are told apart by the caller.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub struct Index {
     slots: Vec<u64>,
     len: usize,
 }
@@ -27,11 +27,27 @@ fn tag(hash: u64) -> u32 {
 }
 
 impl Index {
-    pub(crate) fn len(&self) -> usize {
+    /// An index without entries; it allocates nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there are no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes that the slots take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.slots.capacity() * 8
     }
 
@@ -48,13 +64,14 @@ impl Index {
 
     /// The slot that a lookup of `hash` reads first.
     #[inline]
-    pub(crate) fn first_slot(&self, hash: u64) -> Option<&u64> {
+    #[must_use]
+    pub fn first_slot(&self, hash: u64) -> Option<&u64> {
         self.slots.get(self.home(tag(hash)))
     }
 
     /// The id under `hash` that `is` says yes to.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -74,7 +91,7 @@ impl Index {
     }
 
     /// Enters an id that is not there.
-    pub(crate) fn insert(&mut self, hash: u64, id: u32) {
+    pub fn insert(&mut self, hash: u64, id: u32) {
         if (self.len + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
@@ -120,7 +137,7 @@ impl Index {
     }
 
     /// Removes the entry of `id`, which is there.
-    pub(crate) fn remove(&mut self, hash: u64, id: u32) {
+    pub fn remove(&mut self, hash: u64, id: u32) {
         self.remove_where(hash, |other| other == id);
     }
 

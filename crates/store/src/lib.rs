@@ -22,5 +22,6 @@ mod store;
 mod table;
 pub mod tree;
 
+pub use index::Index;
 pub use store::{Store, TableId, WARM_MAX};
 pub use table::{GroupId, Note, Sizes, Table};

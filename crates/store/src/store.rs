@@ -77,8 +77,9 @@ impl<N: Note> Store<N> {
 
     /// Fetches what operations on `keys` will touch into the processor's cache: all at once,
     /// where the operations themselves would wait for one after the other. A hint; it changes
-    /// nothing. Only the first [`WARM_MAX`] keys count.
-    pub fn warm(&self, keys: &[&[u8]]) {
+    /// nothing. Only the first [`WARM_MAX`] keys count. Gives the keys' tables; those that do not
+    /// exist are given as the unnamed one.
+    pub fn warm(&self, keys: &[&[u8]]) -> [TableId; WARM_MAX] {
         let mut trails = [(Self::UNNAMED, Trail::End); WARM_MAX];
         for (trail, key) in trails.iter_mut().zip(keys) {
             if let Some(table) = self.table_of(key) {
@@ -90,6 +91,7 @@ impl<N: Note> Store<N> {
                 *trail = self.table(*table).warm_next(*trail);
             }
         }
+        trails.map(|(table, _)| table)
     }
 
     /// The table in which `key` lives, made where it does not exist.

@@ -27,12 +27,13 @@ mod text;
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
-use crate::status::reaches_end;
+use crate::status::{StatusId, reaches_end};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use hashbrown::HashTable;
 use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
+use headwater_pool::prefetch;
+use headwater_store::Index;
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -57,12 +58,27 @@ struct Updater {
     bounded: Option<Box<Intervals>>,
 }
 
+/// How far the way to an updater's targets has been fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trail {
+    /// As far as it is worth while.
+    End,
+    /// The index slot.
+    Hash(u64),
+    /// The updater's record.
+    Updater(UpdaterId),
+    /// Its newest targets.
+    Targets(UpdaterId),
+    /// The status range of its only target, which is not fetched yet.
+    Only(StatusId),
+}
+
 /// All updaters of one shard.
 #[derive(Debug)]
 pub(crate) struct Updaters {
     updaters: Vec<Option<Updater>>,
     free: Vec<u32>,
-    by_prefix: HashTable<u32>,
+    by_prefix: Index,
     pub(crate) contexts: Contexts,
     targets: usize,
     bytes: usize,
@@ -87,7 +103,7 @@ impl Updaters {
         Self {
             updaters: Vec::new(),
             free: Vec::new(),
-            by_prefix: HashTable::new(),
+            by_prefix: Index::new(),
             contexts: Contexts::new(seed),
             targets: 0,
             bytes: 0,
@@ -109,19 +125,19 @@ impl Updaters {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
             + self.updaters.capacity() * size_of::<Option<Updater>>()
-            + self.by_prefix.capacity() * 5
+            + self.by_prefix.bytes()
             + self.contexts.bytes()
     }
 
     #[inline]
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix
-            .find(hash(self.seed, reader, prefix), |&id| {
+            .find(hash(self.seed, reader, prefix), |id| {
                 self.updaters[id as usize]
                     .as_ref()
                     .is_some_and(|updater| updater.reader == reader && *updater.prefix == *prefix)
             })
-            .map(|&id| UpdaterId(id))
+            .map(UpdaterId)
     }
 
     /// The updater of `prefix`. One that is made must be given a target (U2).
@@ -146,12 +162,7 @@ impl Updaters {
                 (self.updaters.len() - 1) as u32
             }
         };
-        let (updaters, seed) = (&self.updaters, self.seed);
-        self.by_prefix.insert_unique(hash(seed, reader, prefix), id, |&id| {
-            updaters[id as usize]
-                .as_ref()
-                .map_or(0, |updater| hash(seed, updater.reader, &updater.prefix))
-        });
+        self.by_prefix.insert(hash(self.seed, reader, prefix), id);
         UpdaterId(id)
     }
 
@@ -163,6 +174,41 @@ impl Updaters {
     pub(crate) fn describe(&self, id: UpdaterId) -> (Reader, &[u8]) {
         let updater = self.updater(id);
         (updater.reader, &updater.prefix)
+    }
+
+    /// Fetches what finding an updater reads first. A hint, as all that follows from it.
+    #[inline]
+    pub(crate) fn warm_first(&self, reader: Reader, prefix: &[u8]) -> Trail {
+        let hash = hash(self.seed, reader, prefix);
+        match self.by_prefix.first_slot(hash) {
+            Some(slot) => {
+                prefetch(slot);
+                Trail::Hash(hash)
+            }
+            None => Trail::End,
+        }
+    }
+
+    /// Fetches what comes next on the way to an updater's targets.
+    #[inline]
+    pub(crate) fn warm_next(&self, trail: Trail) -> Trail {
+        match trail {
+            Trail::Hash(hash) => {
+                let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
+                prefetch(&self.updaters[id as usize]);
+                Trail::Updater(UpdaterId(id))
+            }
+            Trail::Updater(id) => {
+                self.fetch_end(id);
+                Trail::Targets(id)
+            }
+            Trail::Targets(id) => self
+                .updater(id)
+                .open
+                .only()
+                .map_or(Trail::End, |target| Trail::Only(target.status())),
+            Trail::Only(_) | Trail::End => Trail::End,
+        }
     }
 
     /// Fetches what adding the newest target touches. A hint.
@@ -220,9 +266,7 @@ impl Updaters {
         {
             let hash = hash(self.seed, updater.reader, &updater.prefix);
             self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
-            if let Ok(entry) = self.by_prefix.find_entry(hash, |&other| other == id.0) {
-                entry.remove();
-            }
+            self.by_prefix.remove(hash, id.0);
             self.updaters[id.0 as usize] = None;
             self.free.push(id.0);
         }

@@ -136,6 +136,18 @@ impl<T: Copy + Ord> SortedSet<T> {
         true
     }
 
+    /// The member, where there is one alone.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<T> {
+        match self {
+            Self::One(chunk) => match chunk[..] {
+                [member] => Some(member),
+                _ => None,
+            },
+            Self::Many(_) => None,
+        }
+    }
+
     /// Fetches the place behind the last member. A hint.
     #[inline]
     pub(crate) fn fetch_end(&self) {
