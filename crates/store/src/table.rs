@@ -261,7 +261,7 @@ impl<N: Note> Table<N> {
         self.order.remove(&record.prefix);
         self.sizes.key_bytes -= record.prefix.len();
         self.free.push(group.0);
-        if self.by_prefix.len() == 0 {
+        if self.by_prefix.is_empty() {
             self.groups = Vec::new();
             self.free = Vec::new();
         }
