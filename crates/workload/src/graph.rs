@@ -73,18 +73,8 @@ impl Graph {
     /// The file cannot be read, or a line is not two ids.
     pub fn read(path: &Path) -> Result<Self, GraphError> {
         let name = path.display().to_string();
-        let failed = |error: std::io::Error| GraphError::Io(name.clone(), error);
-        let file = std::fs::File::open(path).map_err(failed)?;
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("gz") => Self::parse(flate2::read::MultiGzDecoder::new(file)),
-            Some("zst") => {
-                let decoder = ruzstd::decoding::StreamingDecoder::new(file)
-                    .map_err(|error| failed(std::io::Error::other(error.to_string())))?;
-                Self::parse(decoder)
-            }
-            _ => Self::parse(file),
-        }
-        .map_err(|error| match error {
+        let failed = |error| GraphError::Io(name.clone(), error);
+        Self::parse(crate::open::open(path).map_err(failed)?).map_err(|error| match error {
             GraphError::Io(_, error) => GraphError::Io(name, error),
             other => other,
         })

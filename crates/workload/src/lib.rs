@@ -1,15 +1,20 @@
-//! What the demonstration and the benchmarks load: follower graphs and posts, real or
-//! generated, the same in every run with the same seed.
+//! What the demonstration and the benchmarks load: follower graphs, posts and cache
+//! traces, real or generated, the same in every run with the same seed.
 //!
 //! - [`Graph`]: who follows whom; the real graph that is shipped, an edge list from a file,
 //!   or a generated one of the same shape and any size.
 //! - [`TweetLengths`]: texts whose lengths are those of real tweets.
+//! - [`Trace`]: requests to a cache; the real trace that is shipped, a file in one of three
+//!   formats, or a generated one whose distributions are real.
 //! - [`Rng`]: the one source of chance.
 
 mod graph;
+mod open;
 mod rng;
 mod text;
+pub mod trace;
 
 pub use graph::{Graph, GraphError};
 pub use rng::{Alias, Rng};
 pub use text::TweetLengths;
+pub use trace::{Trace, TraceError};
