@@ -18,7 +18,7 @@ use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_pool::{Pool, ValueRef};
-use headwater_store::{TableId, WARM_MAX};
+use headwater_store::{Scan, TableId, WARM_MAX};
 
 /// Fewer rows than this are not worth fetching ahead for.
 const WARMED_MIN: usize = 4;
@@ -306,16 +306,12 @@ impl Engine {
         each: &mut dyn FnMut(&[u8], ValueRef),
     ) {
         let mut key = core::mem::take(&mut self.key_room);
-        let _ = self.store.table(table).scan(
-            &span.first,
-            &span.last,
-            false,
-            &mut key,
-            &mut |key, value| {
-                each(key, value);
-                ControlFlow::Continue(())
-            },
-        );
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+        let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| {
+            each(key, value);
+            ControlFlow::Continue(())
+        });
         self.key_room = key;
     }
 

@@ -9,7 +9,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Mode, containing_range, fixed_slots};
-use headwater_store::TableId;
+use headwater_store::{Scan, TableId};
 
 /// Most source spans and status ranges that one explanation lists.
 const LISTED_MAX: usize = 20;
@@ -48,19 +48,15 @@ impl Engine {
             None => String::from("(unnamed)"),
         };
         let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
-        let _ = self.store.table(table).scan(
-            &part.first,
-            &part.last,
-            false,
-            &mut Vec::new(),
-            &mut |key, value| {
-                keys += 1;
-                key_bytes += key.len();
-                value_bytes += self.store.pool.footprint(value);
-                shared += u64::from(self.store.pool.references(value) > 1);
-                core::ops::ControlFlow::Continue(())
-            },
-        );
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &part.first, last: &part.last, reverse: false };
+        let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+            keys += 1;
+            key_bytes += key.len();
+            value_bytes += pool.footprint(value);
+            shared += u64::from(pool.references(value) > 1);
+            core::ops::ControlFlow::Continue(())
+        });
         lines.push(line(0, "table", name));
         lines.push(line(1, "stored now", format!(
             "{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
@@ -113,16 +109,12 @@ impl Engine {
             let text = match span {
                 Some(span) => {
                     let mut keys = 0u64;
-                    let _ = self.store.table(*table).scan(
-                        &span.first,
-                        &span.last,
-                        false,
-                        &mut Vec::new(),
-                        &mut |key, _| {
-                            keys += u64::from(source.pattern.matches(key));
-                            core::ops::ControlFlow::Continue(())
-                        },
-                    );
+                    let pool = &self.store.pool;
+                    let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+                    let _ = self.store.table(*table).scan(&scan, &mut Vec::new(), &mut |key, _| {
+                        keys += u64::from(source.pattern.matches(key));
+                        core::ops::ControlFlow::Continue(())
+                    });
                     format!(
                         "{} {} reads {}: {keys} matching keys stored",
                         source.operator.name(),

@@ -17,7 +17,7 @@ use headwater_base::key::{SEPARATOR, end_at_most};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{GroupId, TableId, WARM_MAX};
+use headwater_store::{GroupId, Scan, TableId, WARM_MAX};
 
 /// A visible pair, of which a merged read holds a reference.
 struct Row {
@@ -307,9 +307,10 @@ impl Engine {
             if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let table = self.store.table(table);
+        let scan = Scan { pool, first, last, reverse };
         let _ = match group {
-            Some(group) => table.scan_in(group, first, last, reverse, &mut room, &mut visit),
-            None => table.scan(first, last, reverse, &mut room, &mut visit),
+            Some(group) => table.scan_in(group, &scan, &mut room, &mut visit),
+            None => table.scan(&scan, &mut room, &mut visit),
         };
         self.key_room = room;
         Ok(found)

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{KeyRange, Millis};
 use headwater_pool::ValueRef;
-use headwater_store::TableId;
+use headwater_store::{Scan, TableId};
 
 /// When keys expire: by key, and in the order of their moments.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Engine {
         self.check_write(key, length)?;
         // The old value must outlive the exchange: readers of the table are told of it.
         self.store.pool.retain(old);
-        let value = self.store.pool.append(old, tail);
+        let value = self.store.pool.append(old, tail, 0);
         self.put_base(table, key, value);
         Ok(length)
     }
@@ -320,8 +320,9 @@ impl Engine {
                 continue;
             }
             let mut found = None;
-            let first = self.store.table(id).prefix();
-            let _ = table.scan(first, b"", false, &mut Vec::new(), &mut |key, _| {
+            let (pool, first) = (&self.store.pool, self.store.table(id).prefix());
+            let scan = Scan { pool, first, last: b"", reverse: false };
+            let _ = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
                 if left == 0 {
                     found = Some(key.to_vec());
                     return ControlFlow::Break(());

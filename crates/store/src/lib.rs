@@ -24,4 +24,4 @@ pub mod tree;
 
 pub use index::Index;
 pub use store::{Store, TableId, WARM_MAX};
-pub use table::{GroupId, Note, Sizes, Table};
+pub use table::{GroupId, Note, Scan, Sizes, Table};

@@ -36,7 +36,7 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::ptr::NonNull;
-use headwater_pool::{ValueRef, prefetch};
+use headwater_pool::prefetch;
 
 /// Bytes of one slot.
 const SLOT_BYTES: usize = 16;
@@ -343,13 +343,14 @@ impl Page {
         }
     }
 
-    /// Fetches the key and the value of the entry at `hint`.
+    /// Fetches the key of the entry at `hint`, and gives its word.
     #[inline]
-    pub(crate) fn fetch_entry(&self, hint: usize) {
-        if hint < self.len() {
-            prefetch(&self.bytes()[self.slot(hint).0.min(self.capacity() - 1)]);
-            ValueRef::from_word(self.word(hint)).prefetch();
+    pub(crate) fn fetch_entry(&self, hint: usize) -> Option<u64> {
+        if hint >= self.len() {
+            return None;
         }
+        prefetch(&self.bytes()[self.slot(hint).0.min(self.capacity() - 1)]);
+        Some(self.word(hint))
     }
 
     /// The first entry whose key is at least `key`.

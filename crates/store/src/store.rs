@@ -1,6 +1,6 @@
 //! All tables, in the order of their keys.
 
-use crate::table::{Note, Table, Trail};
+use crate::table::{Note, Scan, Table, Trail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -88,7 +88,7 @@ impl<N: Note> Store<N> {
         }
         for _ in 0..3 {
             for (table, trail) in &mut trails[..keys.len().min(WARM_MAX)] {
-                *trail = self.table(*table).warm_next(*trail);
+                *trail = self.table(*table).warm_next(&self.pool, *trail);
             }
         }
         trails.map(|(table, _)| table)
@@ -271,7 +271,8 @@ impl<N: Note> Store<N> {
             parts.reverse();
         }
         for (id, from, to) in parts {
-            self.table(id).scan(&from, &to, reverse, &mut key, each)?;
+            let scan = Scan { pool: &self.pool, first: &from, last: &to, reverse };
+            self.table(id).scan(&scan, &mut key, each)?;
         }
         ControlFlow::Continue(())
     }

@@ -17,6 +17,8 @@
 
 mod scan;
 
+pub use scan::Scan;
+
 use crate::index::Index;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
@@ -383,7 +385,7 @@ impl<N: Note> Table<N> {
 
     /// Fetches what comes next on the way to a key.
     #[inline]
-    pub(crate) fn warm_next(&self, trail: Trail) -> Trail {
+    pub(crate) fn warm_next(&self, pool: &Pool, trail: Trail) -> Trail {
         match trail {
             Trail::End => Trail::End,
             Trail::GroupHash(hash) => {
@@ -401,7 +403,9 @@ impl<N: Note> Table<N> {
                 Trail::Slot(point)
             }
             Trail::Slot(point) => {
-                self.short.fetch_entry(point);
+                if let Some(word) = self.short.fetch_entry(point) {
+                    pool.prefetch(ValueRef::from_word(word));
+                }
                 Trail::End
             }
         }
@@ -435,7 +439,8 @@ impl<N: Note> Table<N> {
     /// Regroups all keys by another boundary. Notes are lost.
     pub fn set_boundary(&mut self, pool: &Pool, boundary: usize) {
         let mut other = Self::new(&self.prefix, boundary, self.seed);
-        let _ = self.scan(&self.prefix, b"", false, &mut Vec::new(), &mut |key, value| {
+        let all = Scan { pool, first: &self.prefix, last: b"", reverse: false };
+        let _ = self.scan(&all, &mut Vec::new(), &mut |key, value| {
             other.insert(pool, key, value);
             ControlFlow::Continue(())
         });

@@ -21,18 +21,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::hash::hash_bytes;
-use headwater_pool::{ValueRef, prefetch};
+use headwater_pool::prefetch;
 
 const NONE: u32 = u32::MAX;
 
 /// How many entries ahead of a scan values are fetched.
 const WORDS_AHEAD: usize = 6;
-
-/// Fetches the value that a word may name.
-#[inline]
-fn prefetch_word(word: u64) {
-    ValueRef::from_word(word).prefetch();
-}
 
 /// An ordered map of byte keys to words.
 #[derive(Debug)]
@@ -213,23 +207,26 @@ impl Tree {
 
     /// Calls `each` with the pairs of `[first, last)` in ascending order until it breaks. The
     /// key is given as its two halves: the part shared within its page, and the rest. Without
-    /// `last` there is no end.
+    /// `last` there is no end. `soon` is called with words whose turn will probably come.
     #[inline]
     pub fn ascend<B>(
         &self,
         first: &[u8],
         last: Option<&[u8]>,
+        soon: &impl Fn(u64),
         each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let pages = match &self.0 {
-            Body::Page(page) => return ascend_page(page, page.lower_bound(first), last, each).1,
+            Body::Page(page) => {
+                return ascend_page(page, page.lower_bound(first), last, soon, each).1;
+            }
             Body::Pages(pages) => pages,
         };
         let mut leaf = pages.leaf_for(first);
         let mut from = pages.leaves[leaf as usize].page.lower_bound(first);
         loop {
             let here = &pages.leaves[leaf as usize];
-            let (ended, flow) = ascend_page(&here.page, from, last, each);
+            let (ended, flow) = ascend_page(&here.page, from, last, soon, each);
             flow?;
             if ended || here.behind == NONE {
                 return ControlFlow::Continue(());
@@ -245,18 +242,19 @@ impl Tree {
         &self,
         first: &[u8],
         last: Option<&[u8]>,
+        soon: &impl Fn(u64),
         each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let end_in = |page: &Page| last.map_or(page.len(), |last| page.lower_bound(last));
         let pages = match &self.0 {
-            Body::Page(page) => return descend_page(page, end_in(page), first, each).1,
+            Body::Page(page) => return descend_page(page, end_in(page), first, soon, each).1,
             Body::Pages(pages) => pages,
         };
         let mut leaf = last.map_or(pages.last, |last| pages.leaf_for(last));
         let mut until = end_in(&pages.leaves[leaf as usize].page);
         loop {
             let here = &pages.leaves[leaf as usize];
-            let (ended, flow) = descend_page(&here.page, until, first, each);
+            let (ended, flow) = descend_page(&here.page, until, first, soon, each);
             flow?;
             if ended || here.before == NONE {
                 return ControlFlow::Continue(());
@@ -294,12 +292,11 @@ impl Tree {
         }
     }
 
-    /// Fetches the key and value of a point.
+    /// Fetches the key of a point, and gives its word.
     #[inline]
-    pub(crate) fn fetch_entry(&self, point: u32) {
-        if let Body::Pages(pages) = &self.0 {
-            pages.leaves[leaf_of(point) as usize].page.fetch_entry(hint_of(point));
-        }
+    pub(crate) fn fetch_entry(&self, point: u32) -> Option<u64> {
+        let Body::Pages(pages) = &self.0 else { return None };
+        pages.leaves[leaf_of(point) as usize].page.fetch_entry(hint_of(point))
     }
 
     /// The places that reading or writing the greatest keys touches first.
@@ -313,7 +310,7 @@ impl Tree {
 
     /// Calls `each` with every key and word, in order.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8], u64)) {
-        let _ = self.ascend::<()>(b"", None, &mut |prefix, suffix, word| {
+        let _ = self.ascend::<()>(b"", None, &|_| (), &mut |prefix, suffix, word| {
             each(prefix, suffix, word);
             ControlFlow::Continue(())
         });
@@ -325,7 +322,7 @@ impl Tree {
         if let Some(word) = self.get(key) {
             return Some((key.to_vec(), word));
         }
-        let found = self.descend(b"", Some(key), &mut |prefix, suffix, word| {
+        let found = self.descend(b"", Some(key), &|_| (), &mut |prefix, suffix, word| {
             ControlFlow::Break(([prefix, suffix].concat(), word))
         });
         found.break_value()
@@ -348,16 +345,17 @@ fn ascend_page<B>(
     page: &Page,
     from: usize,
     last: Option<&[u8]>,
+    soon: &impl Fn(u64),
     each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
 ) -> (bool, ControlFlow<B>) {
     let end = last.map_or(page.len(), |last| page.lower_bound(last));
     let prefix = page.prefix();
     for at in from..end.min(from + WORDS_AHEAD) {
-        prefetch_word(page.word(at));
+        soon(page.word(at));
     }
     for at in from..end {
         if at + WORDS_AHEAD < end {
-            prefetch_word(page.word(at + WORDS_AHEAD));
+            soon(page.word(at + WORDS_AHEAD));
         }
         let flow = each(prefix, page.suffix(at), page.word(at));
         if flow.is_break() {
@@ -373,13 +371,14 @@ fn descend_page<B>(
     page: &Page,
     until: usize,
     first: &[u8],
+    soon: &impl Fn(u64),
     each: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<B>,
 ) -> (bool, ControlFlow<B>) {
     let start = page.lower_bound(first);
     let prefix = page.prefix();
     for at in (start..until).rev() {
         if at >= start + WORDS_AHEAD {
-            prefetch_word(page.word(at - WORDS_AHEAD));
+            soon(page.word(at - WORDS_AHEAD));
         }
         let flow = each(prefix, page.suffix(at), page.word(at));
         if flow.is_break() {
@@ -448,13 +447,13 @@ mod tests {
                     .map(|(k, v)| (k.clone(), *v))
                     .collect();
                 let mut got = Vec::new();
-                let _ = tree.ascend::<()>(&a, Some(&b), &mut |prefix, suffix, word| {
+                let _ = tree.ascend::<()>(&a, Some(&b), &|_| (), &mut |prefix, suffix, word| {
                     got.push(([prefix, suffix].concat(), word));
                     ControlFlow::Continue(())
                 });
                 assert_eq!(got, expected);
                 got.clear();
-                let _ = tree.descend::<()>(&a, Some(&b), &mut |prefix, suffix, word| {
+                let _ = tree.descend::<()>(&a, Some(&b), &|_| (), &mut |prefix, suffix, word| {
                     got.push(([prefix, suffix].concat(), word));
                     ControlFlow::Continue(())
                 });

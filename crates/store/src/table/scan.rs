@@ -5,76 +5,66 @@ use crate::tree::Tree;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::prefix_end;
-use headwater_pool::ValueRef;
+use headwater_pool::{Pool, ValueRef};
 
-struct Walk<'a> {
-    first: &'a [u8],
-    last: &'a [u8],
-    reverse: bool,
+/// What to scan, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// Where the values are: they are fetched ahead.
+    pub pool: &'a Pool,
+    /// The first key.
+    pub first: &'a [u8],
+    /// The first key that does not belong; empty: to the end.
+    pub last: &'a [u8],
+    /// Greatest key first.
+    pub reverse: bool,
 }
 
 impl<N: Note> Table<N> {
-    /// Calls `each` with the keys of `[first, last)` (an empty `last`: to the table's end) in
-    /// order, or greatest first, until it breaks. `key` is room to build keys in.
+    /// Calls `each` with the keys of the table that `scan` asks for, in order, until it breaks.
+    /// `key` is room to build keys in.
     #[inline]
     pub fn scan(
         &self,
-        first: &[u8],
-        last: &[u8],
-        reverse: bool,
+        scan: &Scan<'_>,
         key: &mut Vec<u8>,
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if let Some(prefix) = group_prefix(first, self.prefix.len(), self.boundary)
-            && ends_within(last, prefix)
+        if let Some(prefix) = group_prefix(scan.first, self.prefix.len(), self.boundary)
+            && ends_within(scan.last, prefix)
         {
             return match self.find(prefix) {
-                Some(id) => self.scan_group(id, first, last, reverse, key, each),
+                Some(id) => self.scan_in(GroupId(id), scan, key, each),
                 None => ControlFlow::Continue(()),
             };
         }
-        let walk = Walk { first, last, reverse };
-        self.scan_across(&walk, key, each)
+        self.scan_across(scan, key, each)
     }
 
-    /// As [`Table::scan`], for a range all of which lies in `group`.
+    /// As [`Table::scan`], for a range all of which lies in `group`, or what of it does.
     #[inline]
     pub fn scan_in(
         &self,
         group: GroupId,
-        first: &[u8],
-        last: &[u8],
-        reverse: bool,
+        scan: &Scan<'_>,
         key: &mut Vec<u8>,
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.scan_group(group.0, first, last, reverse, key, each)
-    }
-
-    #[inline]
-    fn scan_group(
-        &self,
-        id: u32,
-        first: &[u8],
-        last: &[u8],
-        reverse: bool,
-        key: &mut Vec<u8>,
-        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let group = self.group(id);
-        scan_tree(&group.tree, &group.prefix, first, last, reverse, key, each)
+        let group = self.group(group.0);
+        scan_tree(&group.tree, &group.prefix, scan, key, each)
     }
 
     /// Groups in order, and the short keys that lie between them (B1).
     fn scan_across(
         &self,
-        walk: &Walk<'_>,
+        scan: &Scan<'_>,
         key: &mut Vec<u8>,
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let &Walk { first, last, reverse } = walk;
+        let &Scan { first, last, reverse, .. } = scan;
         let short = |from: &[u8], to: &[u8], key: &mut Vec<u8>, each: &mut _| {
-            scan_tree(&self.short, &self.prefix, from, to, reverse, key, each)
+            let scan = Scan { first: from, last: to, ..*scan };
+            scan_tree(&self.short, &self.prefix, &scan, key, each)
         };
         if self.order.is_empty() {
             return short(first, last, key, each);
@@ -97,15 +87,15 @@ impl<N: Note> Table<N> {
                 let until = if prefix.as_slice() > at.as_slice() { &prefix } else { &at };
                 short(&at, until, key, each)?;
             }
-            self.scan_group(id as u32, first, last, reverse, key, each)?;
+            self.scan_in(GroupId(id as u32), scan, key, each)?;
             at = if reverse { prefix } else { end };
             ControlFlow::Continue(())
         };
         let end = (!last.is_empty()).then_some(last);
         if reverse {
-            self.order.descend(&begin, end, &mut visit)?;
+            self.order.descend(&begin, end, &|_| (), &mut visit)?;
         } else {
-            self.order.ascend(&begin, end, &mut visit)?;
+            self.order.ascend(&begin, end, &|_| (), &mut visit)?;
         }
         if reverse {
             if at.as_slice() > first || at.is_empty() {
@@ -121,17 +111,16 @@ impl<N: Note> Table<N> {
     }
 }
 
-/// Scans the keys of `tree`, which all have `prefix` before them, within `[first, last)`.
+/// Scans the keys of `tree`, which all have `prefix` before them.
 #[inline]
 fn scan_tree(
     tree: &Tree,
     prefix: &[u8],
-    first: &[u8],
-    last: &[u8],
-    reverse: bool,
+    scan: &Scan<'_>,
     key: &mut Vec<u8>,
     each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
+    let &Scan { pool, first, last, reverse } = scan;
     // `first` and `last` are compared with prefix and suffix apart, so that keys need not be built.
     let from: &[u8] = match first.strip_prefix(prefix) {
         Some(rest) => rest,
@@ -155,5 +144,10 @@ fn scan_tree(
         key.extend_from_slice(tail);
         each(key, ValueRef::from_word(word))
     };
-    if reverse { tree.descend(from, to, &mut visit) } else { tree.ascend(from, to, &mut visit) }
+    let soon = |word| pool.prefetch(ValueRef::from_word(word));
+    if reverse {
+        tree.descend(from, to, &soon, &mut visit)
+    } else {
+        tree.ascend(from, to, &soon, &mut visit)
+    }
 }

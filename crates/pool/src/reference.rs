@@ -1,0 +1,102 @@
+//! References to values: 8 bytes, whatever the value.
+//!
+//! A short value is the reference. A longer one is the address of its last block with the
+//! value's length, so that a length costs no look at memory, and so that a reference to a value
+//! stays what it is when others append behind it.
+//!
+//! | bits | inline | in blocks |
+//! | --- | --- | --- |
+//! | 0 | 1 | 0 |
+//! | 1 | length, with bits 2 and 3 | whether the value has more than one block |
+//! | 2–31 | … | length |
+//! | 8–63 | the bytes | |
+//! | 32–63 | | address of the last block |
+
+/// Longest value that is held in its reference.
+pub const INLINE_BYTES_MAX: usize = 7;
+
+/// Longest value: 1 GiB less a byte.
+pub const VALUE_BYTES_MAX: usize = (1 << 30) - 1;
+
+const INLINE: u64 = 1;
+const CHAINED: u64 = 2;
+const LENGTH_SHIFT: u32 = 2;
+
+/// A value: either its bytes, or where the pool keeps them.
+///
+/// Copying the word does not count as another reference: see [`Pool::retain`](crate::Pool::retain).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValueRef(u64);
+
+impl ValueRef {
+    /// The empty value.
+    pub const EMPTY: Self = Self(INLINE);
+
+    /// The value `bytes`, of at most [`INLINE_BYTES_MAX`] bytes.
+    #[inline]
+    pub(crate) fn inline(bytes: &[u8]) -> Self {
+        let mut word = [0; 8];
+        word[0] = (bytes.len() as u8) << 1 | INLINE as u8;
+        word[1..=bytes.len()].copy_from_slice(bytes);
+        Self(u64::from_le_bytes(word))
+    }
+
+    /// The value of `len` bytes that ends in the block at `address`.
+    #[inline]
+    pub(crate) fn in_blocks(address: u32, len: usize, chained: bool) -> Self {
+        debug_assert!(len <= VALUE_BYTES_MAX);
+        let chained = if chained { CHAINED } else { 0 };
+        Self(u64::from(address) << 32 | (len as u64) << LENGTH_SHIFT | chained)
+    }
+
+    /// The reference as a plain word, for storage in a page.
+    #[inline]
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// The reference that [`ValueRef::to_word`] gave.
+    #[inline]
+    #[must_use]
+    pub fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// Whether the bytes are in the reference itself, outside the pool's memory.
+    #[inline]
+    #[must_use]
+    pub fn is_inline(self) -> bool {
+        self.0 & INLINE != 0
+    }
+
+    /// Length of the value in bytes.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "the value is empty, not the reference")]
+    pub fn len(self) -> usize {
+        if self.is_inline() {
+            (self.0 >> 1 & 7) as usize
+        } else {
+            (self.0 as u32 >> LENGTH_SHIFT) as usize
+        }
+    }
+
+    /// The inline bytes behind one byte of tag and length.
+    #[inline]
+    pub(crate) fn inline_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    /// Whether a value in blocks has more than one.
+    #[inline]
+    pub(crate) fn is_chained(self) -> bool {
+        self.0 & CHAINED != 0
+    }
+
+    /// The last block of a value that is not inline.
+    #[inline]
+    pub(crate) fn address(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
