@@ -9,6 +9,7 @@ pub mod decimal;
 pub mod hash;
 pub mod key;
 pub mod limits;
+pub mod memory;
 pub mod time;
 
 pub use decimal::Decimal;

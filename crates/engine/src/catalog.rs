@@ -174,6 +174,14 @@ impl Catalog {
         self.roles.get(table.0 as usize)?.as_deref()
     }
 
+    /// The tables whose base data a source keeps.
+    pub(crate) fn sourced_tables(&self) -> Vec<TableId> {
+        let roles = self.roles.iter().enumerate();
+        let sourced =
+            roles.filter(|(_, role)| role.as_ref().is_some_and(|role| role.sourced.is_some()));
+        sourced.map(|(at, _)| TableId(at as u32)).collect()
+    }
+
     pub(crate) fn role_mut(&mut self, table: TableId) -> Option<&mut Role> {
         self.roles.get_mut(table.0 as usize)?.as_deref_mut()
     }

@@ -2,6 +2,7 @@
 
 use crate::catalog::Catalog;
 use crate::maintain::Changed;
+use crate::memory::Memory;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::Waits;
 use crate::status::{GroupNote, StatusId, Statuses};
@@ -43,6 +44,7 @@ pub struct Engine {
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
     pub(crate) counters: Counters,
+    pub(crate) memory: Memory,
     /// Joins are computed from base keys alone, for VERIFY.
     pub(crate) from_scratch: bool,
     /// Values that a merged read has handed out.
@@ -74,6 +76,7 @@ impl Engine {
             waits: Waits::default(),
             queue: VecDeque::new(),
             counters: Counters::default(),
+            memory: Memory::default(),
             from_scratch: false,
             row_holds: Vec::new(),
             key_room: Vec::new(),

@@ -53,6 +53,12 @@ impl Tuples {
         &self.text[self.tuples[at].source_key.clone()]
     }
 
+    /// Bytes that the tuples and their text take.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len() + self.tuples.len() * size_of::<Tuple>()
+    }
+
     /// Sorts by output key, then by value-source key.
     pub(crate) fn sort(&mut self) {
         let text = &self.text;
@@ -102,6 +108,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) spans: Vec<Span>,
     pub(crate) read: Vec<StatusId>,
     pub(crate) missing: bool,
+    /// How many bytes the tuples may take.
+    allowance: usize,
 }
 
 impl<'r> Execution<'r> {
@@ -115,6 +123,7 @@ impl<'r> Execution<'r> {
             spans: Vec::new(),
             read: Vec::new(),
             missing: false,
+            allowance: usize::MAX,
         }
     }
 }
@@ -129,6 +138,7 @@ impl Engine {
         bindings: &Bindings<'_>,
     ) -> Result<(), Missing> {
         self.counters.executions += 1;
+        execution.allowance = self.memory.allowance();
         self.level(execution, level, bindings);
         if execution.missing {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
@@ -247,7 +257,11 @@ impl Engine {
         let range = execution.range;
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
+        let allowance = execution.allowance;
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
+            if tuples.bytes() > allowance {
+                return;
+            }
             let mut inner = *bindings;
             if !pattern.bind(row, &mut inner) {
                 return;
@@ -275,6 +289,10 @@ impl Engine {
         }
         self.release_row_holds();
         execution.missing |= rows.is_err();
+        if tuples.bytes() > allowance {
+            self.gave_up(tuples.bytes());
+            execution.missing = true;
+        }
         execution.tuples = tuples;
     }
 

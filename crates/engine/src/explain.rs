@@ -152,8 +152,8 @@ impl Engine {
                 String::from("not materialized; the next read computes it"),
             ));
         }
-        for &status in ids.iter().take(LISTED_MAX) {
-            let status = self.statuses.get(status);
+        for &id in ids.iter().take(LISTED_MAX) {
+            let status = self.statuses.get(id);
             let state = match (&status.work, status.expires_at) {
                 (_, Some(at)) => format!(
                     "snapshot of {} ms ago, valid for {} ms more",
@@ -180,6 +180,18 @@ impl Engine {
                     self.now.since(status.since),
                     status.targets.len(),
                     status.bytes()
+                ),
+            ));
+            let worth = self.worth_of_range(id);
+            lines.push(line(
+                2,
+                "eviction",
+                format!(
+                    "worth {:.2e}: {} rows to compute it again, {} bytes, last read {} reads ago",
+                    worth.value(),
+                    worth.cost,
+                    worth.bytes,
+                    worth.age
                 ),
             ));
         }

@@ -307,6 +307,7 @@ impl Engine {
                 ("updater_targets", statuses().map(|status| status.targets.len() as u64).sum()),
                 ("fold_states", join.folds.len() as u64),
                 ("fills", join.counters.fills),
+                ("evictions", join.counters.evictions),
                 ("rebuilds", join.counters.rebuilds),
             ],
         }

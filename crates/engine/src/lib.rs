@@ -21,6 +21,7 @@ mod joins;
 mod lifetime;
 mod log;
 mod maintain;
+mod memory;
 mod read;
 mod refresh;
 mod report;
@@ -33,6 +34,7 @@ mod write;
 pub use engine::{Engine, Settings};
 pub use headwater_pool::Value;
 pub use headwater_store::WARM_MAX;
+pub use memory::Evicted;
 pub use report::{
     Change, Difference, Effect, EngineError, Expiry, ExplainLine, FetchId, JoinInstalled,
     JoinReport, Loaded, Position, RangeOptions, Stats, Stop, TableOptions, TableReport, Ticket,

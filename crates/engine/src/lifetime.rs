@@ -36,6 +36,8 @@ impl Engine {
             dependents: BTreeSet::new(),
             sources: BTreeSet::new(),
             since: self.now,
+            rows: 0,
+            used: self.memory.clock,
             expires_at,
         });
         self.note(id);

@@ -113,6 +113,7 @@ impl Engine {
         if role.writers.is_empty() && role.sourced.is_none() {
             return Ok(());
         }
+        self.memory.clock = self.memory.clock.wrapping_add(1);
         let mut missing = Ok(());
         let mut point: Option<KeyRange> = None;
         for at in 0..role.writers.len() {
@@ -138,13 +139,13 @@ impl Engine {
     /// Whether each join of `table` has noted on `group` that it serves `[first, last)`, all of
     /// which lies in the group.
     #[inline]
-    fn is_ready(&self, writers: &[u32], table: TableId, group: GroupId, first: &[u8]) -> bool {
-        let table = self.store.table(table);
-        let ranges = table.note(group).ranges();
+    fn is_ready(&mut self, table: TableId, group: GroupId, first: &[u8]) -> bool {
+        let Some(role) = self.catalog.role(table) else { return false };
+        let (table, _) = self.store.table_mut(table);
         let suffix = &first[table.group_prefix(group).len()..];
-        writers
-            .iter()
-            .all(|&join| ranges.iter().any(|noted| noted.join == join && noted.serves(suffix)))
+        let clock = self.memory.clock;
+        let note = table.note_mut(group);
+        role.writers.iter().all(|&join| note.serving(join, suffix, clock))
     }
 
     /// Makes what `join` gives in `range`, all of which lies in `group`, current.
@@ -230,9 +231,9 @@ impl Engine {
             if let Some(role) = self.catalog.role(table)
                 && (!role.writers.is_empty() || role.sourced.is_some())
             {
-                let ready = role.sourced.is_none()
-                    && !role.merged
-                    && group.is_some_and(|group| self.is_ready(&role.writers, table, group, first));
+                self.memory.clock = self.memory.clock.wrapping_add(1);
+                let simple = role.sourced.is_none() && !role.merged;
+                let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if !ready {
                     let range = KeyRange::new(first, last);
                     self.ensure_part(table, group, &range).map_err(|Missing| self.stop())?;

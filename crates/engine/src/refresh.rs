@@ -192,6 +192,8 @@ impl Engine {
         self.run(&mut execution, 0, &bindings)?;
         let Execution { tuples, spans, read, .. } = execution;
         let id = self.make_status(join, gap);
+        let rows = spans.len() + 2 * tuples.tuples.len();
+        self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
         self.follow(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
@@ -227,6 +229,9 @@ impl Engine {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }
+        let rows = spans.len() + 2 * tuples.tuples.len();
+        let status = self.statuses.get_mut(id);
+        status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         self.follow(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
@@ -246,6 +251,7 @@ impl Engine {
 
     /// Does the work that a read of `wanted` needs of a status range.
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
+        self.statuses.get_mut(id).used = self.memory.clock;
         loop {
             let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
             if work.invalid {
@@ -463,6 +469,8 @@ impl Engine {
         execution.follow = Some((&range, fixed));
         self.run(&mut execution, 0, &bindings)?;
         let Execution { tuples, spans, read, .. } = execution;
+        let rows = spans.len() + 2 * tuples.tuples.len();
+        self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
         let folded = self.fold(&plan, tuples);
         let mut held = Vec::new();
         let layer = self.catalog.join(join).layer;

@@ -118,6 +118,9 @@ pub enum EngineError {
         /// What it said.
         message: String,
     },
+    /// The memory bound leaves no room for what the operation would take, and nothing more can
+    /// be evicted.
+    OutOfMemory,
 }
 
 impl EngineError {
@@ -127,6 +130,7 @@ impl EngineError {
         match self {
             Self::Joined { .. } => "JOINED",
             Self::SourceFailed { .. } => "SOURCE",
+            Self::OutOfMemory => "OOM",
             _ => "ERR",
         }
     }
@@ -147,6 +151,8 @@ impl core::fmt::Display for EngineError {
             Self::Refused(text) => f.write_str(text),
             Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
             Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),
+            // Redis's own words, which clients look for.
+            Self::OutOfMemory => f.write_str("command not allowed when used memory > 'maxmemory'."),
         }
     }
 }
@@ -286,6 +292,8 @@ pub(crate) struct JoinCounters {
     pub(crate) fills: u64,
     /// Ranges recomputed as a whole.
     pub(crate) rebuilds: u64,
+    /// Ranges evicted.
+    pub(crate) evictions: u64,
 }
 
 /// Work done since the start.

@@ -24,11 +24,22 @@ use headwater_store::TableId;
 #[derive(Debug)]
 pub(crate) struct Sourced {
     pub(crate) name: String,
-    /// By first key: where the range ends, and the position of its load.
-    loaded: BTreeMap<Vec<u8>, (Vec<u8>, Position)>,
+    /// By first key.
+    loaded: BTreeMap<Vec<u8>, Here>,
     loading: Vec<Loading>,
     /// The last change delivered.
     seen: Position,
+}
+
+/// A loaded range.
+#[derive(Debug)]
+struct Here {
+    /// Where it ends.
+    last: Vec<u8>,
+    /// The position of its load.
+    position: Position,
+    /// When it was read last, in reads.
+    used: u32,
 }
 
 #[derive(Debug)]
@@ -58,14 +69,44 @@ impl Sourced {
 
     /// The parts of `range` that are not loaded.
     fn gaps(&self, range: &KeyRange) -> Vec<KeyRange> {
-        subtract(range, self.loaded.iter().map(|(first, (last, _))| (first, last)))
+        subtract(range, self.loaded.iter().map(|(first, here)| (first, &here.last)))
     }
 
     /// The position of the loaded range around `key`.
     fn loaded_at(&self, key: &[u8]) -> Option<Position> {
         let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
-        let (_, (last, position)) = self.loaded.range::<[u8], _>(upto).next_back()?;
-        before_end(key, last).then_some(*position)
+        let (_, here) = self.loaded.range::<[u8], _>(upto).next_back()?;
+        before_end(key, &here.last).then_some(here.position)
+    }
+
+    /// Some loaded range, found from a draw: its first key, and when it was read last.
+    pub(crate) fn some_loaded(&self, draw: u64) -> Option<(&[u8], u32)> {
+        // Ranges are few beside their keys, and only evictions ask: a walk will do.
+        let at = (draw % self.loaded.len().max(1) as u64) as usize;
+        self.loaded.iter().nth(at).map(|(first, here)| (first.as_slice(), here.used))
+    }
+
+    /// Forgets the loaded range that begins at `first`.
+    pub(crate) fn forget(&mut self, first: &[u8]) -> Option<KeyRange> {
+        let (first, here) = self.loaded.remove_entry(first)?;
+        Some(KeyRange { first, last: here.last })
+    }
+
+    /// Notes that the loaded ranges over `range` are read.
+    fn touch(&mut self, range: &KeyRange, clock: u32) {
+        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Excluded(&*range.last));
+        let below: &mut dyn DoubleEndedIterator<Item = (&Vec<u8>, &mut Here)> =
+            if range.last.is_empty() {
+                &mut self.loaded.iter_mut()
+            } else {
+                &mut self.loaded.range_mut::<[u8], _>(upto)
+            };
+        for (_, here) in below.rev() {
+            if !here.last.is_empty() && here.last <= range.first {
+                break;
+            }
+            here.used = clock;
+        }
     }
 
     /// Ranges loaded and being loaded.
@@ -122,6 +163,7 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
+        sourced.touch(&wanted, self.memory.clock);
         let gaps = sourced.gaps(&wanted);
         for gap in &gaps {
             let mut under_way: Vec<_> =
@@ -148,6 +190,10 @@ impl Engine {
 
     /// What an operation that met missing data answers.
     pub(crate) fn stop(&mut self) -> Stop {
+        if self.memory.is_lacking() {
+            self.waits.lacking.clear();
+            return Stop::Failed(EngineError::OutOfMemory);
+        }
         debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
         let lacking = core::mem::take(&mut self.waits.lacking);
         let ticket = Ticket(self.waits.next_ticket);
@@ -185,7 +231,8 @@ impl Engine {
                 Ok(loaded) => {
                     let loading = sourced.loading.swap_remove(at);
                     let (range, position) = (loading.range.clone(), loaded.position);
-                    sourced.loaded.insert(range.first, (range.last, position));
+                    let used = self.memory.clock;
+                    sourced.loaded.insert(range.first, Here { last: range.last, position, used });
                     self.take_in(table, loading, loaded);
                     self.waits.wake(fetch);
                 }
@@ -279,8 +326,8 @@ impl Engine {
         let Some(sourced) = &mut role.sourced else { return };
         let hidden = plan.join.output.range_of_all();
         let mut ranges = Vec::new();
-        sourced.loaded.retain(|first, (last, _)| {
-            let range = KeyRange::new(first, last);
+        sourced.loaded.retain(|first, here| {
+            let range = KeyRange::new(first, &here.last);
             let keep = !range.overlaps(&hidden);
             if !keep {
                 ranges.push(range);
@@ -293,20 +340,25 @@ impl Engine {
         for reader in readers {
             self.reset_join(reader);
         }
-        let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
         for range in ranges {
-            let mut keys = Vec::new();
-            self.scan_table(table, &range, &mut |key, _| keys.push(key.to_vec()));
-            let is_output = |key: &[u8]| {
-                writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
-            };
-            keys.retain(|key| !is_output(key));
-            for key in keys {
-                if let Some(value) = self.store.remove(table, &key) {
-                    self.store.pool.release(value);
-                }
-            }
+            self.drop_base_keys(table, &range);
             self.waits.effects.push(Effect::Unfollow { source: source.clone(), range });
+        }
+    }
+
+    /// Removes the base keys of a range, of which nobody is told.
+    pub(crate) fn drop_base_keys(&mut self, table: TableId, range: &KeyRange) {
+        let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
+        let mut keys = Vec::new();
+        self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
+        let is_output = |key: &[u8]| {
+            writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
+        };
+        keys.retain(|key| !is_output(key));
+        for key in keys {
+            if let Some(value) = self.store.remove(table, &key) {
+                self.store.pool.release(value);
+            }
         }
     }
 
@@ -316,10 +368,10 @@ impl Engine {
         for table in tables {
             let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
             let Some(sourced) = role else { continue };
-            for (first, (last, _)) in core::mem::take(&mut sourced.loaded) {
+            for (first, here) in core::mem::take(&mut sourced.loaded) {
                 self.waits.effects.push(Effect::Unfollow {
                     source: sourced.name.clone(),
-                    range: KeyRange { first, last },
+                    range: KeyRange { first, last: here.last },
                 });
             }
         }

@@ -80,6 +80,10 @@ pub(crate) struct Status {
     pub(crate) sources: BTreeSet<StatusId>,
     /// When it was computed.
     pub(crate) since: Millis,
+    /// Rows of sources and outputs that computing it took, about.
+    pub(crate) rows: u32,
+    /// When it was read last, in reads; what its group notes may be later.
+    pub(crate) used: u32,
     /// Snapshots: the moment from which it may not be read.
     pub(crate) expires_at: Option<Millis>,
 }
@@ -236,6 +240,8 @@ pub(crate) struct Noted {
     /// The range reaches to the end of the group, and may be read while it is clean.
     whole: bool,
     clean: bool,
+    /// When it was read last, in reads.
+    pub(crate) used: u32,
 }
 
 impl Noted {
@@ -283,7 +289,14 @@ impl GroupNote {
         // A number of 0 stands for the group's start alone.
         let told = suffix.is_empty() || from != 0;
         let whole = status.expires_at.is_none() && reaches_end && told;
-        let noted = Noted { join: status.join, status: id, from, whole, clean: status.is_clean() };
+        let noted = Noted {
+            join: status.join,
+            status: id,
+            from,
+            whole,
+            clean: status.is_clean(),
+            used: status.used,
+        };
         match self {
             Self::None => *self = Self::One(noted),
             Self::One(old) if old.status == id => *old = noted,
@@ -305,6 +318,23 @@ impl GroupNote {
         };
         if let Some(noted) = ranges.iter_mut().find(|noted| noted.status == id) {
             noted.clean = clean;
+        }
+    }
+
+    /// The range of `join` if it serves everything from `suffix` on; it is noted as read.
+    #[inline]
+    pub(crate) fn serving(&mut self, join: u32, suffix: &[u8], clock: u32) -> bool {
+        let ranges = match self {
+            Self::None => return false,
+            Self::One(noted) => core::slice::from_mut(noted),
+            Self::Many(ranges) => ranges.as_mut_slice(),
+        };
+        match ranges.iter_mut().find(|noted| noted.join == join && noted.serves(suffix)) {
+            Some(noted) => {
+                noted.used = clock;
+                true
+            }
+            None => false,
         }
     }
 
@@ -423,6 +453,18 @@ impl Statuses {
             components: status.fixed.components as u32,
             from: head(&status.first[status.fixed.prefix_bytes..]),
         };
+    }
+
+    /// Some status range, found from the slot that a draw names; `None` where there is none, or
+    /// none near.
+    pub(crate) fn near(&self, draw: u64) -> Option<StatusId> {
+        if self.len() == 0 {
+            return None;
+        }
+        let start = (draw % self.slots.len() as u64) as usize;
+        let (before, behind) = self.slots.split_at(start);
+        let mut slots = (start..self.slots.len()).zip(behind).chain((0..start).zip(before));
+        slots.find(|(_, slot)| slot.is_some()).map(|(id, _)| StatusId(id as u32))
     }
 
     pub(crate) fn len(&self) -> usize {

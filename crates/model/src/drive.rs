@@ -119,6 +119,10 @@ impl Run<'_> {
                 self.changed();
                 Ok(())
             }
+            Op::Evict { draw, count } => {
+                self.subject.evict(*draw, *count);
+                Ok(())
+            }
             Op::JoinAdd { name, join, replace } => self.join_add(name, join, *replace),
             Op::JoinText { text } => self.join_text(text),
             Op::JoinDrop { name } => {

@@ -123,6 +123,10 @@ impl Run<'_> {
                 }
                 Ok(())
             }
+            Op::Evict { draw, count } => {
+                self.subject.evict(*draw, *count);
+                Ok(())
+            }
             Op::Tell { source, most } => self.tell(source, *most),
             Op::Answer { source, load, as_of } => {
                 let Some(state) = self.sources.get_mut(source) else { return Ok(()) };

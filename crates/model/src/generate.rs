@@ -344,5 +344,21 @@ pub fn history(seed: u64) -> Vec<Op> {
     ops.extend(start);
     let more = 20 + rng.below(45);
     ops.extend((0..more).map(|_| world.op(rng)));
-    ops
+    under_pressure(seed, ops)
+}
+
+/// Adds evictions to the histories of many seeds: in some a few, in some so many that hardly
+/// anything is kept from one operation to the next.
+pub(crate) fn under_pressure(seed: u64, ops: Vec<Op>) -> Vec<Op> {
+    let rng = &mut Rng::new(seed ^ 0x6576_6963_7465_6400);
+    let percent = [0, 0, 5, 25, 100][rng.below(5)];
+    let mut pressed = Vec::new();
+    for op in ops {
+        pressed.push(op);
+        if rng.chance(percent) {
+            let count = *rng.pick(&[1, 1, 2, 3, 1000]);
+            pressed.push(Op::Evict { draw: rng.below(1000) as u64, count });
+        }
+    }
+    pressed
 }

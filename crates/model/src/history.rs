@@ -47,6 +47,11 @@ pub enum Op {
         last: Vec<u8>,
     },
     Flush,
+    /// Evicts so many ranges, from the one that `draw` names on.
+    Evict {
+        draw: u64,
+        count: u64,
+    },
     JoinAdd {
         name: String,
         join: Join,
@@ -148,6 +153,7 @@ pub fn line(op: &Op) -> String {
         Op::Advance { millis } => format!("advance {millis}"),
         Op::RemoveRange { first, last } => two("delrange", first, last),
         Op::Flush => String::from("flush"),
+        Op::Evict { draw, count } => format!("evict {count} from {draw}"),
         Op::JoinAdd { name, join, replace } => {
             format!("{} {name}: {join}", if *replace { "replace" } else { "join" })
         }

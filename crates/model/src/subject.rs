@@ -67,6 +67,13 @@ pub trait Subject {
     fn flush(&mut self) {
         self.engine().flush();
     }
+    fn evict(&mut self, draw: u64, count: u64) {
+        for step in 0..count {
+            if !self.engine().evict_any(draw + step) {
+                break;
+            }
+        }
+    }
     fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
         self.engine().watch(key)
     }

@@ -69,16 +69,16 @@ impl Node {
     #[inline]
     pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
-        match self.run(command, reply) {
-            Ok(()) => Outcome::Done,
-            Err(stop) => {
-                reply.rewind(mark);
-                match stop {
-                    Stop::Wait(ticket) => Outcome::Waiting(ticket),
-                    Stop::Failed(error) => {
-                        reply.error(error.code(), format_args!("{error}"));
-                        Outcome::Done
-                    }
+        loop {
+            let Err(stop) = self.run(command, reply) else { return Outcome::Done };
+            reply.rewind(mark);
+            match stop {
+                Stop::Wait(ticket) => return Outcome::Waiting(ticket),
+                // It has changed nothing (N2), so it may run again with more room.
+                Stop::Failed(EngineError::OutOfMemory) if self.engine.make_room_again() => {}
+                Stop::Failed(error) => {
+                    reply.error(error.code(), format_args!("{error}"));
+                    return Outcome::Done;
                 }
             }
         }

@@ -42,6 +42,9 @@ pub enum Command {
     DelRange { first: Vec<u8>, last: Vec<u8> },
     /// `flush`
     Flush,
+    /// `evict N [from DRAW]` lets go of so many ranges that can be had again, as far as there
+    /// are any.
+    Evict { count: u64, draw: u64 },
     /// `join [NAME:] TEXT` and `replace NAME: TEXT` print warnings. Without a name joins are
     /// called `j1`, `j2` … in the order of their lines.
     Join { name: Option<String>, text: String, replace: bool },
@@ -168,6 +171,10 @@ impl Words<'_> {
             "advance" => Command::Advance { millis: self.number()? },
             "delrange" => Command::DelRange { first: self.bytes()?, last: self.bytes()? },
             "flush" => Command::Flush,
+            "evict" => Command::Evict {
+                count: self.number()?,
+                draw: if self.takes("from") { self.number()? } else { 0 },
+            },
             "drop" => Command::Drop { name: self.text()? },
             "joins" => Command::Joins,
             "limit" => Command::Limit { what: self.text()?, most: self.number()? as usize },

@@ -126,6 +126,7 @@ impl EngineTarget {
             | Command::Expire { .. }
             | Command::Advance { .. }
             | Command::DelRange { .. }
+            | Command::Evict { .. }
             | Command::Flush => self.write(command),
             Command::Join { .. }
             | Command::Drop { .. }
@@ -178,6 +179,11 @@ impl EngineTarget {
             Command::DelRange { first, last } => {
                 let removed = self.engine.remove_range(first, last)?;
                 return Ok(Reply::Lines(vec![format!("removed {removed}")]));
+            }
+            Command::Evict { count, draw } => {
+                let draws = (0..*count).map(|step| draw + step);
+                let gone = draws.take_while(|&draw| self.engine.evict_any(draw)).count();
+                return Ok(Reply::Lines(vec![format!("evicted {gone}")]));
             }
             _ => self.engine.flush(),
         }

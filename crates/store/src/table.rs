@@ -238,6 +238,12 @@ impl<N: Note> Table<N> {
         ends_within(&range.last, prefix).then(|| GroupId(self.find_or_create(prefix)))
     }
 
+    /// Bytes that a group's pages and record take.
+    #[must_use]
+    pub fn group_bytes(&self, group: GroupId) -> usize {
+        size_of::<Group<N>>() + self.group(group.0).tree.allocated_bytes()
+    }
+
     /// The note on a group.
     #[inline]
     #[must_use]

@@ -13,6 +13,8 @@ use super::targets::TargetSet;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use headwater_base::KeyRange;
+use headwater_base::key::before_end;
 
 const NONE: u32 = u32::MAX;
 
@@ -123,6 +125,25 @@ impl Intervals {
                 each(&node.targets);
             }
             self.stab_below(node.right, key, each);
+        }
+    }
+
+    /// Calls `each` with the targets of every span that has keys of `range`.
+    pub(crate) fn overlapping(&self, range: &KeyRange, each: &mut impl FnMut(&TargetSet)) {
+        self.overlapping_below(self.root, range, each);
+    }
+
+    fn overlapping_below(&self, at: u32, range: &KeyRange, each: &mut impl FnMut(&TargetSet)) {
+        let Some(node) = self.nodes.get(at as usize) else { return };
+        if *self.nodes[node.greatest as usize].last <= *range.first {
+            return;
+        }
+        self.overlapping_below(node.left, range, each);
+        if before_end(&node.first, &range.last) {
+            if *range.first < *node.last {
+                each(&node.targets);
+            }
+            self.overlapping_below(node.right, range, each);
         }
     }
 

@@ -309,6 +309,22 @@ impl Updaters {
         }
     }
 
+    /// Calls `each` with the targets of `reader` whose spans may have keys in `range`. A walk
+    /// over all updaters: for what is rare.
+    pub(crate) fn reading(&self, reader: Reader, range: &KeyRange, each: &mut impl FnMut(Target)) {
+        let mut found = Vec::new();
+        for updater in self.updaters.iter().flatten() {
+            if updater.reader != reader || !KeyRange::prefix(&updater.prefix).overlaps(range) {
+                continue;
+            }
+            updater.open.extend(&mut found);
+            if let Some(bounded) = &updater.bounded {
+                bounded.overlapping(range, &mut |targets| targets.extend(&mut found));
+            }
+            found.drain(..).for_each(&mut *each);
+        }
+    }
+
     /// Forgets all updaters.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.seed);

@@ -1,0 +1,70 @@
+//! Letting go of what can be had again, so that no answer changes (M1).
+
+use super::victims::Victim;
+use crate::engine::Engine;
+use crate::report::Effect;
+use crate::status::StatusId;
+use alloc::collections::BTreeSet;
+use headwater_base::KeyRange;
+use headwater_store::TableId;
+
+impl Engine {
+    /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
+    pub fn evict_one(&mut self) -> bool {
+        let draw = self.memory.draw();
+        let victim = self.choose_victim(draw);
+        self.evict(victim)
+    }
+
+    /// Evicts a range that `draw` names, whatever its worth; `false` where nothing can go. For
+    /// tests: any range may go at any time.
+    pub fn evict_any(&mut self, draw: u64) -> bool {
+        let victim = self.any_victim(draw);
+        self.evict(victim)
+    }
+
+    fn evict(&mut self, victim: Option<Victim>) -> bool {
+        match victim {
+            None => return false,
+            Some(Victim::Computed(id)) => {
+                let join = self.statuses.get(id).join;
+                self.catalog.join_mut(join).counters.evictions += 1;
+                self.memory.evicted.ranges += 1;
+                self.discard(id);
+            }
+            Some(Victim::Loaded(table, first)) => {
+                self.memory.evicted.loaded += 1;
+                self.unload(table, &first);
+            }
+        }
+        true
+    }
+
+    /// Forgets the loaded range that begins at `first`, and stops following it.
+    pub(crate) fn unload(&mut self, table: TableId, first: &[u8]) {
+        let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
+        let Some(sourced) = role else { return };
+        let Some(range) = sourced.forget(first) else { return };
+        let source = sourced.name.clone();
+        // What was computed from the range is not kept up to date any more.
+        for id in self.readers_of(table, &range) {
+            if self.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
+                self.invalidate(id);
+            }
+        }
+        self.drop_base_keys(table, &range);
+        self.waits.effects.push(Effect::Unfollow { source, range });
+    }
+
+    /// The status ranges that have read, or may have read, keys of `range`.
+    fn readers_of(&self, table: TableId, range: &KeyRange) -> BTreeSet<StatusId> {
+        let mut found = BTreeSet::new();
+        let Some(role) = self.catalog.role(table) else { return found };
+        for &reader in &role.readers {
+            self.updaters.reading(reader, range, &mut |target| {
+                found.insert(target.status());
+            });
+        }
+        found
+    }
+}
