@@ -40,6 +40,8 @@ pub const ROOMS: &[Room] = &[
     pure("command", &["base", "pool"]),
     // The machines never name one another; node and server introduce them.
     room("workload", &[]),
+    // The workload brings the traces of its study.
+    Room { folder: "policy", pure: true, uses: &[], tests_use: &["workload"] },
     // The workload makes the graph of its example, which measures maintenance.
     Room {
         folder: "engine",
