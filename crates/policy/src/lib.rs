@@ -30,7 +30,7 @@
 //! # Measured
 //! `cargo run --release -p headwater-policy --example study` compares hit ratios with those of
 //! Redis' policies, LRU, LFU, CLOCK, SIEVE, S3-FIFO, W-TinyLFU and GDSF;
-//! came out. Each part earns its place there: 16 samples rather than 5, the count and its decay,
+//! `docs/eviction.md` tells what came out. Each part earns its place there: 16 samples rather than 5, the count and its decay,
 //! the ghosts, the size.
 
 #![no_std]
