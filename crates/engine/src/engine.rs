@@ -43,6 +43,8 @@ pub struct Engine {
     pub(crate) waits: Waits,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
+    /// A write is being applied: no execution is under way.
+    pub(crate) writing: bool,
     pub(crate) counters: Counters,
     pub(crate) memory: Memory,
     /// Joins are computed from base keys alone, for VERIFY.
@@ -75,6 +77,7 @@ impl Engine {
             watches: Watches::default(),
             waits: Waits::default(),
             queue: VecDeque::new(),
+            writing: false,
             counters: Counters::default(),
             memory: Memory::default(),
             from_scratch: false,
@@ -137,6 +140,7 @@ impl Engine {
         stats.counters = alloc::vec![
             ("executions", counters.executions),
             ("updates_applied", counters.updates),
+            ("updates_in_place", counters.updates_in_place),
             ("checks_logged", counters.checks_logged),
             ("checks_applied", counters.checks_applied),
             ("folds_stale", counters.folds_stale),

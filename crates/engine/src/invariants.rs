@@ -1,14 +1,18 @@
 //! The engine's invariants, asserted: for tests, which call this after every operation.
 
 use crate::engine::Engine;
+use crate::maintain::leading;
 use crate::status::StatusId;
-use crate::updaters::Target;
+use crate::updaters::{Reader, Target, decode};
 use alloc::vec::Vec;
-use headwater_pattern::Mode;
+use core::ops::ControlFlow;
+use headwater_pattern::{Bindings, Mode};
+use headwater_pool::ValueRef;
+use headwater_store::{Scan, TableId};
 
 impl Engine {
     /// Asserts what the essays of `status`, `updaters` and `catalog` promise (R1, R3, R4, U1,
-    /// C2, C3), and that what groups note of status ranges is so. Costs a walk over everything.
+    /// C2, C3, V1, V2), and that what groups note of status ranges is so. Costs a walk over everything.
     ///
     /// # Panics
     /// Where an invariant does not hold.
@@ -38,8 +42,74 @@ impl Engine {
                 assert!(!push(join) || push(up), "C2");
             }
         }
+        self.check_cells();
         assert_eq!(statuses, self.statuses.len(), "every status range is in its join's cover");
         assert_eq!(targets, self.updaters.targets(), "R3: every target is its status range's");
+    }
+
+    /// Checks who holds cells (V1), and that the outputs of a source key's are it (V2).
+    fn check_cells(&self) {
+        for (_, installed) in self.catalog.iter() {
+            if installed.is_layered() {
+                self.each_cell(installed.layer, &mut |_, _| panic!("V1: no layer holds cells"));
+            }
+        }
+        for (table, _) in self.store.tables() {
+            self.each_cell(table, &mut |key, cell| {
+                let role = self.catalog.role(table).expect("V1: somebody reads or writes cells");
+                let mut keepers = role.writers.iter().filter(|&&join| self.keeps_cells(join));
+                let is_copy =
+                    keepers.any(|&join| self.catalog.join(join).plan.join.output.matches(key));
+                assert!(!is_copy || !self.has_readers(table), "V1");
+                for &reader in &role.readers {
+                    self.check_copies(reader, key, cell);
+                }
+            });
+        }
+    }
+
+    fn each_cell(&self, table: TableId, each: &mut dyn FnMut(&[u8], ValueRef)) {
+        let table = self.store.table(table);
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: table.prefix(), last: b"", reverse: false };
+        let _ = table.scan(&scan, &mut Vec::new(), &mut |key, value| {
+            if value.is_cell() {
+                each(key, value);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Checks that what a reader who keeps cells shows for a source key is its cell.
+    fn check_copies(&self, reader: Reader, key: &[u8], cell: ValueRef) {
+        let plan = &self.catalog.join(reader.join).plan;
+        let source = reader.source as usize;
+        let pattern = plan.pattern(source);
+        let copies = source == plan.value_source() && self.keeps_cells(reader.join);
+        if !copies || !pattern.matches(key) {
+            return;
+        }
+        let mut targets = Vec::new();
+        for depth in 0..=pattern.components.len() {
+            let prefix = leading(key, depth, pattern.components.len());
+            if let Some(id) = self.updaters.find(reader, prefix) {
+                self.updaters.targets_of(id, key, &mut targets);
+            }
+        }
+        for target in targets {
+            let status = self.statuses.get(target.status());
+            let mut bindings = Bindings::new();
+            let mut output = Vec::new();
+            status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
+            decode(self.updaters.contexts.get(target.context()), &mut bindings);
+            if pattern.bind(key, &mut bindings)
+                && plan.join.output.fill(&bindings, &mut output)
+                && status.contains(&output)
+            {
+                let shown = self.output(reader.join, &output);
+                assert!(shown.is_none_or(|shown| shown == cell), "V2");
+            }
+        }
     }
 
     /// Checks one status range; the number of its targets.

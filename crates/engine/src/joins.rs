@@ -196,6 +196,7 @@ impl Engine {
         let tables: Vec<_> =
             join.sources.iter().map(|source| source.pattern.clone()).collect::<Vec<_>>();
         let tables: Vec<_> = tables.iter().map(|pattern| self.pinned_table(pattern)).collect();
+        let kept = self.keepers();
         let sources = join.sources.len();
         let canonical = join.to_string();
         let plan = Rc::new(Plan::new(join, output_table, &tables));
@@ -218,6 +219,7 @@ impl Engine {
         // Readers of the table have yet to learn of the keys that the join gives.
         self.reset_join(id);
         self.settle_layers();
+        self.settle_cells(&kept);
     }
 
     /// The table of a pattern's keys, kept while the pattern is in use.
@@ -269,6 +271,7 @@ impl Engine {
     }
 
     fn drop_join(&mut self, id: u32) {
+        let kept = self.keepers();
         self.forget_hidden(id);
         self.reset_join(id);
         let installed = self.catalog.take(id);
@@ -277,6 +280,7 @@ impl Engine {
         }
         self.catalog.relate();
         self.settle_layers();
+        self.settle_cells(&kept);
         let plan = &installed.plan;
         for &table in plan.source_tables.iter().chain([&plan.output_table]) {
             self.store.unpin(table);

@@ -12,6 +12,7 @@
 extern crate alloc;
 
 mod catalog;
+mod cells;
 mod engine;
 mod exec;
 mod explain;

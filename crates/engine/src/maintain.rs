@@ -10,6 +10,7 @@
 //! range and one insert into its group, with the output's suffix built once for all of them.
 
 use crate::catalog::{Fold, Plan};
+use crate::cells::Change;
 use crate::engine::Engine;
 use crate::log::LogEntry;
 use crate::status::{Landing, StatusId, Work, head};
@@ -28,8 +29,7 @@ use headwater_store::TableId;
 pub(crate) struct Changed {
     pub(crate) table: TableId,
     pub(crate) key: Box<[u8]>,
-    pub(crate) old: Option<ValueRef>,
-    pub(crate) new: Option<ValueRef>,
+    pub(crate) change: Change,
 }
 
 /// The outputs of one source key for all status ranges that fix as many components.
@@ -45,34 +45,24 @@ struct Fan {
 
 impl Engine {
     /// Applies a change to all that reads the key's table. The caller keeps the references.
-    pub(crate) fn notify(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        old: Option<ValueRef>,
-        new: Option<ValueRef>,
-    ) {
-        self.apply_change(table, key, old, new);
+    pub(crate) fn notify(&mut self, table: TableId, key: &[u8], change: Change) {
+        self.writing = true;
+        self.apply_change(table, key, change);
         self.drain();
+        self.writing = false;
     }
 
     /// Applies the queued changes of outputs.
     pub(crate) fn drain(&mut self) {
-        while let Some(change) = self.queue.pop_front() {
-            self.apply_change(change.table, &change.key, change.old, change.new);
+        while let Some(Changed { table, key, change }) = self.queue.pop_front() {
+            self.apply_change(table, &key, change);
             for value in [change.old, change.new].into_iter().flatten() {
                 self.store.pool.release(value);
             }
         }
     }
 
-    fn apply_change(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        old: Option<ValueRef>,
-        new: Option<ValueRef>,
-    ) {
+    fn apply_change(&mut self, table: TableId, key: &[u8], mut change: Change) {
         let Some(role) = self.catalog.role(table) else { return };
         for at in 0..role.readers.len() {
             let Some(&reader) = self.catalog.role(table).and_then(|role| role.readers.get(at))
@@ -81,7 +71,7 @@ impl Engine {
             };
             let depths = self.catalog.join(reader.join).depths[reader.source as usize];
             if depths != 0 {
-                self.tell_reader(reader, depths, key, old, new);
+                self.tell_reader(reader, depths, (table, key), &mut change);
             }
         }
     }
@@ -90,9 +80,8 @@ impl Engine {
         &mut self,
         reader: Reader,
         depths: u32,
-        key: &[u8],
-        old: Option<ValueRef>,
-        new: Option<ValueRef>,
+        (table, key): (TableId, &[u8]),
+        change: &mut Change,
     ) {
         let plan = self.catalog.join(reader.join).plan.clone();
         let source = reader.source as usize;
@@ -100,7 +89,11 @@ impl Engine {
             return;
         }
         let is_value = source == plan.value_source();
-        if !is_value && old.is_some() == new.is_some() {
+        if !is_value && change.old.is_some() == change.new.is_some() {
+            return;
+        }
+        let keeps_cells = is_value && self.keeps_cells(reader.join);
+        if keeps_cells && change.in_place {
             return;
         }
         let mut targets = core::mem::take(&mut self.target_room);
@@ -116,10 +109,15 @@ impl Engine {
             self.updaters.targets_of(id, key, &mut targets);
             if is_value {
                 let known = plan.prefix_slots(source, depth);
-                self.update_targets(&plan, &targets, known, key, (old, new));
+                let mut new = change.new;
+                if keeps_cells && !targets.is_empty() {
+                    self.make_cell(table, key, change);
+                    new = change.cell.or(new);
+                }
+                self.update_targets(&plan, &targets, known, key, (change.old, new));
             } else {
                 for &target in &targets {
-                    self.log_check(reader, target, key, old.is_some());
+                    self.log_check(reader, target, key, change.old.is_some());
                 }
             }
         }
@@ -381,13 +379,17 @@ impl Engine {
         value: ValueRef,
         fold: Option<Fold>,
     ) {
+        let value = self.kept_value(join, value);
         let installed = self.catalog.join_mut(join);
-        let layer = installed.layer;
+        let (layer, table) = (installed.layer, installed.plan.output_table);
         if let Some(fold) = fold {
             installed.folds.insert(key.into(), fold);
         }
         let old = self.store.insert(layer, key, value);
-        self.output_changed(join, key, old, Some(value));
+        if self.has_readers(table) {
+            let change = self.replaced(layer, key, old, value);
+            self.output_changed(join, key, change);
+        }
         if let Some(old) = old {
             self.store.pool.release(old);
         }
@@ -396,41 +398,34 @@ impl Engine {
     /// Removes an output, if it is there.
     pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
         let installed = self.catalog.join_mut(join);
-        let layer = installed.layer;
+        let (layer, table) = (installed.layer, installed.plan.output_table);
         if !installed.folds.is_empty() {
             installed.folds.remove(key);
         }
         if let Some(old) = self.store.remove(layer, key) {
-            self.output_changed(join, key, Some(old), None);
+            if self.has_readers(table) {
+                let was = self.store.pool.content(old);
+                self.output_changed(join, key, Change::new(Some(was), None));
+            }
             self.store.pool.release(old);
         }
     }
 
     /// Queues the change for the readers of the output's table, if what they see changes.
-    fn output_changed(
-        &mut self,
-        join: u32,
-        key: &[u8],
-        old: Option<ValueRef>,
-        new: Option<ValueRef>,
-    ) {
+    fn output_changed(&mut self, join: u32, key: &[u8], mut change: Change) {
         let table = self.catalog.join(join).plan.output_table;
-        if !self.has_readers(table) {
-            return;
-        }
-        let (mut old, mut new) = (old, new);
         if self.catalog.join(join).is_layered() {
             let (above, below) = self.other_layers(join, key);
             if above {
                 return;
             }
-            old = old.or(below);
-            new = new.or(below);
+            change.old = change.old.or(below);
+            change.new = change.new.or(below);
         }
-        for value in [old, new].into_iter().flatten() {
+        for value in [change.old, change.new].into_iter().flatten() {
             self.store.pool.retain(value);
         }
-        self.queue.push_back(Changed { table, key: key.into(), old, new });
+        self.queue.push_back(Changed { table, key: key.into(), change });
     }
 
     /// Whether a later-installed join gives `key` too, and the value that the next earlier gives.

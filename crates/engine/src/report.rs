@@ -301,6 +301,7 @@ pub(crate) struct JoinCounters {
 pub(crate) struct Counters {
     pub(crate) executions: u64,
     pub(crate) updates: u64,
+    pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,
     pub(crate) checks_applied: u64,
     pub(crate) folds_stale: u64,

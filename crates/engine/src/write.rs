@@ -1,5 +1,6 @@
 //! Writes of base keys, and their expiry.
 
+use crate::cells::Change;
 use crate::engine::Engine;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::collections::BTreeSet;
@@ -123,6 +124,7 @@ impl Engine {
         self.check_write(key, tail.len())?;
         let table = self.store.table_for(key);
         let old = self.store.table(table).get(key).unwrap_or(ValueRef::EMPTY);
+        let old = self.store.pool.content(old);
         let length = self.store.pool.view(old).len() + tail.len();
         self.check_write(key, length)?;
         // The old value must outlive the exchange: readers of the table are told of it.
@@ -270,7 +272,8 @@ impl Engine {
         let old = self.store.insert(table, key, value);
         self.watches.note(key);
         if self.has_readers(table) {
-            self.notify(table, key, old, Some(value));
+            let change = self.replaced(table, key, old, value);
+            self.notify(table, key, change);
         }
         if let Some(old) = old {
             self.store.pool.release(old);
@@ -282,7 +285,8 @@ impl Engine {
         let Some(old) = self.store.remove(table, key) else { return false };
         self.watches.note(key);
         if self.has_readers(table) {
-            self.notify(table, key, Some(old), None);
+            let was = self.store.pool.content(old);
+            self.notify(table, key, Change::new(Some(was), None));
         }
         self.store.pool.release(old);
         true

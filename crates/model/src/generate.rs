@@ -230,6 +230,16 @@ impl World {
         String::from_utf8((*rng.pick(&plain)).clone()).expect("plain ASCII")
     }
 
+    /// A key that gives some join values, to be changed again and again.
+    fn counter(&self, rng: &mut Rng) -> Option<Vec<u8>> {
+        let used = self.used_keys.borrow();
+        let sources: Vec<&Pattern> =
+            self.joins.iter().map(|(_, join)| &join.value_source().1).collect();
+        let gives = |key: &&Vec<u8>| sources.iter().any(|source| source.matches(key));
+        let keys: Vec<&Vec<u8>> = used.iter().filter(gives).collect();
+        (!keys.is_empty()).then(|| (*rng.pick(&keys)).clone())
+    }
+
     pub(crate) fn install(&self, rng: &mut Rng) -> Op {
         let (name, join) = rng.pick(&self.joins).clone();
         Op::JoinAdd { name, join, replace: rng.chance(50) }
@@ -343,7 +353,16 @@ pub fn history(seed: u64) -> Vec<Op> {
     }
     ops.extend(start);
     let more = 20 + rng.below(45);
-    ops.extend((0..more).map(|_| world.op(rng)));
+    let counter = rng.chance(30).then(|| world.counter(rng)).flatten();
+    ops.extend((0..more).map(|_| match &counter {
+        Some(key) if rng.chance(25) => {
+            Op::Set { key: key.clone(), value: world.value(rng), until: Until::Ever }
+        }
+        Some(_) if rng.chance(10) => {
+            Op::Range { first: Vec::new(), last: Vec::new(), reverse: false, limit: None }
+        }
+        _ => world.op(rng),
+    }));
     under_pressure(seed, ops)
 }
 

@@ -22,6 +22,8 @@ enum Fault {
     None,
     /// The third overwrite in a history is not seen by joins.
     DropsAnUpdate,
+    /// The copies of an overwritten value stay as they were until the next write.
+    CopiesStay,
     /// A removal leaves what was derived from the key.
     KeepsAfterRemoval,
     /// A count of zero stays as `0`.
@@ -61,6 +63,7 @@ struct Standin {
     oracle: Oracle,
     writes: u64,
     ghosts: Pairs,
+    stayed: Pairs,
     kept: BTreeMap<u64, (u64, Pairs)>,
     boundaries: BTreeMap<Vec<u8>, usize>,
     /// Whatever may have changed a key; a watch is told of all of it.
@@ -76,6 +79,7 @@ fn standin(fault: Fault) -> Box<dyn Subject> {
         oracle: Oracle::default(),
         writes: 0,
         ghosts: Pairs::new(),
+        stayed: Pairs::new(),
         kept: BTreeMap::new(),
         boundaries: BTreeMap::new(),
         events: 0,
@@ -100,6 +104,9 @@ impl Standin {
         });
         for (key, value) in &self.ghosts {
             view.seen.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        for (key, value) in &self.stayed {
+            view.seen.entry(key.clone()).and_modify(|seen| seen.clone_from(value));
         }
         if self.fault == Fault::EarlierJoinWins {
             for installed in self.oracle.joins.iter().rev() {
@@ -151,6 +158,8 @@ impl Subject for Standin {
         self.events += 1;
         self.joined(key)?;
         self.ghosts.clear();
+        self.stayed.clear();
+        let before = (self.fault == Fault::CopiesStay).then(|| self.view());
         let at = match expiry {
             Expiry::Keep => self.oracle.base.get(key).and_then(|(_, at)| *at),
             Expiry::Never => None,
@@ -164,6 +173,10 @@ impl Subject for Standin {
         self.oracle.base.insert(key.to_vec(), (value.to_vec(), at));
         let now = self.oracle.now;
         self.oracle.advance(now);
+        if let Some(before) = before.filter(|_| overwrites) {
+            let derived = before.seen.into_iter();
+            self.stayed = derived.filter(|(key, _)| !self.oracle.owners(key).is_empty()).collect();
+        }
         Ok(())
     }
     fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
@@ -387,6 +400,7 @@ macro_rules! caught {
 
 caught! {
     a_dropped_update_is_caught: Fault::DropsAnUpdate;
+    copies_that_stay_are_caught: Fault::CopiesStay;
     a_kept_output_is_caught: Fault::KeepsAfterRemoval;
     a_zero_count_is_caught: Fault::ZeroCounts;
     a_short_range_is_caught: Fault::CutsAtOddEnds;

@@ -1,6 +1,8 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, Plan, check};
+use headwater_model::subject::{Plain, Subject};
+use headwater_model::{drive, generate};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 20_000;
@@ -21,6 +23,18 @@ fn reads_equal_recomputation_after_any_history() {
 #[test]
 fn reads_wait_for_sources_and_show_one_state() {
     holds(Kind::Sources, 2);
+}
+
+#[test]
+fn histories_change_values_where_they_are_copied() {
+    let mut in_place = 0;
+    for seed in 0..300 {
+        let mut subject = Plain::default();
+        drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
+        let counters = subject.engine().stats().counters;
+        in_place += counters.iter().find(|(name, _)| *name == "updates_in_place").unwrap().1;
+    }
+    assert!(in_place > 50, "in 300 histories {in_place} changes were made in place");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::pool::Pool;
 use crate::reference::ValueRef;
 use crate::value::FOLLOWED;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 impl Pool {
     /// Checks everything that the pool promises of itself. `held` are all references that are
@@ -16,6 +17,8 @@ impl Pool {
     /// # Panics
     /// Something is wrong: a block is leaked, or missing, or a count is not what it should be.
     pub fn check_invariants(&self, held: impl IntoIterator<Item = ValueRef>) {
+        let held: Vec<ValueRef> = held.into_iter().collect();
+        self.check_cells(&held);
         let live = self.check_values(held);
         let free = self.check_buffers();
         let blocks: BTreeSet<u32> = live.keys().copied().collect();
@@ -23,6 +26,18 @@ impl Pool {
         assert_eq!(blocks.len(), self.blocks.live_blocks, "K1: blocks without a reference");
         let bytes: usize = blocks.iter().map(|&address| self.blocks.block_bytes(address)).sum();
         assert_eq!(bytes, self.blocks.live_bytes);
+    }
+
+    fn check_cells(&self, held: &[ValueRef]) {
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for value in held.iter().filter(|value| value.is_cell()) {
+            assert!(self.content(*value).is_inline() && !self.content(*value).is_cell(), "P4");
+            *counts.entry(value.cell()).or_default() += 1;
+        }
+        for (&cell, &count) in &counts {
+            assert_eq!(self.cells.references(cell), count, "P1: references to cell {cell}");
+        }
+        assert_eq!(counts.len(), self.cells.live(), "P4: cells without a reference");
     }
 
     /// The blocks of the values, each with its references.

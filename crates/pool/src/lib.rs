@@ -53,6 +53,9 @@
 //! assert!(pool.try_insert(&[b'y'; 900], 0).is_ok());
 //! ```
 //!
+//! A short value that changes often and is under many keys can be a [cell](Pool::share): setting it
+//! changes it for all that hold a reference to it.
+//!
 //! # How it is built
 //! Memory comes in [buffers](Buffers) of up to 2 MiB. A buffer has blocks of one size, and their metadata in
 //! front, out of the blocks' way: 12 bytes each. There are 55 sizes from 16 bytes to 4 KiB. This
@@ -85,6 +88,7 @@
 //!   written, each block with at least one.
 //! - P3. Bytes that a reference covers never change. A block grows only behind its `end`, or behind
 //!   the one reference that is left; and not if a block follows, which says where its bytes start.
+//! - P4, on cells, is in `cells.rs`.
 //! - K1–K3, on blocks and buffers, are in `blocks.rs`.
 //!
 //! # Cost
@@ -97,6 +101,7 @@ extern crate alloc;
 
 mod blocks;
 mod buffers;
+mod cells;
 mod check;
 mod classes;
 mod pool;

@@ -2,6 +2,7 @@
 
 use crate::blocks::{Blocks, Buffer, Growth, Metadata, NONE};
 use crate::buffers::{Buffers, GlobalBuffers};
+use crate::cells::{CELL_BYTES, Cells};
 use crate::classes::{self, BLOCK_BYTES, BLOCK_BYTES_MAX, METADATA_BYTES};
 use crate::reference::{INLINE_BYTES_MAX, VALUE_BYTES_MAX, ValueRef};
 use crate::value::{FOLLOWED, Value};
@@ -24,6 +25,7 @@ impl core::error::Error for Full {}
 /// The memory of all values of one shard.
 pub struct Pool {
     pub(crate) blocks: Blocks,
+    pub(crate) cells: Cells,
 }
 
 impl Default for Pool {
@@ -70,7 +72,7 @@ impl Pool {
     /// An empty pool with memory from `buffers`.
     #[must_use]
     pub fn with_buffers(buffers: Box<dyn Buffers>) -> Self {
-        Self { blocks: Blocks::new(buffers) }
+        Self { blocks: Blocks::new(buffers), cells: Cells::default() }
     }
 
     /// Sets what the pool may take from the system, in bytes. A limit below what it has taken
@@ -198,6 +200,8 @@ impl Pool {
     pub fn retain(&self, value: ValueRef) {
         if !value.is_inline() {
             self.blocks.count(value.address());
+        } else if value.is_cell() {
+            self.cells.retain(value.cell());
         }
     }
 
@@ -207,7 +211,39 @@ impl Pool {
     pub fn release(&mut self, value: ValueRef) {
         if !value.is_inline() {
             self.release_chain(value.address());
+        } else if value.is_cell() {
+            self.cells.release(value.cell());
         }
+    }
+
+    /// A cell that holds an inline value, with one reference to it: [`Pool::set_cell`] changes
+    /// what all references to it show. They are retained and released as any others. Only a cell's
+    /// [content](Pool::content) can be appended to or cut.
+    ///
+    /// # Panics
+    /// The value is not inline.
+    #[must_use]
+    pub fn share(&mut self, value: ValueRef) -> ValueRef {
+        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
+        ValueRef::in_cell(self.cells.add(value))
+    }
+
+    /// Gives a cell another inline value.
+    ///
+    /// # Panics
+    /// One is no cell, or the other not inline.
+    pub fn set_cell(&mut self, cell: ValueRef, value: ValueRef) {
+        assert!(cell.is_cell(), "it is a cell that changes in place");
+        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
+        self.cells.set(cell.cell(), value);
+    }
+
+    /// What a cell holds now, as a value that stays; any other value as it is. No reference is
+    /// counted.
+    #[inline]
+    #[must_use]
+    pub fn content(&self, value: ValueRef) -> ValueRef {
+        if value.is_cell() { self.cells.content(value.cell()) } else { value }
     }
 
     /// Gives back a reference to the chain that ends in the block at `address`.
@@ -234,7 +270,7 @@ impl Pool {
     #[must_use]
     pub fn view(&self, value: ValueRef) -> Value<'_> {
         if value.is_inline() {
-            Value::inline(value)
+            Value::inline(self.content(value))
         } else if value.is_chained() {
             Value::chain(&self.blocks, value)
         } else {
@@ -520,6 +556,9 @@ impl Pool {
     /// How many references share the value's last block (1 for a value that is its reference).
     #[must_use]
     pub fn references(&self, value: ValueRef) -> u64 {
+        if value.is_cell() {
+            return u64::from(self.cells.references(value.cell()));
+        }
         if value.is_inline() {
             return 1;
         }
@@ -531,13 +570,20 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn footprint(&self, value: ValueRef) -> usize {
-        if value.is_inline() { 0 } else { classes::footprint(value.len()) }
+        match value.is_inline() {
+            true if value.is_cell() => CELL_BYTES,
+            true => 0,
+            false => classes::footprint(value.len()),
+        }
     }
 
-    /// Bytes of all blocks that values are in, with their metadata; shared ones count once.
+    /// Bytes of all blocks that values are in, with their metadata, and of cells; shared ones
+    /// count once.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.blocks.live_bytes + self.blocks.live_blocks * METADATA_BYTES
+        self.blocks.live_bytes
+            + self.blocks.live_blocks * METADATA_BYTES
+            + self.cells.live() * CELL_BYTES
     }
 
     /// Blocks that values are in.
@@ -549,7 +595,7 @@ impl Pool {
     /// Bytes taken from the system: all buffers and tables.
     #[must_use]
     pub fn allocated(&self) -> usize {
-        self.blocks.allocated + self.blocks.table_bytes()
+        self.blocks.allocated + self.blocks.table_bytes() + self.cells.allocated()
     }
 
     /// Bytes of free blocks, with their metadata, in buffers that other values are in. Costs a

@@ -4,13 +4,14 @@
 //! value's length, so that a length costs no look at memory, and so that a reference to a value
 //! stays what it is when others append behind it.
 //!
-//! | bits | inline | in blocks |
-//! | --- | --- | --- |
-//! | 0 | 1 | 0 |
-//! | 1 | length, with bits 2 and 3 | whether the value has more than one block |
-//! | 2–31 | … | length |
-//! | 8–63 | the bytes | |
-//! | 32–63 | | address of the last block |
+//! | bits | inline | in a cell | in blocks |
+//! | --- | --- | --- | --- |
+//! | 0 | 1 | 1 | 0 |
+//! | 1 | length, with bits 2 and 3 | 0 | whether the value has more than one block |
+//! | 2–31 | … | 0, but for bit 4 | length |
+//! | 4 | 0 | 1 | … |
+//! | 8–63 | the bytes | | |
+//! | 32–63 | | number of the cell | address of the last block |
 
 /// Longest value that is held in its reference.
 pub const INLINE_BYTES_MAX: usize = 7;
@@ -21,6 +22,8 @@ pub const VALUE_BYTES_MAX: usize = (1 << 30) - 1;
 const INLINE: u64 = 1;
 const CHAINED: u64 = 2;
 const LENGTH_SHIFT: u32 = 2;
+const CELL: u64 = 1 << 4;
+const ADDRESS_SHIFT: u32 = 32;
 
 /// A value: either its bytes, or where the pool keeps them.
 ///
@@ -46,7 +49,7 @@ impl ValueRef {
     pub(crate) fn in_blocks(address: u32, len: usize, chained: bool) -> Self {
         debug_assert!(len <= VALUE_BYTES_MAX);
         let chained = if chained { CHAINED } else { 0 };
-        Self(u64::from(address) << 32 | (len as u64) << LENGTH_SHIFT | chained)
+        Self(u64::from(address) << ADDRESS_SHIFT | (len as u64) << LENGTH_SHIFT | chained)
     }
 
     /// The reference as a plain word, for storage in a page.
@@ -63,18 +66,38 @@ impl ValueRef {
         Self(word)
     }
 
-    /// Whether the bytes are in the reference itself, outside the pool's memory.
+    /// The cell of a number.
+    #[inline]
+    pub(crate) fn in_cell(number: u32) -> Self {
+        Self(u64::from(number) << ADDRESS_SHIFT | CELL | INLINE)
+    }
+
+    /// Whether the value is a cell: see [`Pool::share`](crate::Pool::share).
+    #[inline]
+    #[must_use]
+    pub fn is_cell(self) -> bool {
+        self.0 & (CELL | INLINE) == CELL | INLINE
+    }
+
+    /// The number of a cell.
+    #[inline]
+    pub(crate) fn cell(self) -> u32 {
+        (self.0 >> ADDRESS_SHIFT) as u32
+    }
+
+    /// Whether the bytes are in the reference itself, or in a cell: not in blocks.
     #[inline]
     #[must_use]
     pub fn is_inline(self) -> bool {
         self.0 & INLINE != 0
     }
 
-    /// Length of the value in bytes.
+    /// Length of the value in bytes; not known to the reference of a cell.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the value is empty, not the reference")]
     pub fn len(self) -> usize {
+        debug_assert!(!self.is_cell(), "the length of a cell is its content's");
         if self.is_inline() {
             (self.0 >> 1 & 7) as usize
         } else {
@@ -97,6 +120,6 @@ impl ValueRef {
     /// The last block of a value that is not inline.
     #[inline]
     pub(crate) fn address(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 >> ADDRESS_SHIFT) as u32
     }
 }
