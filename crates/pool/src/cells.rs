@@ -7,7 +7,7 @@
 //! # Invariants
 //! - P4. A cell's content is a value held in its reference; a cell that nobody refers to is free.
 
-use crate::ValueRef;
+use crate::{Pool, ValueRef};
 use alloc::vec::Vec;
 
 /// Bytes of a cell.
@@ -81,6 +81,38 @@ impl Cells {
         if references.get() == 0 {
             self.free.push(at);
         }
+    }
+}
+
+impl Pool {
+    /// A cell that holds an inline value, with one reference to it: [`Pool::set_cell`] changes
+    /// what all references to it show. They are retained and released as any others. Only a cell's
+    /// [content](Pool::content) can be appended to or cut.
+    ///
+    /// # Panics
+    /// The value is not inline.
+    #[must_use]
+    pub fn share(&mut self, value: ValueRef) -> ValueRef {
+        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
+        ValueRef::in_cell(self.cells.add(value))
+    }
+
+    /// Gives a cell another inline value.
+    ///
+    /// # Panics
+    /// One is no cell, or the other not inline.
+    pub fn set_cell(&mut self, cell: ValueRef, value: ValueRef) {
+        assert!(cell.is_cell(), "it is a cell that changes in place");
+        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
+        self.cells.set(cell.cell(), value);
+    }
+
+    /// What a cell holds now, as a value that stays; any other value as it is. No reference is
+    /// counted.
+    #[inline]
+    #[must_use]
+    pub fn content(&self, value: ValueRef) -> ValueRef {
+        if value.is_cell() { self.cells.content(value.cell()) } else { value }
     }
 }
 

@@ -216,36 +216,6 @@ impl Pool {
         }
     }
 
-    /// A cell that holds an inline value, with one reference to it: [`Pool::set_cell`] changes
-    /// what all references to it show. They are retained and released as any others. Only a cell's
-    /// [content](Pool::content) can be appended to or cut.
-    ///
-    /// # Panics
-    /// The value is not inline.
-    #[must_use]
-    pub fn share(&mut self, value: ValueRef) -> ValueRef {
-        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
-        ValueRef::in_cell(self.cells.add(value))
-    }
-
-    /// Gives a cell another inline value.
-    ///
-    /// # Panics
-    /// One is no cell, or the other not inline.
-    pub fn set_cell(&mut self, cell: ValueRef, value: ValueRef) {
-        assert!(cell.is_cell(), "it is a cell that changes in place");
-        assert!(value.is_inline() && !value.is_cell(), "a cell holds an inline value");
-        self.cells.set(cell.cell(), value);
-    }
-
-    /// What a cell holds now, as a value that stays; any other value as it is. No reference is
-    /// counted.
-    #[inline]
-    #[must_use]
-    pub fn content(&self, value: ValueRef) -> ValueRef {
-        if value.is_cell() { self.cells.content(value.cell()) } else { value }
-    }
-
     /// Gives back a reference to the chain that ends in the block at `address`.
     #[inline]
     fn release_chain(&mut self, mut address: u32) {
