@@ -158,6 +158,8 @@ pub(crate) struct Role {
     pub(crate) declared: bool,
     /// Where its base keys come from, if not from clients.
     pub(crate) sourced: Option<Box<Sourced>>,
+    /// Whether its base keys may be evicted; `None`: if no join reads them.
+    pub(crate) evict: Option<bool>,
 }
 
 /// All joins and the roles of tables.

@@ -79,7 +79,7 @@ impl Engine {
             queue: VecDeque::new(),
             writing: false,
             counters: Counters::default(),
-            memory: Memory::default(),
+            memory: Memory::new(seed),
             from_scratch: false,
             row_holds: Vec::new(),
             key_room: Vec::new(),
@@ -127,7 +127,7 @@ impl Engine {
             status_range_bytes: self.statuses.bytes() as u64,
             ..Stats::default()
         };
-        stats.index_bytes = self.expiries.bytes() as u64;
+        stats.index_bytes = (self.expiries.bytes() + self.memory.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
         for table in self.store.tables().map(|(_, table)| table).chain(layers) {

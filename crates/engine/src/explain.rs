@@ -183,17 +183,7 @@ impl Engine {
                 ),
             ));
             let worth = self.worth_of_range(id);
-            lines.push(line(
-                2,
-                "eviction",
-                format!(
-                    "worth {:.2e}: {} rows to compute it again, {} bytes, last read {} reads ago",
-                    worth.value(),
-                    worth.cost,
-                    worth.bytes,
-                    worth.age
-                ),
-            ));
+            lines.push(line(2, "eviction", format!("{worth}")));
         }
         if ids.len() > LISTED_MAX {
             lines.push(line(2, "status", format!("and {} more ranges", ids.len() - LISTED_MAX)));

@@ -355,6 +355,9 @@ impl Engine {
             self.store.pin(table);
             self.catalog.role_for(table).declared = true;
         }
+        if options.evict.is_some() {
+            self.catalog.role_for(table).evict = options.evict;
+        }
         if let Some(source) = &options.source {
             let role = self.catalog.role_for(table);
             role.sourced.get_or_insert_with(|| Box::new(Sourced::new(source.clone())));

@@ -5,6 +5,7 @@
 
 use crate::engine::Engine;
 use crate::exec::Span;
+use crate::memory::range_hash;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
 use alloc::collections::BTreeSet;
@@ -24,6 +25,8 @@ impl Engine {
             Mode::Snapshot { millis } => Some(self.now.plus(millis)),
             _ => None,
         };
+        let hash = range_hash(join, &range.first);
+        let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let id = self.statuses.add(Status {
             join,
             first: range.first.as_slice().into(),
@@ -37,7 +40,7 @@ impl Engine {
             sources: BTreeSet::new(),
             since: self.now,
             rows: 0,
-            used: self.memory.clock,
+            heat,
             expires_at,
         });
         self.note(id);

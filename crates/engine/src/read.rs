@@ -87,7 +87,7 @@ impl Engine {
                 Err(Missing) => return Err(self.stop()),
             }
         }
-        Ok(self.store.table(table).get(key).map(|value| self.store.pool.view(value)))
+        Ok(self.stored(table, key).map(|value| self.store.pool.view(value)))
     }
 
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
@@ -104,7 +104,7 @@ impl Engine {
             })?;
             return Ok(found);
         }
-        Ok(self.store.table(table).get(key))
+        Ok(self.stored(table, key))
     }
 
     /// Makes what joins and sources give for `key` current.
@@ -113,7 +113,6 @@ impl Engine {
         if role.writers.is_empty() && role.sourced.is_none() {
             return Ok(());
         }
-        self.memory.clock = self.memory.clock.wrapping_add(1);
         let mut missing = Ok(());
         let mut point: Option<KeyRange> = None;
         for at in 0..role.writers.len() {
@@ -143,9 +142,8 @@ impl Engine {
         let Some(role) = self.catalog.role(table) else { return false };
         let (table, _) = self.store.table_mut(table);
         let suffix = &first[table.group_prefix(group).len()..];
-        let clock = self.memory.clock;
         let note = table.note_mut(group);
-        role.writers.iter().all(|&join| note.serving(join, suffix, clock))
+        role.writers.iter().all(|&join| note.serving(join, suffix, &self.memory.ranges))
     }
 
     /// Makes what `join` gives in `range`, all of which lies in `group`, current.
@@ -231,7 +229,6 @@ impl Engine {
             if let Some(role) = self.catalog.role(table)
                 && (!role.writers.is_empty() || role.sourced.is_some())
             {
-                self.memory.clock = self.memory.clock.wrapping_add(1);
                 let simple = role.sourced.is_none() && !role.merged;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if !ready {

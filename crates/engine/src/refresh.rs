@@ -251,7 +251,8 @@ impl Engine {
 
     /// Does the work that a read of `wanted` needs of a status range.
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
-        self.statuses.get_mut(id).used = self.memory.clock;
+        let status = self.statuses.get_mut(id);
+        status.heat = self.memory.ranges.hit(status.heat);
         loop {
             let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
             if work.invalid {

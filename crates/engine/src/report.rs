@@ -208,6 +208,9 @@ pub struct TableOptions {
     pub boundary: Option<usize>,
     /// The source that keeps the table's base data.
     pub source: Option<String>,
+    /// Whether its base keys may be evicted by the policy in force. If nobody says: only where no
+    /// join reads them.
+    pub evict: Option<bool>,
 }
 
 /// One table, as TABLE.LIST, TABLE.INFO and INFO show it.

@@ -12,12 +12,14 @@
 
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::memory::range_hash;
 use crate::report::{Change, Effect, EngineError, FetchId, Loaded, Position, Stop, Ticket};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::key::before_end;
+use headwater_policy::{Evictor, Heat};
 use headwater_store::TableId;
 
 /// A table's source, and what of it is here.
@@ -38,8 +40,8 @@ struct Here {
     last: Vec<u8>,
     /// The position of its load.
     position: Position,
-    /// When it was read last, in reads.
-    used: u32,
+    /// How it is used.
+    heat: Heat,
 }
 
 #[derive(Debug)]
@@ -79,11 +81,11 @@ impl Sourced {
         before_end(key, &here.last).then_some(here.position)
     }
 
-    /// Some loaded range, found from a draw: its first key, and when it was read last.
-    pub(crate) fn some_loaded(&self, draw: u64) -> Option<(&[u8], u32)> {
+    /// Some loaded range, found from a draw: its first key, and how it is used.
+    pub(crate) fn some_loaded(&self, draw: u64) -> Option<(&[u8], Heat)> {
         // Ranges are few beside their keys, and only evictions ask: a walk will do.
         let at = (draw % self.loaded.len().max(1) as u64) as usize;
-        self.loaded.iter().nth(at).map(|(first, here)| (first.as_slice(), here.used))
+        self.loaded.iter().nth(at).map(|(first, here)| (first.as_slice(), here.heat))
     }
 
     /// Forgets the loaded range that begins at `first`.
@@ -93,7 +95,7 @@ impl Sourced {
     }
 
     /// Notes that the loaded ranges over `range` are read.
-    fn touch(&mut self, range: &KeyRange, clock: u32) {
+    fn touch(&mut self, range: &KeyRange, judge: &Evictor) {
         let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Excluded(&*range.last));
         let below: &mut dyn DoubleEndedIterator<Item = (&Vec<u8>, &mut Here)> =
             if range.last.is_empty() {
@@ -105,7 +107,7 @@ impl Sourced {
             if !here.last.is_empty() && here.last <= range.first {
                 break;
             }
-            here.used = clock;
+            here.heat = judge.hit(here.heat);
         }
     }
 
@@ -163,7 +165,7 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
-        sourced.touch(&wanted, self.memory.clock);
+        sourced.touch(&wanted, &self.memory.ranges);
         let gaps = sourced.gaps(&wanted);
         for gap in &gaps {
             let mut under_way: Vec<_> =
@@ -231,8 +233,9 @@ impl Engine {
                 Ok(loaded) => {
                     let loading = sourced.loading.swap_remove(at);
                     let (range, position) = (loading.range.clone(), loaded.position);
-                    let used = self.memory.clock;
-                    sourced.loaded.insert(range.first, Here { last: range.last, position, used });
+                    let hash = range_hash(table.0, &range.first);
+                    let heat = self.memory.ranges.inserted(hash, self.statuses.len());
+                    sourced.loaded.insert(range.first, Here { last: range.last, position, heat });
                     self.take_in(table, loading, loaded);
                     self.waits.wake(fetch);
                 }

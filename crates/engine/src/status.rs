@@ -24,6 +24,7 @@ use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
 use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
+use headwater_policy::{Evictor, Heat};
 use headwater_pool::prefetch;
 use headwater_store::{GroupId, Note};
 
@@ -82,8 +83,8 @@ pub(crate) struct Status {
     pub(crate) since: Millis,
     /// Rows of sources and outputs that computing it took, about.
     pub(crate) rows: u32,
-    /// When it was read last, in reads; what its group notes may be later.
-    pub(crate) used: u32,
+    /// How it is used; a group that notes the range knows better.
+    pub(crate) heat: Heat,
     /// Snapshots: the moment from which it may not be read.
     pub(crate) expires_at: Option<Millis>,
 }
@@ -240,8 +241,8 @@ pub(crate) struct Noted {
     /// The range reaches to the end of the group, and may be read while it is clean.
     whole: bool,
     clean: bool,
-    /// When it was read last, in reads.
-    pub(crate) used: u32,
+    /// How it is used.
+    pub(crate) heat: Heat,
 }
 
 impl Noted {
@@ -295,7 +296,7 @@ impl GroupNote {
             from,
             whole,
             clean: status.is_clean(),
-            used: status.used,
+            heat: status.heat,
         };
         match self {
             Self::None => *self = Self::One(noted),
@@ -323,7 +324,7 @@ impl GroupNote {
 
     /// The range of `join` if it serves everything from `suffix` on; it is noted as read.
     #[inline]
-    pub(crate) fn serving(&mut self, join: u32, suffix: &[u8], clock: u32) -> bool {
+    pub(crate) fn serving(&mut self, join: u32, suffix: &[u8], judge: &Evictor) -> bool {
         let ranges = match self {
             Self::None => return false,
             Self::One(noted) => core::slice::from_mut(noted),
@@ -331,7 +332,7 @@ impl GroupNote {
         };
         match ranges.iter_mut().find(|noted| noted.join == join && noted.serves(suffix)) {
             Some(noted) => {
-                noted.used = clock;
+                noted.heat = judge.hit(noted.heat);
                 true
             }
             None => false,

@@ -48,6 +48,16 @@ impl Expiries {
         }
     }
 
+    /// Forgets when a key expires.
+    pub(crate) fn forget(&mut self, key: &[u8]) {
+        self.set(key, None);
+    }
+
+    /// The keys that expire, the first one first.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &[u8]> {
+        self.order.iter().map(|(_, key)| &**key)
+    }
+
     /// The next key whose time has come.
     fn due(&self, now: Millis) -> Option<Rc<[u8]>> {
         self.order.first().filter(|(at, _)| *at <= now).map(|(_, key)| key.clone())
@@ -270,6 +280,7 @@ impl Engine {
     /// Gives a base key its value, of which one reference is taken over, and tells its readers.
     pub(crate) fn put_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
         let old = self.store.insert(table, key, value);
+        self.note_written(table, key, old.is_none());
         self.watches.note(key);
         if self.has_readers(table) {
             let change = self.replaced(table, key, old, value);

@@ -1,7 +1,10 @@
 //! The memory bound: what goes for it, what stays, and what is refused.
 
+use headwater_base::Millis;
 use headwater_base::memory::Meter;
-use headwater_engine::{Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions};
+use headwater_engine::{
+    Engine, EngineError, Expiry, Policy, RangeOptions, Settings, Stop, TableOptions,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -105,4 +108,86 @@ fn a_read_that_takes_more_than_the_bound_is_refused_and_leaves_nothing() {
     assert_eq!((engine.stats().status_ranges, engine.stats().keys), (0, 5001));
     engine.set_memory_limit(Some(1_000_000_000));
     assert_eq!(read(&mut engine, 0), Ok(5000));
+}
+
+fn has(engine: &mut Engine, key: &str) -> bool {
+    engine.get(key.as_bytes()).expect("no source").is_some()
+}
+
+fn policy(engine: &mut Engine, name: &str) {
+    engine.set_eviction_policy(Policy::named(name).expect("a policy"));
+}
+
+#[test]
+fn keys_that_are_used_stay() {
+    for (name, least) in [("allkeys-lru", 190), ("allkeys-lfu", 190), ("allkeys-cost", 190)] {
+        let mut engine = Engine::new(Settings::default());
+        policy(&mut engine, name);
+        for number in 0..2000 {
+            set(&mut engine, &format!("k{number:05}"), "a value outside its reference");
+        }
+        for number in 2000..6000 {
+            for hot in 0..10 {
+                let key = format!("k{:05}", (number * 10 + hot) % 200);
+                let _ = engine.get(key.as_bytes());
+            }
+            set(&mut engine, &format!("k{number:05}"), "a value outside its reference");
+            assert!(engine.evict_one());
+        }
+        assert_eq!((engine.key_count(), engine.evicted().keys), (2000, 4000));
+        let hot = (0..200).filter(|hot| has(&mut engine, &format!("k{hot:05}")));
+        let kept = hot.count();
+        assert!(kept >= least, "{name} keeps {kept} of 200 hot keys");
+    }
+}
+
+#[test]
+fn a_policy_for_keys_that_expire_leaves_the_others() {
+    for name in ["volatile-lru", "volatile-lfu", "volatile-cost", "volatile-random", "volatile-ttl"]
+    {
+        let mut engine = Engine::new(Settings::default());
+        policy(&mut engine, name);
+        for number in 0..1000u64 {
+            set(&mut engine, &format!("stays{number}"), "x");
+        }
+        for number in 0..50u64 {
+            let at = Expiry::At(Millis(1_000_000 - number));
+            engine.set(format!("goes{number}").as_bytes(), b"x", at).expect("a key");
+        }
+        for left in (0..50).rev() {
+            assert!(engine.evict_one());
+            assert_eq!(engine.key_count(), 1000 + left);
+            assert_eq!(engine.stats().keys_with_expiry, left);
+            if name == "volatile-ttl" {
+                let there = has(&mut engine, &format!("goes{left}"));
+                assert!(!there, "what expires first goes first");
+            }
+        }
+        assert!(!engine.evict_one(), "{name} has nothing left to evict");
+    }
+}
+
+#[test]
+fn keys_that_joins_read_go_only_where_their_table_says_so() {
+    let mut engine = timelines(3);
+    policy(&mut engine, "allkeys-random");
+    (0..3).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
+    for table in ["s", "p"] {
+        set(&mut engine, &format!("q{table}|x"), "read by nobody");
+    }
+    while engine.evict_one() {}
+    assert_eq!(engine.key_count(), 53, "base keys of the join are left");
+    let options = TableOptions { evict: Some(true), ..TableOptions::default() };
+    engine.table_set(b"p", &options).expect("a table");
+    assert_eq!(read(&mut engine, 0), Ok(50));
+    let before = engine.evicted().keys;
+    while engine.evicted().keys < before + 10 {
+        assert!(engine.evict_one());
+    }
+    assert_eq!(read(&mut engine, 0), Ok(40), "a timeline shows what is left");
+    let options = TableOptions { evict: Some(false), ..TableOptions::default() };
+    engine.table_set(b"k", &options).expect("a table");
+    set(&mut engine, "k|1", "x");
+    while engine.evict_one() {}
+    assert!(has(&mut engine, "k|1"));
 }

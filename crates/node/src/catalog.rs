@@ -72,8 +72,8 @@ pub(crate) fn tables(
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     match *command {
-        Tables::Set { name, boundary, source } => {
-            let options = TableOptions { boundary, source: source.map(String::from) };
+        Tables::Set { name, boundary, source, evict } => {
+            let options = TableOptions { boundary, source: source.map(String::from), evict };
             engine.table_set(name, &options)?;
             reply.ok();
         }

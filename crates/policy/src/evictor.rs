@@ -119,6 +119,13 @@ impl<Id> Default for Least<Id> {
 }
 
 impl<Id> Least<Id> {
+    /// Whether a candidate of this score would be taken.
+    #[inline]
+    #[must_use]
+    pub fn is_below(&self, score: Score) -> bool {
+        self.found.as_ref().is_none_or(|(least, _)| score.worth < least.worth)
+    }
+
     /// Takes the candidate if it is worth less than all before it.
     #[inline]
     pub fn offer(&mut self, id: Id, score: Score) {

@@ -213,7 +213,8 @@ impl EngineTarget {
                 self.engine.set_limits(limits);
             }
             Command::Table { name, boundary, source } => {
-                let options = TableOptions { boundary: *boundary, source: source.clone() };
+                let options =
+                    TableOptions { boundary: *boundary, source: source.clone(), evict: None };
                 self.engine.table_set(name, &options)?;
             }
             _ => {

@@ -6,7 +6,7 @@
 //! # Layout
 //! `[slot 0][slot 1]…[slot n-1] … free … [key bytes][prefix bytes]`. A slot is 16 bytes: the
 //! word, the first four bytes behind the prefix, then offset and length of the key's bytes
-//! within the page (16 bits each). Key bytes grow downwards from the end. What all keys have in
+//! within the page (13 and 11 bits), and a byte for the owner of the entry: its heat. Key bytes grow downwards from the end. What all keys have in
 //! common is stored once, as the prefix: a short one in the page's record, beside the address of
 //! its memory, a longer one behind the key bytes. A search decides by the prefix and the four
 //! bytes nearly always, and so touches the record and slots alone.
@@ -36,6 +36,7 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::ptr::NonNull;
+use headwater_base::Limits;
 use headwater_pool::prefetch;
 
 /// Bytes of one slot.
@@ -45,7 +46,14 @@ const SLOT_BYTES: usize = 16;
 pub(crate) const PAGE_BYTES_MAX: usize = 4096;
 
 /// A page with fewer entries grows instead of being split, so that long keys fit.
-const SPLIT_ENTRIES_MIN: usize = 8;
+const SPLIT_ENTRIES_MIN: usize = 4;
+
+/// No page grows larger: offsets are of 13 bits.
+const PAGE_BYTES_CEILING: usize = 1 << 13;
+
+/// Bits of the length of a key's bytes in a slot; those of the offset follow.
+const LEN_BITS: u32 = 11;
+const _: () = assert!(Limits::KEY_BYTES_CEILING < 1 << LEN_BITS);
 
 /// How many entries at a page's end are looked at first.
 const NEAR_END: usize = 6;
@@ -140,6 +148,20 @@ fn head_of(rest: &[u8]) -> u32 {
     }
 }
 
+/// Offset, length and heat as a slot holds them.
+#[inline]
+fn slot_of(offset: usize, len: usize, heat: u8) -> u32 {
+    debug_assert!(offset <= PAGE_BYTES_CEILING && len < 1 << LEN_BITS);
+    len as u32 | (offset as u32) << LEN_BITS | u32::from(heat) << 24
+}
+
+/// Offset and length in a slot.
+#[inline]
+fn place_of(slot: u32) -> (usize, usize) {
+    let offset = slot >> LEN_BITS & (PAGE_BYTES_CEILING as u32 - 1);
+    (offset as usize, (slot & ((1 << LEN_BITS) - 1)) as usize)
+}
+
 /// How many bytes a prefix takes behind the key bytes.
 #[inline]
 fn outside(prefix: usize) -> usize {
@@ -212,10 +234,18 @@ impl Page {
     #[inline]
     fn slot(&self, at: usize) -> (usize, usize) {
         let slot = &self.bytes()[at * SLOT_BYTES + 12..at * SLOT_BYTES + 16];
-        (
-            usize::from(u16::from_le_bytes([slot[0], slot[1]])),
-            usize::from(u16::from_le_bytes([slot[2], slot[3]])),
-        )
+        place_of(u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]))
+    }
+
+    /// The byte that the entry's owner keeps with it.
+    #[inline]
+    pub(crate) fn heat(&self, at: usize) -> u8 {
+        self.bytes()[at * SLOT_BYTES + 15]
+    }
+
+    #[inline]
+    pub(crate) fn set_heat(&mut self, at: usize, heat: u8) {
+        self.bytes_mut()[at * SLOT_BYTES + 15] = heat;
     }
 
     /// The first bytes of the key behind the prefix, as a number.
@@ -233,11 +263,10 @@ impl Page {
 
     /// Writes slot `at`, all but its word.
     #[inline]
-    fn write_slot(&mut self, at: usize, offset: usize, rest_head: u32, len: usize) {
+    fn write_slot(&mut self, at: usize, offset: usize, (rest_head, len): (u32, usize), heat: u8) {
         let slot = &mut self.bytes_mut()[at * SLOT_BYTES + 8..at * SLOT_BYTES + 16];
         slot[..4].copy_from_slice(&rest_head.to_le_bytes());
-        slot[4..6].copy_from_slice(&(offset as u16).to_le_bytes());
-        slot[6..].copy_from_slice(&(len as u16).to_le_bytes());
+        slot[4..].copy_from_slice(&slot_of(offset, len, heat).to_le_bytes());
     }
 
     /// The key's bytes behind the prefix.
@@ -394,10 +423,13 @@ mod tests {
                     }
                     Ok(at) => {
                         page.set_word(at, step);
+                        page.set_heat(at, step as u8);
                         assert!(model.insert(key, step).is_some());
                     }
                     Err(at) => {
                         assert!(page.insert(at, &key, step));
+                        assert_eq!(page.heat(at), 0);
+                        page.set_heat(at, step as u8);
                         assert!(model.insert(key, step).is_none());
                     }
                 }
@@ -406,11 +438,14 @@ mod tests {
             let held: BTreeMap<_, _> =
                 (0..page.len()).map(|at| (page.key(at), page.word(at))).collect();
             assert_eq!(held, model);
+            let warm = |page: &Page| (0..page.len()).all(|at| page.heat(at) == page.word(at) as u8);
+            assert!(warm(&page), "an entry keeps its heat wherever it moves");
             let right = page.split(0, false);
             let mut both = page.clone();
             both.merge(&right);
             both.check_invariants();
             assert_eq!(both.len(), model.len());
+            assert!(warm(&both));
         }
     }
 }

@@ -307,6 +307,49 @@ impl<N: Note> Table<N> {
         word.map(ValueRef::from_word)
     }
 
+    /// As [`Table::get`]; the byte that is kept with the entry becomes what `heat` makes of it.
+    #[inline]
+    pub fn touch(&mut self, key: &[u8], heat: impl FnOnce(u8) -> u8) -> Option<ValueRef> {
+        let word = match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => self.short.touch(&key[self.prefix.len()..], heat),
+            Some(prefix) => {
+                let group = self.find(prefix)?;
+                self.group_mut(group).tree.touch(&key[prefix.len()..], heat)
+            }
+        };
+        word.map(ValueRef::from_word)
+    }
+
+    /// Gives up to `most` entries that lie together, at a place that `draw` names: key, value, and
+    /// the byte kept with it.
+    pub fn sample(&self, draw: u64, most: usize, each: &mut impl FnMut(&[u8], ValueRef, u8)) {
+        let mut key = Vec::new();
+        let mut give = |base: &[u8], head: &[u8], tail: &[u8], word, heat| {
+            key.clear();
+            key.extend_from_slice(base);
+            key.extend_from_slice(head);
+            key.extend_from_slice(tail);
+            each(&key, ValueRef::from_word(word), heat);
+        };
+        let slots = self.groups.len() as u64;
+        let in_short = self.short.len() as u64;
+        // Groups are drawn as often as all keys outside of them together hold entries.
+        if draw % (in_short + self.by_prefix.len() as u64).max(1) < in_short || slots == 0 {
+            let rest = draw / (in_short + self.by_prefix.len() as u64).max(1);
+            self.short.sample(rest, most, &mut |head, tail, word, heat| {
+                give(&self.prefix, head, tail, word, heat);
+            });
+            return;
+        }
+        let (start, rest) = ((draw % slots) as usize, draw / slots);
+        let mut groups = self.groups[start..].iter().chain(&self.groups[..start]).flatten();
+        if let Some(group) = groups.find(|group| !group.tree.is_empty()) {
+            group.tree.sample(rest, most, &mut |head, tail, word, heat| {
+                give(&group.prefix, head, tail, word, heat);
+            });
+        }
+    }
+
     /// Gives `key` a value and hands back the one it had. The reference counts are the
     /// caller's business.
     #[inline]

@@ -162,6 +162,50 @@ impl Tree {
         page.search(key).ok().map(|at| page.word(at))
     }
 
+    /// As [`Tree::get`]; the byte that is kept with the entry becomes what `heat` makes of it.
+    #[inline]
+    pub fn touch(&mut self, key: &[u8], heat: impl FnOnce(u8) -> u8) -> Option<u64> {
+        let (page, at) = match &mut self.0 {
+            Body::Page(page) => {
+                let at = page.search(key).ok()?;
+                (page, at)
+            }
+            Body::Pages(pages) => {
+                let (leaf, at) = pages.find(key)?;
+                (&mut pages.leaves[leaf as usize].page, at)
+            }
+        };
+        let old = page.heat(at);
+        let new = heat(old);
+        if new != old {
+            page.set_heat(at, new);
+        }
+        Some(page.word(at))
+    }
+
+    /// Gives a few entries that follow each other, at a place that `draw` names: key (in two
+    /// halves), word, and the byte kept with it.
+    pub fn sample(&self, draw: u64, most: usize, each: &mut impl FnMut(&[u8], &[u8], u64, u8)) {
+        let (page, draw) = match &self.0 {
+            Body::Page(page) => (page, draw),
+            Body::Pages(pages) => {
+                let count = pages.leaves.len() as u64;
+                let start = (draw % count) as usize;
+                let mut leaves = pages.leaves[start..].iter().chain(&pages.leaves[..start]);
+                let Some(leaf) = leaves.find(|leaf| leaf.page.len() > 0) else { return };
+                (&leaf.page, draw / count)
+            }
+        };
+        if page.len() == 0 {
+            return;
+        }
+        let start = (draw % page.len() as u64) as usize;
+        for step in 0..most.min(page.len()) {
+            let at = (start + step) % page.len();
+            each(page.prefix(), page.suffix(at), page.word(at), page.heat(at));
+        }
+    }
+
     /// Gives `key` this word. `seed` starts the hashes by which single keys of a large tree are
     /// found; without one they are found by descent.
     #[inline]

@@ -46,7 +46,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         folder: "engine",
         pure: true,
-        uses: &["base", "pool", "store", "pattern"],
+        uses: &["base", "policy", "pool", "store", "pattern"],
         tests_use: &["workload"],
     },
     pure("protocol", &["base", "pool", "command"]),

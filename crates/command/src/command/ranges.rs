@@ -109,6 +109,8 @@ pub enum Tables<'a> {
         boundary: Option<usize>,
         /// The source that keeps its base data.
         source: Option<&'a str>,
+        /// Whether its base keys may be evicted.
+        evict: Option<bool>,
     },
     /// The tables that exist.
     List,

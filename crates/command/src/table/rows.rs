@@ -244,7 +244,7 @@ pub static SPECS: &[Spec] = &[
         "name",
         "A join with its counters."),
     spec!(TableSet "table.set" -2, UNDEFINE, KeyArgs::NONE, Table, "0.1.0",
-        "name [BOUNDARY n] [SOURCE name]",
+        "name [BOUNDARY n] [SOURCE name] [EVICT <YES | NO>]",
         "Declares or changes a table."),
     spec!(TableList "table.list" 1, READ, KeyArgs::NONE, Table, "0.1.0",
         "",

@@ -6,13 +6,14 @@ use crate::report::Effect;
 use crate::status::StatusId;
 use alloc::collections::BTreeSet;
 use headwater_base::KeyRange;
+use headwater_base::hash::hash_bytes;
+use headwater_policy::Heat;
 use headwater_store::TableId;
 
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
-        let draw = self.memory.draw();
-        let victim = self.choose_victim(draw);
+        let victim = self.choose_victim();
         self.evict(victim)
     }
 
@@ -26,8 +27,14 @@ impl Engine {
     fn evict(&mut self, victim: Option<Victim>) -> bool {
         match victim {
             None => return false,
+            Some(Victim::Key(table, key, heat)) => {
+                self.memory.evicted.keys += 1;
+                self.evict_key(table, &key, heat);
+            }
             Some(Victim::Computed(id)) => {
-                let join = self.statuses.get(id).join;
+                let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
+                let hash = range_hash(join, &self.statuses.get(id).first);
+                self.memory.ranges.evicted(hash, heat, self.statuses.len());
                 self.catalog.join_mut(join).counters.evictions += 1;
                 self.memory.evicted.ranges += 1;
                 self.discard(id);
@@ -38,6 +45,17 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Removes a base key as expiry would: whoever watches it or reads it is told.
+    fn evict_key(&mut self, table: TableId, key: &[u8], heat: Heat) {
+        self.memory.key_count = self.key_count() as usize;
+        let hash = hash_bytes(self.memory.seed, key);
+        if let Some(keys) = &mut self.memory.keys {
+            keys.evicted(hash, heat, self.memory.key_count);
+        }
+        self.expiries.forget(key);
+        self.remove_base(table, key);
     }
 
     /// Forgets the loaded range that begins at `first`, and stops following it.
@@ -67,4 +85,9 @@ impl Engine {
         }
         found
     }
+}
+
+/// What a materialized range is remembered by.
+pub(crate) fn range_hash(join: u32, first: &[u8]) -> u64 {
+    hash_bytes(u64::from(join), first)
 }

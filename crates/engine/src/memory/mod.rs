@@ -6,37 +6,47 @@
 //! stands on data that has just gone.
 //!
 //! What can go is what can come back: materialized ranges are recomputed (Pequod §2.5), loaded ranges
-//! are loaded again. Base keys that nobody can give back stay.
+//! are loaded again. Base keys go by the policy that the administrator chose; those that joins
+//! read stay, unless their table says otherwise.
 //!
 //! # Invariants
-//! - M1. Evicting changes no answer: what depends on an evicted range is recomputed before it
-//!   is read again.
+//! - M1. Evicting a range changes no answer: what depends on it is recomputed before it is read
+//!   again.
 //!
 //! # Cost
-//! A check is a comparison. A victim is the worst of [`SAMPLES`] drawn by chance, so it costs
-//! the same however many ranges there are.
+//! A check is a comparison. A victim is the least of a few drawn by chance, so it costs the same
+//! however much there is. A read of a base key stores a byte beside it, if a policy wants that
+//! and the byte is another one.
 
 mod evict;
 mod victims;
 
+pub(crate) use evict::range_hash;
+
 use crate::engine::Engine;
 use alloc::rc::Rc;
+use headwater_base::hash::hash_bytes;
 use headwater_base::memory::Meter;
-
-/// How many ranges are drawn to choose one victim.
-const SAMPLES: usize = 12;
+use headwater_policy::{Evictor, Heat, Order, Policy};
+use headwater_pool::ValueRef;
+use headwater_store::TableId;
 
 /// The bound, and what is known of use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Memory {
     meter: Option<Rc<dyn Meter>>,
     limit: Option<usize>,
-    /// Counts reads, so that ranges can say when they were read last.
-    pub(crate) clock: u32,
-    draws: u64,
+    policy: Policy,
+    /// Judges ranges.
+    pub(crate) ranges: Evictor,
+    /// Judges keys, where the policy lets any go.
+    keys: Option<Evictor>,
+    /// Keys that were there when it was looked at last.
+    key_count: usize,
     pub(crate) evicted: Evicted,
     /// What the operation that has just failed would have taken at least.
     lacking: Option<usize>,
+    seed: u64,
 }
 
 /// What has been evicted so far.
@@ -46,12 +56,23 @@ pub struct Evicted {
     pub ranges: u64,
     /// Ranges that had been loaded from sources.
     pub loaded: u64,
+    /// Base keys.
+    pub keys: u64,
 }
 
 impl Memory {
-    /// How many reads ago `used` was.
-    pub(crate) fn age(&self, used: u32) -> u32 {
-        self.clock.wrapping_sub(used)
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            meter: None,
+            limit: None,
+            policy: Policy { volatile: false, order: None },
+            ranges: Evictor::new(Order::Cost, seed),
+            keys: None,
+            key_count: 0,
+            evicted: Evicted::default(),
+            lacking: None,
+            seed,
+        }
     }
 
     /// Whether the operation under way has given up for want of memory.
@@ -68,12 +89,9 @@ impl Memory {
         }
     }
 
-    /// The next number of a SplitMix64 generator.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+    /// Bytes that remembering what was evicted takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ranges.bytes() + self.keys.as_ref().map_or(0, Evictor::bytes)
     }
 }
 
@@ -89,6 +107,21 @@ impl Engine {
     /// [`Engine::make_room`].
     pub fn set_memory_limit(&mut self, limit: Option<usize>) {
         self.memory.limit = limit;
+    }
+
+    /// Sets which base keys may be evicted, and by what they are judged. Use before this is
+    /// forgotten.
+    pub fn set_eviction_policy(&mut self, policy: Policy) {
+        if self.memory.policy != policy {
+            self.memory.policy = policy;
+            self.memory.keys = policy.order.map(|order| Evictor::new(order, self.memory.seed));
+        }
+    }
+
+    /// Which base keys may be evicted.
+    #[must_use]
+    pub fn eviction_policy(&self) -> Policy {
+        self.memory.policy
     }
 
     /// Whether `bytes` more fit under the limit as things are.
@@ -133,5 +166,31 @@ impl Engine {
     #[must_use]
     pub fn evicted(&self) -> Evicted {
         self.memory.evicted
+    }
+
+    /// The value of a stored key, which is noted as used.
+    #[inline]
+    pub(crate) fn stored(&mut self, table: TableId, key: &[u8]) -> Option<ValueRef> {
+        match &self.memory.keys {
+            None => self.store.table(table).get(key),
+            Some(keys) => {
+                let used = |heat| keys.hit(Heat::from_byte(heat)).byte();
+                self.store.table_mut(table).0.touch(key, used)
+            }
+        }
+    }
+
+    /// Notes that a base key came or was written again.
+    #[inline]
+    pub(crate) fn note_written(&mut self, table: TableId, key: &[u8], is_new: bool) {
+        let Some(keys) = &mut self.memory.keys else { return };
+        if is_new {
+            self.memory.key_count += 1;
+            let heat = keys.inserted(hash_bytes(self.memory.seed, key), self.memory.key_count);
+            self.store.table_mut(table).0.touch(key, |_| heat.byte());
+        } else {
+            let used = |heat| keys.hit(Heat::from_byte(heat)).byte();
+            self.store.table_mut(table).0.touch(key, used);
+        }
     }
 }

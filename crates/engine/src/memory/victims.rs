@@ -1,122 +1,213 @@
-//! Which range goes next: the one whose recomputation is cheapest for the memory that it frees
-//! and the time it was not read.
+//! Which range or key goes next.
 //!
-//! The paper leaves this to the future (Pequod §2.5 evicts by last use alone). The worth of a
-//! range is what it costs to have it again, divided by its bytes and by its age in reads; the range of
-//! least worth among a few drawn by chance goes.
+//! Of each there is one byte, its heat (`headwater_policy`). A few are drawn by chance, and the
+//! one that is worth least goes. Ranges are always judged by what it costs to have them again, beside their
+//! bytes and their use (Pequod §2.5 evicts by last use alone, and leaves the rest to the
+//! future); keys by the policy that the administrator chose.
 
-use super::SAMPLES;
 use crate::engine::Engine;
 use crate::status::StatusId;
 use alloc::vec::Vec;
+use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
 use headwater_store::TableId;
 
-/// Cost of loading a range again, in rows that could be computed in that time: a round trip
-/// to another process.
-const LOAD_ROWS: u32 = 1000;
+/// What computing a row costs, in bytes that could be read in that time.
+const ROW_BYTES: u32 = 256;
 
-/// Something that can be had again.
+/// Entries that are looked at together: they lie in one page.
+const TOGETHER: usize = 4;
+
+/// How many keys are drawn where only those that expire may go.
+const VOLATILE_DRAWS: usize = 4 * SAMPLES;
+
+/// Something that can go.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Victim {
     /// A status range with its outputs.
     Computed(StatusId),
     /// The loaded range of a table that begins here.
     Loaded(TableId, Vec<u8>),
-}
-
-/// What decides whether a range goes.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Worth {
-    /// Rows read and written to have it again.
-    pub(crate) cost: u32,
-    /// Bytes that it holds, about.
-    pub(crate) bytes: usize,
-    /// Reads since it was read.
-    pub(crate) age: u32,
-}
-
-impl Worth {
-    /// The less, the sooner it goes.
-    pub(crate) fn value(self) -> f64 {
-        f64::from(self.cost.max(1)) / (self.bytes.max(1) as f64 * (f64::from(self.age) + 1.0))
-    }
+    /// A base key.
+    Key(TableId, Vec<u8>, Heat),
 }
 
 impl Engine {
-    /// The victim of least worth among some drawn by chance; `None` where there is nothing that
-    /// can be had again.
-    pub(super) fn choose_victim(&mut self, draw: u64) -> Option<Victim> {
-        let mut best: Option<(f64, Victim)> = None;
-        let mut offer = |worth: Worth, victim: Victim| {
-            let value = worth.value();
-            if best.as_ref().is_none_or(|(least, _)| value < *least) {
-                best = Some((value, victim));
+    /// The victim of least worth among some drawn by chance; `None` where nothing can go.
+    pub(super) fn choose_victim(&mut self) -> Option<Victim> {
+        let range = self.choose_range();
+        let key = self.choose_key();
+        let by_cost = self.memory.keys.as_ref().is_some_and(|keys| keys.order() == Order::Cost);
+        match (range, key) {
+            (Some((range, a)), Some((key, b))) => {
+                let range_first = if by_cost {
+                    a.worth <= b.worth
+                } else {
+                    // What cannot be compared takes turns, by bytes.
+                    let (all, derived) = (self.store.pool.bytes().max(1), self.statuses.bytes());
+                    self.memory.ranges.chance() % (all + derived) as u64 > all as u64 / 2
+                };
+                Some(if range_first { range } else { key })
             }
-        };
-        let mut at = draw;
+            (range, key) => range.or(key).map(|(victim, _)| victim),
+        }
+    }
+
+    fn choose_range(&mut self) -> Option<(Victim, Score)> {
+        let mut least = Least::default();
         for _ in 0..SAMPLES {
-            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let Some(id) = self.statuses.near(at >> 33) else { break };
-            offer(self.worth_of_range(id), Victim::Computed(id));
+            let draw = self.memory.ranges.chance();
+            let Some(id) = self.statuses.near(draw) else { break };
+            let candidate = self.range_candidate(id);
+            let score = self.memory.ranges.score(&candidate);
+            least.offer(Victim::Computed(id), score);
+            if let Some(heat) = self.memory.ranges.renewed(candidate.heat) {
+                self.statuses.get_mut(id).heat = heat;
+            }
         }
         for table in self.catalog.sourced_tables() {
-            let Some(sourced) = self.catalog.role(table).and_then(|role| role.sourced.as_ref())
-            else {
-                continue;
-            };
-            let bytes_each = self.store.table(table).sizes().page_bytes / sourced.counts().0.max(1);
             for _ in 0..SAMPLES {
-                at = at
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let Some((first, used)) = sourced.some_loaded(at >> 33) else { break };
-                let age = self.memory.age(used);
-                let worth = Worth { cost: LOAD_ROWS, bytes: bytes_each, age };
-                offer(worth, Victim::Loaded(table, first.to_vec()));
+                let draw = self.memory.ranges.chance();
+                let Some(sourced) = self.catalog.role(table).and_then(|role| role.sourced.as_ref())
+                else {
+                    break;
+                };
+                let count = sourced.counts().0;
+                let Some((first, heat)) = sourced.some_loaded(draw) else { break };
+                let bytes = self.store.table(table).sizes().page_bytes / count.max(1);
+                let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
+                least.offer(Victim::Loaded(table, first.to_vec()), score);
             }
         }
-        best.map(|(_, victim)| victim)
+        least.take()
+    }
+
+    /// What decides whether a status range goes.
+    pub(crate) fn range_candidate(&self, id: StatusId) -> Candidate {
+        let status = self.statuses.get(id);
+        let mut heat = status.heat;
+        let mut bytes = size_of::<crate::status::Status>() + status.bytes();
+        if let Some(group) = status.group {
+            let table = self.store.table(self.catalog.join(status.join).layer);
+            bytes += table.group_bytes(group);
+            let noted = table.note(group).ranges().iter().find(|noted| noted.status == id);
+            // Reads that the group's note answers leave their mark there.
+            heat = noted.map_or(heat, |noted| noted.heat);
+        } else {
+            bytes += status.rows as usize * 48;
+        }
+        // What depends on it would have to be recomputed, too.
+        let dependents = status.dependents.len() as u32;
+        let rows =
+            if status.is_invalid() { 0 } else { (1 + dependents).saturating_mul(status.rows) };
+        Candidate {
+            heat,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            cost: rows.saturating_mul(ROW_BYTES).saturating_add(1),
+            expires_ms: None,
+        }
+    }
+
+    /// What a status range is worth, for EXPLAIN.
+    pub(crate) fn worth_of_range(&self, id: StatusId) -> Score {
+        self.memory.ranges.clone().score(&self.range_candidate(id))
+    }
+
+    fn choose_key(&mut self) -> Option<(Victim, Score)> {
+        let mut keys = self.memory.keys.take()?;
+        let volatile = self.memory.policy.volatile;
+        let mut least = Least::default();
+        if keys.order() != Order::Expiry {
+            let tables = self.evictable_tables();
+            let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
+            let most = if volatile { VOLATILE_DRAWS } else { SAMPLES };
+            let mut drawn = 0;
+            for _ in 0..most / TOGETHER {
+                if total == 0 || drawn >= SAMPLES {
+                    break;
+                }
+                let mut at = keys.chance() % total;
+                let table = tables.iter().find(|(_, count)| {
+                    let here = at < *count;
+                    at = at.wrapping_sub(*count);
+                    here
+                });
+                let Some(&(table, _)) = table else { break };
+                let draw = keys.chance();
+                let mut renewed = Vec::new();
+                self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
+                    if volatile && self.expiries.get(key).is_none() {
+                        return;
+                    }
+                    drawn += 1;
+                    let heat = Heat::from_byte(heat);
+                    let bytes = key.len() + 16 + self.store.pool.footprint(value);
+                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                    let score = keys.score(&Candidate::plain(heat, bytes));
+                    if least.is_below(score) {
+                        least.offer(Victim::Key(table, key.to_vec(), heat), score);
+                    }
+                    if let Some(heat) = keys.renewed(heat) {
+                        renewed.push((key.to_vec(), heat));
+                    }
+                });
+                for (key, heat) in renewed {
+                    self.store.table_mut(table).0.touch(&key, |_| heat.byte());
+                }
+            }
+        }
+        let mut chosen = least.take();
+        if chosen.is_none() && volatile {
+            chosen = self.next_to_expire().map(|(table, key)| {
+                let score = keys.score(&Candidate::plain(Heat::default(), 0));
+                (Victim::Key(table, key, Heat::default()), score)
+            });
+        }
+        self.memory.keys = Some(keys);
+        chosen
+    }
+
+    /// The evictable key that expires first.
+    fn next_to_expire(&self) -> Option<(TableId, Vec<u8>)> {
+        self.expiries.in_order().find_map(|key| {
+            let table = self.store.table_of(key)?;
+            self.is_evictable(table).then(|| (table, key.to_vec()))
+        })
+    }
+
+    /// Whether base keys of the table may be given up: those that nobody else keeps, only
+    /// where no join reads them, unless the administrator says otherwise.
+    pub(crate) fn is_evictable(&self, table: TableId) -> bool {
+        self.catalog.role(table).is_none_or(|role| {
+            role.sourced.is_none()
+                && role.writers.is_empty()
+                && role.evict.unwrap_or(role.readers.is_empty())
+        })
+    }
+
+    /// Tables whose base keys may go, with the number of their keys.
+    fn evictable_tables(&self) -> Vec<(TableId, u64)> {
+        let tables = self.store.tables().map(|(id, table)| (id, table.sizes().keys as u64));
+        tables.filter(|&(id, keys)| keys > 0 && self.is_evictable(id)).collect()
     }
 
     /// Something that can go, whatever its worth.
     pub(super) fn any_victim(&self, draw: u64) -> Option<Victim> {
         let tables = self.catalog.sourced_tables();
-        let (turn, draw) = (draw % (tables.len() as u64 + 1), draw / (tables.len() as u64 + 1));
+        let kinds = tables.len() as u64 + 1;
+        let (turn, draw) = (draw % kinds, draw / kinds);
         let of_table = |&table: &TableId| {
             let sourced = self.catalog.role(table)?.sourced.as_ref()?;
             Some(Victim::Loaded(table, sourced.some_loaded(draw)?.0.to_vec()))
         };
         let computed = || self.statuses.near(draw).map(Victim::Computed);
         // The kind whose turn it is comes first.
-        let loaded =
-            || tables.iter().cycle().skip(turn as usize).take(tables.len()).find_map(of_table);
+        let from_turn = tables.iter().cycle().skip(turn as usize).take(tables.len());
+        let loaded = || from_turn.clone().find_map(of_table);
         if turn == tables.len() as u64 {
             computed().or_else(loaded)
         } else {
             loaded().or_else(computed)
         }
-    }
-
-    /// What decides whether a status range goes.
-    pub(crate) fn worth_of_range(&self, id: StatusId) -> Worth {
-        let status = self.statuses.get(id);
-        let mut used = status.used;
-        let mut bytes = size_of::<crate::status::Status>() + status.bytes();
-        if let Some(group) = status.group {
-            let table = self.store.table(self.catalog.join(status.join).layer);
-            bytes += table.group_bytes(group);
-            let noted = table.note(group).ranges().iter().find(|noted| noted.status == id);
-            if let Some(noted) = noted
-                && self.memory.age(noted.used) < self.memory.age(used)
-            {
-                used = noted.used;
-            }
-        } else {
-            bytes += status.rows as usize * 48;
-        }
-        // What depends on it would have to be recomputed, too.
-        let dependents = status.dependents.len() as u32;
-        let cost = if status.is_invalid() { 0 } else { (1 + dependents) * (1 + status.rows) };
-        Worth { cost, bytes, age: self.memory.age(used) }
     }
 }

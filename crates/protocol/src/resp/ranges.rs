@@ -91,7 +91,7 @@ fn join_add(args: Args<'_>) -> Result<Joins<'_>, Refusal<'_>> {
 }
 
 fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
-    let (mut boundary, mut source) = (None, None);
+    let (mut boundary, mut source, mut evict) = (None, None, None);
     let mut options = args.from(2).iter();
     while let Some(option) = options.next() {
         if is(option, "boundary") {
@@ -102,13 +102,19 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
         } else if is(option, "source") {
             let name = options.next().ok_or(Refusal::Text("SOURCE needs a name"))?;
             source = Some(text(name, "the name of a source must be UTF-8 text")?);
+        } else if is(option, "evict") {
+            evict = match options.next() {
+                Some(word) if is(word, "yes") => Some(true),
+                Some(word) if is(word, "no") => Some(false),
+                _ => return Err(Refusal::Text("EVICT needs YES or NO")),
+            };
         } else {
             return Err(Refusal::Quoting {
                 before: "syntax error: unknown option '",
                 bytes: option,
-                after: "'; allowed are BOUNDARY n and SOURCE name",
+                after: "'; allowed are BOUNDARY n, SOURCE name and EVICT YES|NO",
             });
         }
     }
-    Ok(Tables::Set { name: args.at(1), boundary, source })
+    Ok(Tables::Set { name: args.at(1), boundary, source, evict })
 }

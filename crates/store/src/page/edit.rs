@@ -4,7 +4,7 @@
 
 use super::{
     PAGE_BYTES_MAX, PREFIX_INSIDE_MAX, Page, SLOT_BYTES, SPLIT_ENTRIES_MIN, common_prefix, head_of,
-    outside, strip,
+    outside, place_of, slot_of, strip,
 };
 use alloc::vec::Vec;
 
@@ -32,7 +32,7 @@ impl Page {
             bytes.copy_within(here..slots_end, here + SLOT_BYTES);
         }
         bytes[here..here + 8].copy_from_slice(&word.to_le_bytes());
-        self.write_slot(at, start, head_of(rest), rest.len());
+        self.write_slot(at, start, (head_of(rest), rest.len()), 0);
         self.heap = start as u16;
         self.count += 1;
         true
@@ -52,7 +52,11 @@ impl Page {
         // Room to grow by a third, in steps of 16 bytes as allocators have them.
         let capacity = if self.len() == 0 { need } else { need + need * 2 / 5 };
         let capacity = capacity.max(need).next_multiple_of(16);
-        let capacity = if need <= PAGE_BYTES_MAX { capacity.min(PAGE_BYTES_MAX) } else { capacity };
+        let capacity = if need <= PAGE_BYTES_MAX {
+            capacity.min(PAGE_BYTES_MAX)
+        } else {
+            need.next_multiple_of(16)
+        };
         let same = prefix == stored && self.dead == 0 && capacity > self.capacity();
         *self = if same && self.count > 0 {
             self.grown(capacity)
@@ -97,8 +101,10 @@ impl Page {
         bytes[..slots].copy_from_slice(&self.bytes()[..slots]);
         bytes[heap + gained..].copy_from_slice(&self.bytes()[heap..]);
         for slot in bytes[..slots].chunks_exact_mut(SLOT_BYTES) {
-            let offset = u16::from_le_bytes([slot[12], slot[13]]) + gained as u16;
-            slot[12..14].copy_from_slice(&offset.to_le_bytes());
+            let (offset, len) =
+                place_of(u32::from_le_bytes([slot[12], slot[13], slot[14], slot[15]]));
+            let moved = slot_of(offset + gained, len, slot[15]);
+            slot[12..16].copy_from_slice(&moved.to_le_bytes());
         }
         page.count = self.count;
         page.heap = (heap + gained) as u16;
@@ -129,7 +135,7 @@ impl Page {
             heap -= rest.len();
             page.bytes_mut()[heap..heap + rest.len()].copy_from_slice(rest);
             page.set_word(to, self.word(from));
-            page.write_slot(to, heap, head_of(rest), rest.len());
+            page.write_slot(to, heap, (head_of(rest), rest.len()), self.heat(from));
         }
         page.heap = heap as u16;
         page
@@ -185,6 +191,7 @@ impl Page {
             other.write_key(at, &mut key);
             let done = self.insert(self.len(), &key, other.word(at));
             assert!(done, "merged pages fit in one page");
+            self.set_heat(self.len() - 1, other.heat(at));
         }
     }
 }

@@ -44,6 +44,17 @@ impl Pages {
         found
     }
 
+    /// The leaf that holds `key` and the place in it.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Option<(u32, usize)> {
+        if self.points.is_some() {
+            return self.find_point(key);
+        }
+        let leaf = self.leaf_for(key);
+        let at = self.leaves[leaf as usize].page.search(key).ok()?;
+        Some((leaf, at))
+    }
+
     /// Enters all keys into `points` once the tree is large.
     fn build_points(&mut self, seed: u64) {
         let mut points = Points { index: Index::default(), seed };
