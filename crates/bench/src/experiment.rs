@@ -38,7 +38,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    fn new(system: System, pair: usize, pairs: usize) -> Self {
+    /// A bar for one system.
+    #[must_use]
+    pub fn new(system: System, pair: usize, pairs: usize) -> Self {
         let bar = ProgressBar::new(0);
         let style = "{prefix:>28} {bar:30} {pos}/{len} {per_sec} {msg}";
         if let Ok(style) = ProgressStyle::with_template(style) {

@@ -8,9 +8,10 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
+pub mod cache;
 pub mod drive;
 pub mod experiment;
 pub mod growth;
@@ -35,6 +36,8 @@ pub enum Workload {
     Raw(Box<raw::run::Raw>),
     /// GET against the ceiling of the I/O path.
     Null(Box<raw::run::Null>),
+    /// Hit ratios at equal resident memory, on a trace.
+    Cache(Box<cache::run::Cache>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
 }
@@ -49,6 +52,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Newp(newp) => newp.run(),
         Workload::Raw(raw) => raw.run(),
         Workload::Null(null) => null.run(),
+        Workload::Cache(cache) => cache.run(),
         Workload::Growth(growth) => growth.run(),
     }
 }

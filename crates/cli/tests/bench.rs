@@ -90,6 +90,34 @@ fn values_and_ranges_agree_in_every_system() {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test that did less than it could must say so")]
+fn a_trace_hits_at_equal_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("cache.json");
+    let options = ["--requests", "20000", "--memory", "40mb", "--policy", "allkeys-lfu"];
+    let common = ["--pairs", "2", "--no-pin", "--json", json.to_str().unwrap()];
+    for peer in ["valkey", "redis"] {
+        let output = bench(&[&["cache", "--against", peer][..], &options, &common].concat());
+        if stderr(&output).contains("is not installed") {
+            eprintln!("skipped: {}", stderr(&output).trim());
+            continue;
+        }
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        let runs = report["cases"][0]["runs"].as_array().unwrap();
+        let runs: Vec<&Value> = runs.iter().filter(|run| run["system"] == peer).collect();
+        assert_eq!(runs.len(), 2, "{report}");
+        for run in runs {
+            // All of it fits, so what misses is what was never asked for before.
+            assert_eq!(run["level"], "fits", "{run}");
+            assert_eq!(run["verified"], Value::Bool(true), "{run}");
+            let missed = run["reads"].as_u64().unwrap() - run["hits"].as_u64().unwrap();
+            assert_eq!(Some(missed), report["params"]["objects"].as_u64(), "{run}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_option_is_told_with_what_is_allowed() {
     let refused = |arguments: &[&str]| {
         let output = bench(arguments);
@@ -102,6 +130,10 @@ fn a_wrong_option_is_told_with_what_is_allowed() {
     assert!(error.contains("--active 101: out of bounds"), "{error}");
     let error = refused(&["twip", "--graph", "/nowhere"]);
     assert!(error.contains("graph file /nowhere"), "{error}");
+    let error = refused(&["cache", "--trace", "nowhere", "--against", "redis", "--peers-only"]);
+    assert!(error.contains("known by name: cluster52, ") || error.contains("installed"), "{error}");
+    let error = refused(&["cache", "--memory", "lots"]);
+    assert!(error.contains("--memory 'lots': not a size"), "{error}");
     let error = refused(&["twip", "--json", "/nowhere/x.json"]);
     assert!(error.contains("--json: there is no folder /nowhere"), "{error}");
 }

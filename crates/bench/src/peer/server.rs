@@ -62,6 +62,8 @@ pub struct Launch {
     pub headwater: PathBuf,
     /// How many bytes the null server answers with.
     pub null_bytes: usize,
+    /// Further arguments of the server's command line.
+    pub arguments: Vec<String>,
 }
 
 impl Launch {
@@ -119,6 +121,7 @@ impl Server {
             .context("cannot make a temporary folder")?;
         let port = free_port()?;
         let mut command = command(system, launch, folder.path(), port)?;
+        command.args(&launch.arguments);
         let log = File::create(folder.path().join("log")).context("cannot write the log")?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         launch.pinning.enter_server()?;
