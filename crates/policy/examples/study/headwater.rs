@@ -10,6 +10,8 @@ pub(crate) struct Headwater {
     entries: Vec<Entry<Heat>>,
     at: Vec<u32>,
     evictor: Evictor,
+    samples: usize,
+    ghosts: bool,
 }
 
 impl Headwater {
@@ -20,7 +22,19 @@ impl Headwater {
             entries: Vec::new(),
             at: vec![u32::MAX; objects],
             evictor: Evictor::new(order, 1),
+            samples: SAMPLES,
+            ghosts: true,
         }
+    }
+
+    /// The same with another number of candidates.
+    pub(crate) fn samples(self, samples: usize) -> Self {
+        Self { samples, ..self }
+    }
+
+    /// The same without a memory of what was evicted.
+    pub(crate) fn forgetful(self) -> Self {
+        Self { ghosts: false, ..self }
     }
 
     fn hash(object: u32) -> u64 {
@@ -30,7 +44,7 @@ impl Headwater {
 
     fn evict(&mut self) {
         let mut least = Least::default();
-        for _ in 0..SAMPLES {
+        for _ in 0..self.samples {
             let draw = u128::from(self.evictor.chance()) * self.entries.len() as u128;
             let at = (draw >> 64) as usize;
             let entry = &mut self.entries[at];
@@ -42,7 +56,9 @@ impl Headwater {
         }
         let Some((victim, _)) = least.take() else { return };
         let entry = self.entries.swap_remove(victim);
-        self.evictor.evicted(Self::hash(entry.object), entry.note, self.entries.len());
+        if self.ghosts {
+            self.evictor.evicted(Self::hash(entry.object), entry.note, self.entries.len());
+        }
         self.at[entry.object as usize] = u32::MAX;
         self.used -= u64::from(entry.bytes);
         if let Some(moved) = self.entries.get(victim) {

@@ -29,12 +29,22 @@ const SHARES: [f64; 7] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5];
 
 type Make = fn(u64, usize, u64) -> Box<dyn Cache>;
 
-/// Policies by name: `hw-` are Headwater's, `redis-` those of Redis.
-const POLICIES: [(&str, Make); 16] = [
+/// Policies by name: `hw-` are Headwater's (with 5 and 32 samples in place of 16, and without
+/// ghosts, to see what each is worth), `redis-` those of Redis.
+const POLICIES: [(&str, Make); 19] = [
     ("hw-cost", |bytes, objects, _| Box::new(Headwater::new(bytes, objects, Order::Cost))),
     ("hw-lfu", |bytes, objects, _| Box::new(Headwater::new(bytes, objects, Order::Frequency))),
     ("hw-lru", |bytes, objects, _| Box::new(Headwater::new(bytes, objects, Order::Recency))),
     ("hw-random", |bytes, objects, _| Box::new(Headwater::new(bytes, objects, Order::Random))),
+    ("hw-cost-5", |bytes, objects, _| {
+        Box::new(Headwater::new(bytes, objects, Order::Cost).samples(5))
+    }),
+    ("hw-cost-32", |bytes, objects, _| {
+        Box::new(Headwater::new(bytes, objects, Order::Cost).samples(32))
+    }),
+    ("hw-cost-no-ghosts", |bytes, objects, _| {
+        Box::new(Headwater::new(bytes, objects, Order::Cost).forgetful())
+    }),
     ("redis-lfu", |bytes, objects, _| Box::new(Redis::new(bytes, objects, RedisBy::Lfu))),
     ("redis-lru", |bytes, objects, _| Box::new(Redis::new(bytes, objects, RedisBy::Lru))),
     ("redis-random", |bytes, objects, _| Box::new(Redis::new(bytes, objects, RedisBy::Random))),
@@ -103,13 +113,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             "\n{}: {counted} requests, {objects} objects, {footprint} bytes",
             trace.name
         )?;
-        write!(out, "{:<14}", "policy")?;
+        write!(out, "{:<18}", "policy")?;
         for share in SHARES {
             write!(out, "{:>14}", format!("{} %", share * 100.0))?;
         }
         writeln!(out)?;
         for ((name, make), mean) in policies.iter().zip(&mut means) {
-            write!(out, "{name:<14}")?;
+            write!(out, "{name:<18}")?;
             for (share, mean) in SHARES.iter().zip(mean) {
                 let capacity = (footprint as f64 * share) as u64;
                 let mut cache = make(capacity, objects, footprint / objects.max(1) as u64);
@@ -125,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     writeln!(out, "\nmean over {} traces, by requests", traces.len())?;
     for ((name, _), mean) in policies.iter().zip(&means) {
-        write!(out, "{name:<14}")?;
+        write!(out, "{name:<18}")?;
         for mean in mean {
             write!(out, "{mean:>14.2}")?;
         }
