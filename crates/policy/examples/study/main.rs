@@ -103,6 +103,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let policies: Vec<_> = POLICIES.iter().filter(|(name, _)| chosen(name)).collect();
     let mut out = stdout().lock();
     let mut means = vec![[0.0; SHARES.len()]; policies.len()];
+    // Hit ratios of each policy: every trace at every size.
+    let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); policies.len()];
     for name in &traces {
         let trace = Trace::open(name, requests, seed)?;
         let objects = trace.objects as usize;
@@ -118,7 +120,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             write!(out, "{:>14}", format!("{} %", share * 100.0))?;
         }
         writeln!(out)?;
-        for ((name, make), mean) in policies.iter().zip(&mut means) {
+        for (((name, make), mean), ratios) in policies.iter().zip(&mut means).zip(&mut ratios) {
             write!(out, "{name:<18}")?;
             for (share, mean) in SHARES.iter().zip(mean) {
                 let capacity = (footprint as f64 * share) as u64;
@@ -126,6 +128,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let ratio = replay(&trace, &mut *cache);
                 let hits = 100.0 * ratio.hits as f64 / ratio.reads.max(1) as f64;
                 let bytes = 100.0 * ratio.bytes_hit as f64 / ratio.bytes.max(1) as f64;
+                ratios.push(hits);
                 *mean += hits / traces.len() as f64;
                 write!(out, "{:>14}", format!("{hits:.2} {bytes:.1}"))?;
             }
@@ -140,6 +143,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             write!(out, "{mean:>14.2}")?;
         }
         writeln!(out)?;
+    }
+    let of = |wanted: &str| {
+        let at = policies.iter().position(|(name, _)| *name == wanted)?;
+        Some(ratios[at].as_slice())
+    };
+    let (Some(lru), Some(lfu)) = (of("redis-lru"), of("redis-lfu")) else { return Ok(()) };
+    writeln!(out, "\nnot below redis-lru, redis-lfu, the better one (of {} cases)", lru.len())?;
+    for ((name, _), ratios) in policies.iter().zip(&ratios) {
+        let count = |wins: &dyn Fn(usize) -> bool| (0..ratios.len()).filter(|&at| wins(at)).count();
+        let lru_below = count(&|at| ratios[at] >= lru[at]);
+        let lfu_below = count(&|at| ratios[at] >= lfu[at]);
+        let both_below = count(&|at| ratios[at] >= lru[at].max(lfu[at]));
+        writeln!(out, "{name:<18}{lru_below:>14}{lfu_below:>14}{both_below:>14}")?;
     }
     Ok(())
 }
