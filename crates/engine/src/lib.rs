@@ -34,7 +34,7 @@ mod write;
 
 pub use engine::{Engine, Settings};
 pub use headwater_policy::Policy;
-pub use headwater_pool::Value;
+pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
 pub use memory::Evicted;
 pub use report::{

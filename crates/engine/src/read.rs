@@ -39,6 +39,17 @@ struct Part<'a> {
 }
 
 impl Engine {
+    /// A value that is [held](Value::hold).
+    #[must_use]
+    pub fn held(&self, value: ValueRef) -> Value<'_> {
+        self.store.pool.view(value)
+    }
+
+    /// Gives back the reference to a value that was [held](Value::hold).
+    pub fn release(&mut self, value: ValueRef) {
+        self.store.pool.release(value);
+    }
+
     /// Fetches what operations on these keys will touch into the processor's cache. A hint.
     pub fn warm(&self, keys: &[&[u8]]) {
         let tables = self.store.warm(keys);

@@ -202,23 +202,12 @@ pub(crate) fn get_range(
         reply.bulk(b"");
         return Ok(());
     };
-    let Some((mut skip, mut want)) = window(start, end, value.len()) else {
+    let Some((skip, want)) = window(start, end, value.len()) else {
         reply.bulk(b"");
         return Ok(());
     };
     reply.bulk_begin(want);
-    for part in value.parts() {
-        let part = part.get(skip..).unwrap_or_else(|| {
-            skip -= part.len();
-            &[]
-        });
-        if !part.is_empty() {
-            let part = &part[..part.len().min(want)];
-            reply.bulk_part(part);
-            want -= part.len();
-            skip = 0;
-        }
-    }
+    value.read_at(skip, want).for_each(|part| reply.bulk_part(part));
     reply.bulk_end();
     Ok(())
 }

@@ -8,6 +8,7 @@ mod connection;
 mod decode;
 mod encoder;
 mod expiry;
+mod held;
 mod inline;
 mod introspection;
 mod keys;
@@ -21,5 +22,6 @@ mod transactions;
 
 pub use decode::{decode, find};
 pub use encoder::{Encoder, Version};
+pub use held::Held;
 pub use parser::{Limits, Parsed, ProtocolError, RequestParser};
 pub use refusal::Refusal;

@@ -5,16 +5,17 @@
 //! replies. An idle connection therefore holds no buffer at all.
 //!
 //! # Invariants
-//! - C1. `output[sent..]` is unsent, and older than anything encoded since.
+//! - C1. `output` is older than anything encoded since.
 //! - C2. While `write_blocked`, the kernel has refused bytes and will report the socket as
 //!   writable: there is no point in trying before.
 
+use crate::output::Output;
+use crate::service::Service;
 use core::net::SocketAddr;
+use headwater_engine::ValueRef;
+use headwater_protocol::resp::Held;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
-
-/// Unsent rests up to this size are copied; for larger ones the shared buffer is given away.
-const COPIED_REST_MAX: usize = 64 << 10;
 
 /// Names a connection: its place and its number, which is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -82,8 +83,7 @@ pub(crate) struct Connection<S> {
     /// It is in the list of connections to which others wrote.
     pub(crate) dirty: bool,
     socket: TcpStream,
-    output: Vec<u8>,
-    sent: usize,
+    output: Output,
     write_blocked: bool,
 }
 
@@ -113,8 +113,7 @@ impl<S> Connection<S> {
             queued: false,
             dirty: false,
             socket,
-            output: Vec::new(),
-            sent: 0,
+            output: Output::default(),
             write_blocked: false,
         }
     }
@@ -132,17 +131,17 @@ impl<S> Connection<S> {
     /// Bytes of replies that the client has not taken.
     #[inline]
     pub(crate) fn unsent(&self) -> usize {
-        self.output.len() - self.sent
+        self.output.unsent()
     }
 
     /// Memory reserved for input and output.
     pub(crate) fn reserved_bytes(&self) -> (usize, usize) {
-        (self.input.capacity(), self.output.capacity())
+        (self.input.capacity(), self.output.reserved_bytes())
     }
 
     /// The pending output, for messages that others send to this client.
     pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
-        &mut self.output
+        self.output.end()
     }
 
     /// Reads what is there, at most `into.len()` bytes.
@@ -172,69 +171,55 @@ impl<S> Connection<S> {
         self.write_blocked = false;
     }
 
-    /// Sends what is pending and then `out`, as far as the client takes it, and leaves `out`
-    /// empty. `false`: the connection broke.
+    /// Sends what is pending and then `out` with the values `held` in it, as far as the client
+    /// takes it, and leaves both empty. `false`: the connection broke.
     #[inline]
-    pub(crate) fn send(&mut self, out: &mut Vec<u8>, now: u64) -> bool {
-        if self.output.is_empty() {
-            if out.is_empty() {
+    pub(crate) fn send(
+        &mut self,
+        out: &mut Vec<u8>,
+        held: &mut Held,
+        service: &mut impl Service,
+        now: u64,
+    ) -> bool {
+        if !self.output.is_empty() || !held.is_empty() {
+            self.output.add(out, held, 0);
+            return self.send_pending(service, now);
+        }
+        if out.is_empty() {
+            return true;
+        }
+        self.taken = now;
+        // The common case: everything goes out in one call.
+        let count = match self.socket.write(out) {
+            Ok(count) if count == out.len() => {
+                out.clear();
                 return true;
             }
-            self.taken = now;
-            // The common case: everything goes out in one call.
-            return match self.socket.write(out) {
-                Ok(count) if count == out.len() => {
-                    out.clear();
-                    true
-                }
-                Ok(count) => {
-                    self.keep_rest(out, count);
-                    self.send_pending(now)
-                }
-                Err(error) if may_retry(&error) => {
-                    self.keep_rest(out, 0);
-                    self.send_pending(now)
-                }
-                Err(_) => false,
-            };
-        }
-        self.output.extend_from_slice(out);
-        out.clear();
-        self.send_pending(now)
-    }
-
-    /// Makes `out[count..]` the pending output.
-    fn keep_rest(&mut self, out: &mut Vec<u8>, count: usize) {
-        if out.len() - count > COPIED_REST_MAX {
-            core::mem::swap(&mut self.output, out);
-            self.sent = count;
-        } else {
-            self.output.extend_from_slice(&out[count..]);
-        }
-        out.clear();
+            Ok(count) => count,
+            Err(error) if may_retry(&error) => 0,
+            Err(_) => return false,
+        };
+        self.output.add(out, held, count);
+        self.send_pending(service, now)
     }
 
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
-    fn send_pending(&mut self, now: u64) -> bool {
+    fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
         while !self.write_blocked && self.unsent() > 0 {
-            match self.socket.write(&self.output[self.sent..]) {
-                Ok(count) => {
-                    self.sent += count;
-                    self.taken = now;
-                }
+            match self.output.write(&mut self.socket, service) {
+                Ok(()) => self.taken = now,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,
                 Err(error) if may_retry(&error) => {}
                 Err(_) => return false,
             }
         }
-        if self.unsent() == 0 {
-            self.output = Vec::new();
-            self.sent = 0;
-        } else if self.sent > self.output.len() / 2 {
-            self.output.drain(..self.sent);
-            self.sent = 0;
-        }
+        self.output.trim();
         true
+    }
+
+    /// Takes the values that the client will not get any more, to be released.
+    pub(crate) fn take_held(&mut self) -> impl Iterator<Item = ValueRef> {
+        self.output.take_held()
     }
 }
 

@@ -4,7 +4,8 @@
 //! time: there are no locks. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
 //! until SIGTERM, SIGINT or SHUTDOWN.
 //!
-//! - `reactor`: the loop; `connection`, `connections`: its sockets and their rests of bytes.
+//! - `reactor`: the loop; `connection`, `connections`, `output`: its sockets and their rests of
+//!   bytes.
 //! - `service`: the interface between the loop and what answers requests.
 //! - `resp`: sessions and commands in the protocol of Redis; `null`: a constant answer.
 
@@ -13,6 +14,7 @@ mod connection;
 mod connections;
 mod descriptors;
 mod null;
+mod output;
 mod reactor;
 mod resp;
 mod service;

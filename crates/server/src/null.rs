@@ -6,6 +6,7 @@
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use headwater_engine::{Value, ValueRef};
 use headwater_protocol::resp::{Limits, Parsed, RequestParser};
 
 /// Answers every command with a constant byte string.
@@ -83,6 +84,12 @@ impl Service for Null {
     fn refusal(&mut self) -> &'static [u8] {
         b"-ERR max number of clients reached\r\n"
     }
+
+    fn value(&self, _value: ValueRef) -> Value<'_> {
+        Value::of(b"")
+    }
+
+    fn release(&mut self, _value: ValueRef) {}
 
     fn closed(&mut self, _connection: &mut Connection<Self::Session>) {}
 

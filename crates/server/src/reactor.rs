@@ -11,7 +11,7 @@
 //! # Invariants
 //! - R1. A connection that may go on without news from its socket (`runnable`, or `readable`
 //!   with nothing in its way) is in `queue`.
-//! - R2. Between turns `out` is empty.
+//! - R2. Between turns `out` and `held` are empty.
 //!
 //! # Cost
 //! Per turn one `epoll_wait` and one reading of the clock; per batch one `read` and one
@@ -22,6 +22,7 @@ use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::service::{Bounds, Service, Stopped, Time, Work};
 use headwater_base::Millis;
+use headwater_protocol::resp::Held;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use signal_hook_mio::v1_0::Signals;
@@ -64,6 +65,8 @@ pub(crate) struct Reactor<S: Service> {
     queue: Vec<ConnectionId>,
     read: Vec<u8>,
     out: Vec<u8>,
+    /// The long values that belong into `out`.
+    held: Held,
     tcp_keepalive_seconds: u32,
     started: Instant,
     time: Time,
@@ -102,6 +105,7 @@ impl<S: Service> Reactor<S> {
             queue: Vec::new(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
+            held: Held::default(),
             tcp_keepalive_seconds: config.listen.tcp_keepalive_seconds,
             started: Instant::now(),
             time: Time::default(),
@@ -301,7 +305,8 @@ impl<S: Service> Reactor<S> {
 
     #[inline]
     fn send(&mut self, connection: &mut Connection<S::Session>) -> bool {
-        let alive = connection.send(&mut self.out, self.time.uptime);
+        let Self { out, held, service, .. } = self;
+        let alive = connection.send(out, held, service, self.time.uptime);
         if !alive {
             self.out.clear();
         }
@@ -389,12 +394,16 @@ impl<S: Service> Reactor<S> {
                 connection,
                 input: &input[consumed..],
                 out: &mut self.out,
+                held: &mut self.held,
                 requests_left: left,
                 out_bytes_full: OUT_BYTES_FULL,
                 published_bytes: 0,
                 time: self.time,
             });
             consumed += served.consumed;
+            for value in self.held.take_dropped() {
+                self.service.release(value);
+            }
             match served.stopped {
                 Stopped::Incomplete => {}
                 Stopped::Paused => {
@@ -443,6 +452,9 @@ impl<S: Service> Reactor<S> {
     fn end(&mut self, mut connection: Box<Connection<S::Session>>) {
         // The descriptor is closed with the socket, which also ends its registration.
         let _ = self.poll.registry().deregister(connection.socket());
+        for value in connection.take_held() {
+            self.service.release(value);
+        }
         self.service.closed(&mut connection);
         self.connections.ended(connection.id);
     }

@@ -7,6 +7,8 @@ use crate::config::Clients;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use headwater_base::Millis;
+use headwater_engine::{Value, ValueRef};
+use headwater_protocol::resp::Held;
 
 /// The time of one turn of the loop, read once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,9 +29,11 @@ pub(crate) struct Work<'a, S> {
     pub(crate) input: &'a [u8],
     /// Where its replies go.
     pub(crate) out: &'a mut Vec<u8>,
+    /// The long values among its replies.
+    pub(crate) held: &'a mut Held,
     /// Requests it may still execute in this turn.
     pub(crate) requests_left: &'a mut usize,
-    /// Stop when `out` has so many bytes, so that they can be sent.
+    /// Stop when the replies have so many bytes, so that they can be sent.
     pub(crate) out_bytes_full: usize,
     /// Bytes that were written to other connections in this turn.
     pub(crate) published_bytes: usize,
@@ -100,6 +104,12 @@ pub(crate) trait Service {
 
     /// What a client reads that is one too many.
     fn refusal(&mut self) -> &'static [u8];
+
+    /// A long value that is being sent.
+    fn value(&self, value: ValueRef) -> Value<'_>;
+
+    /// A long value was sent, or will not be.
+    fn release(&mut self, value: ValueRef);
 
     /// A connection has ended.
     fn closed(&mut self, connection: &mut Connection<Self::Session>);

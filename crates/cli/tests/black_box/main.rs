@@ -3,5 +3,6 @@
 mod hostile;
 mod joins;
 mod library;
+mod long_values;
 mod process;
 mod support;

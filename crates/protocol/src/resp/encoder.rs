@@ -4,10 +4,12 @@
 //! text, and says nothing as a length of -1; the forms taken instead are those of Redis 7.
 //!
 //! # Cost
-//! A short header is written as one 8-byte store and cut to its length; bytes are copied once.
+//! A short header is written as one 8-byte store and cut to its length; bytes are copied once,
+//! those of long values not at all where the output can [hold](Held) them.
 //! An aggregate of unknown length leaves room for the expected header; a wrong guess costs one
 //! move of its body.
 
+use super::held::Held;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use headwater_command::{Counted, Mark, Reply, number};
@@ -27,6 +29,7 @@ pub enum Version {
 #[derive(Debug)]
 pub struct Encoder<'o> {
     out: &'o mut Vec<u8>,
+    held: Option<&'o mut Held>,
     version: Version,
 }
 
@@ -35,7 +38,14 @@ impl<'o> Encoder<'o> {
     #[inline]
     #[must_use]
     pub fn new(out: &'o mut Vec<u8>, version: Version) -> Self {
-        Self { out, version }
+        Self { out, held: None, version }
+    }
+
+    /// An encoder that appends to `out`, except for long values: those are put into `held`.
+    #[inline]
+    #[must_use]
+    pub fn holding(out: &'o mut Vec<u8>, held: &'o mut Held, version: Version) -> Self {
+        Self { out, held: Some(held), version }
     }
 
     /// The version that answers are written in.
@@ -92,6 +102,17 @@ impl<'o> Encoder<'o> {
             (Counted::Map, Version::Resp2) => (b'*', count.saturating_mul(2)),
             (Counted::Map, Version::Resp3) => (b'%', count),
         }
+    }
+
+    /// A value in several blocks.
+    fn long_value(&mut self, value: &Value<'_>) {
+        self.header(b'$', value.len() as u64);
+        let at = self.out.len();
+        if !self.held.as_mut().is_some_and(|held| held.hold(at, value)) {
+            self.out.reserve(value.len() + 2);
+            value.parts().for_each(|part| self.out.extend_from_slice(part));
+        }
+        self.out.extend_from_slice(b"\r\n");
     }
 
     /// An error that may hold line ends; see [`Reply::error`].
@@ -163,13 +184,10 @@ impl Reply for Encoder<'_> {
 
     #[inline]
     fn value(&mut self, value: &Value<'_>) {
-        let len = value.len();
-        self.out.reserve(len + 16);
-        self.header(b'$', len as u64);
-        for part in value.parts() {
-            self.out.extend_from_slice(part);
+        match value.as_contiguous() {
+            Some(bytes) => self.bulk(bytes),
+            None => self.long_value(value),
         }
-        self.out.extend_from_slice(b"\r\n");
     }
 
     fn bulk_begin(&mut self, len: usize) {
@@ -291,6 +309,9 @@ impl Reply for Encoder<'_> {
         header[0] = kind;
         header[1..=digits.len()].copy_from_slice(digits);
         header[needed - 2..].copy_from_slice(b"\r\n");
+        if let Some(held) = &mut self.held {
+            held.shift(body, start + needed);
+        }
     }
 
     fn mark(&self) -> Mark {
@@ -299,6 +320,9 @@ impl Reply for Encoder<'_> {
 
     fn rewind(&mut self, mark: Mark) {
         self.out.truncate(mark.0);
+        if let Some(held) = &mut self.held {
+            held.cut(mark.0);
+        }
     }
 }
 

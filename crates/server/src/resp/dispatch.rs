@@ -90,9 +90,9 @@ impl Resp {
         }
         match work.connection.session.answering {
             Answering::On => {}
-            Answering::Off | Answering::SkipNext => work.out.truncate(before),
+            Answering::Off | Answering::SkipNext => take_back(work, before),
             Answering::Skip => {
-                work.out.truncate(before);
+                take_back(work, before);
                 work.connection.session.answering = Answering::On;
             }
         }
@@ -119,7 +119,7 @@ impl Resp {
         let flow = match &command {
             Command::Data(data) => {
                 let version = work.connection.session.version;
-                match self.node.execute(data, &mut Encoder::new(work.out, version)) {
+                match self.node.execute(data, &mut Encoder::holding(work.out, work.held, version)) {
                     Outcome::Done => Flow::Next,
                     Outcome::Waiting(ticket) => self.park(ticket, args, work),
                 }
@@ -177,6 +177,12 @@ impl Resp {
             }
         }
     }
+}
+
+/// Takes back what was answered behind the first `before` bytes.
+fn take_back(work: &mut Turn<'_>, before: usize) {
+    work.out.truncate(before);
+    work.held.cut(before);
 }
 
 /// Commands that a client may send before it has given the password.

@@ -42,7 +42,9 @@ use clock::CommandClock;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::Reply;
-use headwater_engine::{Effect, EngineError, Settings, TableOptions, Ticket, WARM_MAX};
+use headwater_engine::{
+    Effect, EngineError, Settings, TableOptions, Ticket, Value, ValueRef, WARM_MAX,
+};
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use slowlog::Slowlog;
@@ -192,7 +194,8 @@ impl Resp {
         let mut warm_until = if input.len() < WARM_BYTES_MIN { input.len() } else { 0 };
         self.clock.begin();
         let stopped = loop {
-            if *work.requests_left == 0 || work.out.len() >= work.out_bytes_full {
+            if *work.requests_left == 0 || work.out.len() + work.held.bytes() >= work.out_bytes_full
+            {
                 break Stopped::Paused;
             }
             if consumed >= warm_until && warm_until < input.len() {
@@ -230,7 +233,7 @@ impl Resp {
 /// Where the answers to this connection go.
 #[inline]
 fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
-    Encoder::new(work.out, work.connection.session.version)
+    Encoder::holding(work.out, work.held, work.connection.session.version)
 }
 
 impl Service for Resp {
@@ -330,6 +333,14 @@ impl Service for Resp {
     fn refusal(&mut self) -> &'static [u8] {
         self.stats.connections_refused += 1;
         b"-ERR max number of clients reached\r\n"
+    }
+
+    fn value(&self, value: ValueRef) -> Value<'_> {
+        self.node.engine().held(value)
+    }
+
+    fn release(&mut self, value: ValueRef) {
+        self.node.engine_mut().release(value);
     }
 
     fn closed(&mut self, connection: &mut Connection<Session>) {

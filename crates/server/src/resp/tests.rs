@@ -6,6 +6,7 @@ use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::service::{Service, Stopped, Time, Work};
 use headwater_engine::{Effect, FetchId, Loaded, Position, TableOptions};
+use headwater_protocol::resp::Held;
 
 /// A service with a table `x` whose data is elsewhere, and two connections.
 struct Stage {
@@ -44,6 +45,7 @@ impl Stage {
             connection: &mut connection,
             input: input.as_bytes(),
             out: &mut out,
+            held: &mut Held::default(),
             requests_left: &mut 1000,
             out_bytes_full: 1 << 20,
             published_bytes: 0,
