@@ -385,6 +385,15 @@ impl Blocks {
         }
     }
 
+    /// Asks the processor for what is known of a block, if there is such a block.
+    #[inline]
+    pub(crate) fn prefetch_metadata(&self, address: u32) {
+        let (number, index) = split(address);
+        if let Some(place) = self.places.get(number) {
+            crate::prefetch_address(place.metadata.wrapping_add(index).cast());
+        }
+    }
+
     /// What is known of a live block.
     #[inline]
     pub(crate) fn metadata(&self, address: u32) -> Metadata {

@@ -257,6 +257,15 @@ impl Pool {
         }
     }
 
+    /// As [`Pool::prefetch`], with what retaining and releasing touches.
+    #[inline]
+    pub fn prefetch_to_change(&self, value: ValueRef) {
+        if !value.is_inline() {
+            self.blocks.prefetch(value.address());
+            self.blocks.prefetch_metadata(value.address());
+        }
+    }
+
     /// The value with `tail` behind it, as a reference in exchange for `value`, beyond the limit
     /// if it must be. See [`Pool::try_append`].
     ///

@@ -453,7 +453,7 @@ impl<N: Note> Table<N> {
             }
             Trail::Slot(point) => {
                 if let Some(word) = self.short.fetch_entry(point) {
-                    pool.prefetch(ValueRef::from_word(word));
+                    pool.prefetch_to_change(ValueRef::from_word(word));
                 }
                 Trail::End
             }
