@@ -104,6 +104,7 @@ mod buffers;
 mod cells;
 mod check;
 mod classes;
+mod head;
 mod pool;
 mod reference;
 mod value;

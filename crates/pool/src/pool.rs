@@ -7,7 +7,6 @@ use crate::classes::{self, BLOCK_BYTES, BLOCK_BYTES_MAX, METADATA_BYTES};
 use crate::reference::{INLINE_BYTES_MAX, VALUE_BYTES_MAX, ValueRef};
 use crate::value::{FOLLOWED, Value};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt;
 
 /// The pool has no room for the value within its limit. Nothing was changed.
@@ -121,7 +120,7 @@ impl Pool {
     }
 
     #[inline]
-    fn insert_with(
+    pub(crate) fn insert_with(
         &mut self,
         bytes: &[u8],
         expected: usize,
@@ -189,7 +188,7 @@ impl Pool {
         Ok(ValueRef::in_blocks(last, tail.end + total, chained))
     }
 
-    fn change(&mut self, address: u32, how: impl FnOnce(&mut Metadata)) {
+    pub(crate) fn change(&mut self, address: u32, how: impl FnOnce(&mut Metadata)) {
         let mut metadata = self.blocks.metadata(address);
         how(&mut metadata);
         self.blocks.set_metadata(address, metadata);
@@ -218,7 +217,7 @@ impl Pool {
 
     /// Gives back a reference to the chain that ends in the block at `address`.
     #[inline]
-    fn release_chain(&mut self, mut address: u32) {
+    pub(crate) fn release_chain(&mut self, mut address: u32) {
         loop {
             let metadata = self.blocks.metadata(address);
             debug_assert!(metadata.references > 0, "P1: released once too often");
@@ -429,107 +428,6 @@ impl Pool {
             }
             (address, end) = (previous, start);
         }
-    }
-
-    /// Frees blocks from the value's head on that lie within its first `bytes` bytes. Gives the
-    /// rest, in exchange for `value`, and the number of bytes that were dropped: at most `bytes`,
-    /// and less by less than a block.
-    ///
-    /// Costs a look at the metadata of every block that stays, as the offsets there move. What
-    /// stays is copied, beyond the limit if it must be, if other references share it.
-    #[must_use]
-    pub fn truncate_head(&mut self, value: ValueRef, bytes: usize) -> (ValueRef, usize) {
-        if bytes >= value.len() {
-            self.release(value);
-            return (ValueRef::EMPTY, value.len());
-        }
-        if value.is_inline() || !value.is_chained() {
-            return (value, 0);
-        }
-        let (mut first, mut alone) = (value.address(), true);
-        let (dropped, before) = loop {
-            let Metadata { previous, references, .. } = self.blocks.metadata(first);
-            alone &= references == 1;
-            if previous == NONE {
-                return (value, 0);
-            }
-            let start = self.blocks.end(previous);
-            if start <= bytes {
-                break (start, previous);
-            }
-            first = previous;
-        };
-        if !alone {
-            let mut kept = Vec::with_capacity(value.len() - dropped);
-            self.view(value).read_at(dropped, value.len()).for_each(|part| kept.extend(part));
-            let rest = self.insert(&kept);
-            self.release(value);
-            return (rest, dropped);
-        }
-        self.shift(value.address(), first, 0usize.wrapping_sub(dropped));
-        self.change(first, |metadata| metadata.previous = NONE);
-        self.release_chain(before);
-        let chained = first != value.address();
-        (ValueRef::in_blocks(value.address(), value.len() - dropped, chained), dropped)
-    }
-
-    /// Adds `by` to the offsets of all blocks from `last` back to `first`.
-    fn shift(&mut self, last: u32, first: u32, by: usize) {
-        let mut address = last;
-        loop {
-            let mut metadata = self.blocks.metadata(address);
-            let end = (metadata.end & !FOLLOWED).wrapping_add(by as u32);
-            metadata.end = end & !FOLLOWED | metadata.end & FOLLOWED;
-            self.blocks.set_metadata(address, metadata);
-            if address == first {
-                return;
-            }
-            address = metadata.previous;
-        }
-    }
-
-    /// The value with `head` before it, as a reference in exchange for `value`, beyond the limit
-    /// if it must be. Costs what is prepended and a look at the metadata of every block; a
-    /// short value, and one that other references share, is copied.
-    ///
-    /// # Panics
-    /// As [`Pool::insert`], for the length of both.
-    #[must_use]
-    pub fn prepend(&mut self, value: ValueRef, head: &[u8]) -> ValueRef {
-        if head.is_empty() {
-            return value;
-        }
-        let total = head.len() + value.len();
-        assert!(total <= VALUE_BYTES_MAX, "a value has less than 1 GiB");
-        if let (Some(first), true) = (self.first_if_alone(value), total > BLOCK_BYTES_MAX) {
-            let front = self.insert_with(head, 0, Growth::Beyond).expect("growth is allowed");
-            if !front.is_inline() {
-                self.shift(value.address(), first, head.len());
-                self.change(first, |metadata| metadata.previous = front.address());
-                self.change(front.address(), |metadata| metadata.end |= FOLLOWED);
-                return ValueRef::in_blocks(value.address(), total, true);
-            }
-        }
-        let joined = [head, &self.view(value).to_vec()].concat();
-        let joined = self.insert(&joined);
-        self.release(value);
-        joined
-    }
-
-    /// The first block of a value in blocks that no other reference shares.
-    fn first_if_alone(&self, value: ValueRef) -> Option<u32> {
-        let mut address = if value.is_inline() { None } else { Some(value.address()) };
-        while let Some(at) = address {
-            let Metadata { previous, references, .. } = self.blocks.metadata(at);
-            if references > 1 {
-                return None;
-            }
-            if previous == NONE {
-                return address;
-            }
-            address = Some(previous);
-        }
-        None
     }
 
     /// How many references share the value's last block (1 for a value that is its reference).
