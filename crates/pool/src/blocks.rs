@@ -336,16 +336,16 @@ impl Blocks {
         before - self.allocated
     }
 
-    /// Puts a buffer with room into its class's list: behind the others, so that those with
-    /// little left in them become idle.
+    /// Puts a buffer with room into its class's list: before the others, so that the block that
+    /// was freed last, which the processor still has in its cache, is taken next.
     fn link(&mut self, number: u32) {
         let class = self.buffers[number as usize].class;
-        let last = core::mem::replace(&mut self.with_room[class].last, number);
+        let first = core::mem::replace(&mut self.with_room[class].first, number);
         let buffer = &mut self.buffers[number as usize];
-        (buffer.before, buffer.next) = (last, NONE);
-        match last {
-            NONE => self.with_room[class].first = number,
-            last => self.buffers[last as usize].next = number,
+        (buffer.before, buffer.next) = (NONE, first);
+        match first {
+            NONE => self.with_room[class].last = number,
+            first => self.buffers[first as usize].before = number,
         }
     }
 
