@@ -8,6 +8,7 @@ mod keys;
 mod ranges;
 mod server;
 mod session;
+mod streams;
 mod strings;
 
 use crate::table::Spec;
@@ -16,6 +17,7 @@ pub use keys::*;
 pub use ranges::*;
 pub use server::*;
 pub use session::*;
+pub use streams::*;
 pub use strings::*;
 
 /// What a client asks.
@@ -40,6 +42,8 @@ pub enum Command<'a> {
 pub enum Data<'a> {
     /// Values.
     Strings(Strings<'a>),
+    /// Streams.
+    Streams(Streams<'a>),
     /// Keys as such.
     Keys(Keys<'a>),
     /// When keys expire.

@@ -47,11 +47,13 @@ impl Flags {
     pub const ALLOW_BUSY: Self = Self(1 << 11);
     /// Never in the slow log.
     pub const SKIP_SLOWLOG: Self = Self(1 << 12);
+    /// May wait for other clients.
+    pub const BLOCKING: Self = Self(1 << 13);
     /// Can hurt the service; shown as a category only.
-    pub const DANGEROUS: Self = Self(1 << 13);
+    pub const DANGEROUS: Self = Self(1 << 14);
 
     /// Flag words in the order of their bits.
-    pub const WORDS: [&'static str; 13] = [
+    pub const WORDS: [&'static str; 14] = [
         "write",
         "readonly",
         "denyoom",
@@ -65,6 +67,7 @@ impl Flags {
         "no_multi",
         "allow_busy",
         "skip_slowlog",
+        "blocking",
     ];
 
     /// These flags and those.
@@ -124,6 +127,8 @@ pub enum Group {
     Generic,
     /// Values.
     String,
+    /// Streams.
+    Stream,
     /// Ranges of keys.
     Range,
     /// Cache joins.
@@ -147,6 +152,7 @@ impl Group {
         match self {
             Self::Generic => "generic",
             Self::String => "string",
+            Self::Stream => "stream",
             Self::Range => "range",
             Self::Join => "join",
             Self::Table => "table",
@@ -220,6 +226,7 @@ ids! {
     Del Unlink Exists Type Touch Rename RenameNx Copy Keys Scan RandomKey DbSize FlushAll FlushDb
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
+    StreamAppend StreamRead StreamTrim StreamLen StreamInfo
     Range Prefix RangeDel Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo
     TableSet TableList TableInfo

@@ -6,6 +6,7 @@ use crate::memory::Memory;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::Waits;
 use crate::status::{GroupNote, StatusId, Statuses};
+use crate::streams::Streams;
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use crate::write::Expiries;
@@ -40,6 +41,7 @@ pub struct Engine {
     pub(crate) snapshots: BTreeSet<(Millis, StatusId)>,
     pub(crate) expiries: Expiries,
     pub(crate) watches: Watches,
+    pub(crate) streams: Streams,
     pub(crate) waits: Waits,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
@@ -75,6 +77,7 @@ impl Engine {
             snapshots: BTreeSet::new(),
             expiries: Expiries::new(seed),
             watches: Watches::default(),
+            streams: Streams::default(),
             waits: Waits::default(),
             queue: VecDeque::new(),
             writing: false,
@@ -125,6 +128,8 @@ impl Engine {
             updater_bytes: self.updaters.bytes() as u64,
             status_ranges: self.statuses.len() as u64,
             status_range_bytes: self.statuses.bytes() as u64,
+            streams: self.streams.len() as u64,
+            stream_bytes: self.streams.bytes() as u64,
             ..Stats::default()
         };
         stats.index_bytes = (self.expiries.bytes() + self.memory.bytes()) as u64;

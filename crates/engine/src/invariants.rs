@@ -18,6 +18,7 @@ impl Engine {
     /// Where an invariant does not hold.
     pub fn check_invariants(&self) {
         assert!(self.queue.is_empty(), "changes are applied before an operation ends");
+        self.check_streams_kept();
         let mut statuses = 0;
         let mut targets = 0;
         for (join, installed) in self.catalog.iter() {
@@ -110,6 +111,19 @@ impl Engine {
                 assert!(shown.is_none_or(|shown| shown == cell), "V2");
             }
         }
+    }
+
+    /// Checks F1–F3.
+    fn check_streams_kept(&self) {
+        let mut held = 0;
+        let _ = self.store.scan(b"", b"", false, &mut |_, value| {
+            if let Some(number) = value.as_handle() {
+                self.streams.get(number).check_invariants();
+                held += 1;
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(held, self.streams.len(), "F3");
     }
 
     /// Checks one status range; the number of its targets.

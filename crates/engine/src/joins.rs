@@ -49,6 +49,7 @@ impl Engine {
         self.check_cycle(name, &join, old)?;
         self.check_modes(&join, old)?;
         self.check_base_keys(&join.output, old)?;
+        self.check_streams(&join)?;
         if let Some(old) = old {
             self.drop_join(old);
         }
@@ -168,6 +169,19 @@ impl Engine {
                 if found == 1 { "key matches" } else { "keys match" },
                 if found == 1 { "it" } else { "them" }
             ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a join about a table that holds streams.
+    fn check_streams(&mut self, join: &Join) -> Result<(), EngineError> {
+        let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
+        for pattern in patterns {
+            let Some(table) = self.store.table_of(&pattern.range_of_all().first) else { continue };
+            if self.has_streams(table) {
+                let shown = join.show(pattern);
+                return refused(format!("the table of '{shown}' holds streams; remove them first"));
+            }
         }
         Ok(())
     }

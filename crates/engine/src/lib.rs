@@ -28,6 +28,7 @@ mod refresh;
 mod report;
 mod sources;
 mod status;
+mod streams;
 mod updaters;
 mod watches;
 mod write;
@@ -41,3 +42,4 @@ pub use report::{
     Change, Difference, Effect, EngineError, Expiry, ExplainLine, FetchId, JoinInstalled,
     JoinReport, Loaded, Position, RangeOptions, Stats, Stop, TableOptions, TableReport, Ticket,
 };
+pub use streams::{StreamBytes, StreamReport};

@@ -7,7 +7,7 @@
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::maintain::leading;
-use crate::report::{RangeOptions, Stop};
+use crate::report::{EngineError, RangeOptions, Stop};
 use crate::updaters::Trail;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -86,19 +86,26 @@ impl Engine {
     /// The value of `key`, computed where it is derived.
     ///
     /// # Errors
-    /// [`Stop`]: data must be loaded first, or a source failed.
+    /// [`Stop`]: data must be loaded first, or a source failed; or the key holds a stream.
+    #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<'_>>, Stop> {
+        match self.find(key)? {
+            Some(value) if value.is_handle() => Err(EngineError::WrongType.into()),
+            found => Ok(found.map(|value| self.store.pool.view(value))),
+        }
+    }
+
+    /// As [`Engine::get`], of whatever type; the word lives until the next operation.
+    #[inline]
+    pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ValueRef>, Stop> {
         if key.len() > Limits::KEY_BYTES_CEILING {
             return Ok(None);
         }
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         if self.catalog.role(table).is_some() {
-            match self.get_derived(table, key) {
-                Ok(found) => return Ok(found.map(|value| self.store.pool.view(value))),
-                Err(Missing) => return Err(self.stop()),
-            }
+            return self.get_derived(table, key).map_err(|Missing| self.stop());
         }
-        Ok(self.stored(table, key).map(|value| self.store.pool.view(value)))
+        Ok(self.stored(table, key))
     }
 
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
@@ -214,7 +221,8 @@ impl Engine {
     }
 
     /// Calls `each` with the pairs of `[first, last)` (an empty `last`: to the end) in order,
-    /// and gives their number. Nothing is called when the read must wait.
+    /// and gives their number. Nothing is called when the read must wait. Streams are no pairs
+    /// and are left out.
     ///
     /// # Errors
     /// As for [`Engine::get`].
@@ -310,7 +318,10 @@ impl Engine {
         let mut found = 0;
         let mut room = core::mem::take(&mut self.key_room);
         let pool = &self.store.pool;
-        let mut visit = |key: &[u8], value| {
+        let mut visit = |key: &[u8], value: ValueRef| {
+            if value.is_handle() {
+                return ControlFlow::Continue(());
+            }
             each(key, pool.view(value));
             found += 1;
             if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

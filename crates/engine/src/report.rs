@@ -118,6 +118,25 @@ pub enum EngineError {
         /// What it said.
         message: String,
     },
+    /// The key holds a value of another type than the operation is for.
+    WrongType,
+    /// What was to be read of a stream was trimmed away.
+    Trimmed {
+        /// The first offset that is there.
+        first: u64,
+    },
+    /// What was to be read of a stream went when memory was short.
+    Evicted {
+        /// The first offset that is there.
+        first: u64,
+    },
+    /// An offset that the stream has not reached.
+    BeyondEnd {
+        /// What was asked for.
+        offset: u64,
+        /// The stream's end.
+        end: u64,
+    },
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
@@ -130,6 +149,9 @@ impl EngineError {
         match self {
             Self::Joined { .. } => "JOINED",
             Self::SourceFailed { .. } => "SOURCE",
+            Self::WrongType => "WRONGTYPE",
+            Self::Trimmed { .. } => "TRIMMED",
+            Self::Evicted { .. } => "EVICTED",
             Self::OutOfMemory => "OOM",
             _ => "ERR",
         }
@@ -151,7 +173,20 @@ impl core::fmt::Display for EngineError {
             Self::Refused(text) => f.write_str(text),
             Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
             Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),
+            Self::Trimmed { first } => {
+                write!(f, "the stream was trimmed: its first offset is {first}")
+            }
+            Self::Evicted { first } => write!(
+                f,
+                "this part of the stream is no longer kept: the first offset that is is {first}"
+            ),
+            Self::BeyondEnd { offset, end } => {
+                write!(f, "offset {offset} is beyond the end of the stream, {end}")
+            }
             // Redis's own words, which clients look for.
+            Self::WrongType => {
+                f.write_str("Operation against a key holding the wrong kind of value")
+            }
             Self::OutOfMemory => f.write_str("command not allowed when used memory > 'maxmemory'."),
         }
     }
@@ -283,6 +318,10 @@ pub struct Stats {
     pub status_ranges: u64,
     /// Bytes of status ranges.
     pub status_range_bytes: u64,
+    /// Streams.
+    pub streams: u64,
+    /// Bytes of streams beyond those of their chunks, which are values.
+    pub stream_bytes: u64,
     /// Further counters, name and number, in a fixed order: maintenance work done since the
     /// start (executions, invalidations, updates applied, values skipped as no number …).
     pub counters: Vec<(&'static str, u64)>,

@@ -198,10 +198,14 @@ impl Engine {
         }
         debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
         let lacking = core::mem::take(&mut self.waits.lacking);
-        let ticket = Ticket(self.waits.next_ticket);
-        self.waits.next_ticket += 1;
+        let ticket = self.next_ticket();
         self.waits.waiting.insert(ticket, lacking);
         Stop::Wait(ticket)
+    }
+
+    pub(crate) fn next_ticket(&mut self) -> Ticket {
+        self.waits.next_ticket += 1;
+        Ticket(self.waits.next_ticket - 1)
     }
 
     /// The answer to [`Effect::Load`]: the pairs of its range as of a position, or why not.
@@ -382,7 +386,9 @@ impl Engine {
 
     /// Takes what the engine asks of the world since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        core::mem::take(&mut self.waits.effects)
+        let mut effects = core::mem::take(&mut self.waits.effects);
+        effects.extend(self.watches.take_woken().into_iter().map(Effect::Wake));
+        effects
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Every write of a base key counts. A derived key is not written by anybody: it counts as
 //! changed if its value differs from the one seen last when it is looked at.
+//!
+//! A reader at the end of a stream waits for the next change of its key: it is woken once, by the same
+//! note that counts the change.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,20 +12,29 @@ use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 
 use crate::engine::Engine;
-use crate::report::Stop;
+use crate::report::{Stop, Ticket};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Watch {
     users: usize,
     changes: u64,
     /// What the key was when last looked at: a derived key changes without being written.
     last: Option<Vec<u8>>,
+    /// Woken by the next change.
+    waiting: Vec<Ticket>,
+}
+
+impl Watch {
+    fn is_used(&self) -> bool {
+        self.users > 0 || !self.waiting.is_empty()
+    }
 }
 
 /// The keys that transactions watch.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     keys: HashMap<Box<[u8]>, Watch, KeyHashBuilder>,
+    woken: Vec<Ticket>,
 }
 
 impl Watches {
@@ -33,28 +45,63 @@ impl Watches {
             && let Some(watch) = self.keys.get_mut(key)
         {
             watch.changes += 1;
+            if !watch.waiting.is_empty() {
+                self.woken.append(&mut watch.waiting);
+                if watch.users == 0 {
+                    self.keys.remove(key);
+                }
+            }
         }
     }
 
     /// Counts a write of every key that was there.
     pub(crate) fn note_all(&mut self) {
-        self.keys.values_mut().for_each(|watch| watch.changes += u64::from(watch.last.is_some()));
+        self.keys.retain(|_, watch| {
+            watch.changes += u64::from(watch.last.is_some());
+            self.woken.append(&mut watch.waiting);
+            watch.is_used()
+        });
+    }
+
+    /// Has `ticket` woken when `key` changes.
+    pub(crate) fn await_note(&mut self, key: &[u8], ticket: Ticket) {
+        self.keys.entry(key.into()).or_default().waiting.push(ticket);
+    }
+
+    /// Ends what [`Watches::await_note`] began, if the ticket was not woken.
+    pub(crate) fn forget_note(&mut self, key: &[u8], ticket: Ticket) {
+        if let Some(watch) = self.keys.get_mut(key) {
+            watch.waiting.retain(|&waiting| waiting != ticket);
+            if !watch.is_used() {
+                self.keys.remove(key);
+            }
+        }
+    }
+
+    /// Takes the tickets whose keys have changed.
+    pub(crate) fn take_woken(&mut self) -> Vec<Ticket> {
+        core::mem::take(&mut self.woken)
     }
 }
 
 impl Engine {
+    /// The value of `key`; of a stream nothing, since every append is noted.
+    fn look(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        Ok(self.find(key)?.map(|value| self.store.pool.view(value).to_vec()))
+    }
+
     /// Starts counting the changes of `key` for an optimistic transaction. Each call is
     /// undone by one [`Engine::unwatch`].
     ///
     /// # Errors
     /// As for [`Engine::get`].
     pub fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
-        let last = self.get(key)?.map(|value| value.to_vec());
-        let watch = self.watches.keys.entry(key.into()).or_insert(Watch {
-            users: 0,
-            changes: 0,
-            last: last.clone(),
-        });
+        let last = self.look(key)?;
+        let watch = self
+            .watches
+            .keys
+            .entry(key.into())
+            .or_insert_with(|| Watch { last: last.clone(), ..Watch::default() });
         watch.users += 1;
         if watch.last != last {
             watch.changes += 1;
@@ -68,7 +115,7 @@ impl Engine {
     /// # Errors
     /// As for [`Engine::get`].
     pub fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
-        let last = self.get(key)?.map(|value| value.to_vec());
+        let last = self.look(key)?;
         let Some(watch) = self.watches.keys.get_mut(key) else { return Ok(0) };
         if watch.last != last {
             watch.changes += 1;
@@ -81,7 +128,7 @@ impl Engine {
     pub fn unwatch(&mut self, key: &[u8]) {
         if let Some(watch) = self.watches.keys.get_mut(key) {
             watch.users -= 1;
-            if watch.users == 0 {
+            if !watch.is_used() {
                 self.watches.keys.remove(key);
             }
         }

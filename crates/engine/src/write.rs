@@ -35,7 +35,7 @@ impl Expiries {
         if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
     }
 
-    fn set(&mut self, key: &[u8], at: Option<Millis>) {
+    pub(crate) fn set(&mut self, key: &[u8], at: Option<Millis>) {
         if !self.by_key.is_empty()
             && let Some((key, old)) = self.by_key.remove_entry(key)
         {
@@ -134,6 +134,9 @@ impl Engine {
         self.check_write(key, tail.len())?;
         let table = self.store.table_for(key);
         let old = self.store.table(table).get(key).unwrap_or(ValueRef::EMPTY);
+        if old.is_handle() {
+            return Err(EngineError::WrongType.into());
+        }
         let old = self.store.pool.content(old);
         let length = self.store.pool.view(old).len() + tail.len();
         self.check_write(key, length)?;
@@ -183,7 +186,7 @@ impl Engine {
     /// # Errors
     /// As for [`Engine::get`].
     pub fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
-        let there = self.get(key)?.is_some();
+        let there = self.find(key)?.is_some();
         Ok(there.then(|| self.expiries.get(key)))
     }
 
@@ -234,7 +237,7 @@ impl Engine {
 
     /// Refuses what clients may not write.
     #[inline]
-    fn check_write(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
+    pub(crate) fn check_write(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
         let limits = &self.settings.limits;
         if key.len() > limits.key_bytes_max {
             return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
@@ -251,7 +254,7 @@ impl Engine {
 
     /// Refuses keys that a join or a source maintains.
     #[inline]
-    fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
+    pub(crate) fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         for &id in &role.writers {
@@ -287,7 +290,16 @@ impl Engine {
             self.notify(table, key, change);
         }
         if let Some(old) = old {
-            self.store.pool.release(old);
+            self.drop_value(old);
+        }
+    }
+
+    /// Gives back what a key held.
+    #[inline]
+    fn drop_value(&mut self, old: ValueRef) {
+        match old.as_handle() {
+            Some(stream) => self.drop_stream(stream),
+            None => self.store.pool.release(old),
         }
     }
 
@@ -299,7 +311,7 @@ impl Engine {
             let was = self.store.pool.content(old);
             self.notify(table, key, Change::new(Some(was), None));
         }
-        self.store.pool.release(old);
+        self.drop_value(old);
         true
     }
 
@@ -311,6 +323,7 @@ impl Engine {
             self.reset_join(id);
         }
         self.store.clear();
+        self.drop_streams();
         self.updaters.clear();
         self.expiries = Expiries::new(self.settings.hash_seed);
         self.forget_loaded();

@@ -48,13 +48,14 @@ impl Node {
 }
 
 /// Bytes by kind, with the names that INFO and MEMORY STATS give them.
-fn kinds(stats: &Stats) -> [(&'static str, u64); 5] {
+fn kinds(stats: &Stats) -> [(&'static str, u64); 6] {
     [
         ("values", stats.value_bytes),
         ("keys", stats.key_bytes),
         ("index", stats.index_bytes),
         ("updaters", stats.updater_bytes),
         ("status_ranges", stats.status_range_bytes),
+        ("streams", stats.stream_bytes),
     ]
 }
 
@@ -82,6 +83,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
             let numbers = [
                 ("groups", stats.groups),
                 ("expired_keys", stats.expired),
+                ("streams", stats.streams),
                 ("updaters", stats.updaters),
                 ("updater_targets", stats.updater_targets),
                 ("status_ranges", stats.status_ranges),

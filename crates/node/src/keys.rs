@@ -3,10 +3,15 @@
 use crate::expiry::set_until;
 use crate::node::{check_writable, is_there};
 use crate::numbers::integer_of;
+use crate::streams;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Args, ObjectFact, Reply};
 use headwater_engine::{Engine, Expiry, Stop};
+
+/// What TYPE says of values and of streams.
+pub(crate) const STRING: &str = "string";
+pub(crate) const STREAM: &str = "stream";
 
 pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
     if keys.len() > 1 {
@@ -36,7 +41,11 @@ pub(crate) fn exists(
 }
 
 pub(crate) fn type_of(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
-    reply.simple(if is_there(engine, key)? { "string" } else { "none" });
+    reply.simple(match is_there(engine, key)? {
+        true if engine.is_stream(key) => STREAM,
+        true => STRING,
+        false => "none",
+    });
     Ok(())
 }
 
@@ -74,16 +83,21 @@ pub(crate) fn rename(
     scratch: &mut Vec<u8>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    let Some(expiry) = fetch(engine, from, scratch)? else {
-        reply.error("ERR", format_args!("no such key"));
-        return Ok(());
+    let acts = if engine.is_stream(from) {
+        streams::rename(engine, from, to, if_absent)?
+    } else {
+        let Some(expiry) = fetch(engine, from, scratch)? else {
+            reply.error("ERR", format_args!("no such key"));
+            return Ok(());
+        };
+        check_writable(engine, from)?;
+        let acts = from != to && !(if_absent && is_there(engine, to)?);
+        if acts {
+            store(engine, to, scratch, expiry)?;
+            engine.remove(from)?;
+        }
+        acts
     };
-    check_writable(engine, from)?;
-    let acts = from != to && !(if_absent && is_there(engine, to)?);
-    if acts {
-        store(engine, to, scratch, expiry)?;
-        engine.remove(from)?;
-    }
     if if_absent {
         reply.integer(i64::from(acts))
     } else {
@@ -100,6 +114,10 @@ pub(crate) fn copy(
     scratch: &mut Vec<u8>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    if engine.is_stream(from) {
+        reply.integer(i64::from(streams::copy(engine, from, to, replace)?));
+        return Ok(());
+    }
     let Some(expiry) = fetch(engine, from, scratch)? else {
         reply.integer(0);
         return Ok(());
@@ -128,18 +146,23 @@ pub(crate) fn object(
     key: &[u8],
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    let Some(value) = engine.get(key)? else {
-        reply.null();
-        return Ok(());
-    };
-    match fact {
-        ObjectFact::Encoding => reply.bulk(if integer_of(&value).is_some() {
+    let encoding: &[u8] = if engine.is_stream(key) {
+        b"chunks"
+    } else {
+        let Some(value) = engine.get(key)? else {
+            reply.null();
+            return Ok(());
+        };
+        if integer_of(&value).is_some() {
             b"int"
         } else if value.len() <= EMBEDDED_BYTES_MAX {
             b"embstr"
         } else {
             b"raw"
-        }),
+        }
+    };
+    match fact {
+        ObjectFact::Encoding => reply.bulk(encoding),
         ObjectFact::References => reply.integer(1),
         ObjectFact::IdleTime => {
             reply.error("ERR", format_args!("the time of the last use is not tracked"));
@@ -164,6 +187,10 @@ pub(crate) fn memory_usage(
     key: &[u8],
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    if let Ok(Some(report)) = engine.stream_report(key) {
+        reply.integer((key.len() + ENTRY_BYTES) as i64 + report.resident_bytes as i64);
+        return Ok(());
+    }
     match engine.get(key)? {
         None => reply.null(),
         Some(value) => reply.integer((key.len() + value.len() + ENTRY_BYTES) as i64),

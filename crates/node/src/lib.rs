@@ -17,6 +17,7 @@ mod node;
 mod numbers;
 mod ranges;
 mod scan;
+mod streams;
 mod strings;
 
 pub use headwater_command::Data;

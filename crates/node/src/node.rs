@@ -7,7 +7,7 @@
 //!   and running it again is running it once.
 
 use crate::scan::Cursors;
-use crate::{catalog, expiry, keys, lcs, numbers, ranges, scan, strings};
+use crate::{catalog, expiry, keys, lcs, numbers, ranges, scan, streams, strings};
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Data, Keys, Reply, Strings};
@@ -89,6 +89,7 @@ impl Node {
         match command {
             Data::Strings(Strings::Get { key }) => strings::get(&mut self.engine, key, reply),
             Data::Strings(strings) => self.run_strings(strings, reply),
+            Data::Streams(command) => streams::run(&mut self.engine, command, reply),
             Data::Ranges(ranges) => ranges::run(self, ranges, reply),
             Data::Keys(keys) => self.run_keys(keys, reply),
             Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, reply),

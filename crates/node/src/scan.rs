@@ -4,6 +4,7 @@
 //! number stands for, for the last [`CURSORS_MAX`] numbers given out. A number that is forgotten is
 //! refused by name, since starting over silently might never end.
 
+use crate::keys::{STREAM, STRING};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use headwater_command::{Counted, OwnedArgs, Reply, glob, number};
@@ -63,11 +64,16 @@ pub(crate) fn scan(
         let text = "invalid cursor: it is unknown, or was forgotten after";
         return reply.error("ERR", format_args!("{text} {CURSORS_MAX} newer ones; start at 0"));
     };
-    let strings_wanted = wanted.type_name.is_none_or(|name| name.eq_ignore_ascii_case(b"string"));
+    let is = |name: &str| {
+        wanted.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    let (strings, streams) = (is(STRING), is(STREAM));
     let count = usize::try_from(wanted.count).unwrap_or(usize::MAX);
     let mut found = OwnedArgs::default();
     let next = engine.scan(start, count, &mut |key| {
-        if strings_wanted && wanted.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+        // Without a type, or with an unknown one, no key is looked up.
+        let fits = if strings == streams { strings } else { engine.is_stream(key) == streams };
+        if fits && wanted.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
             found.push(key);
         }
     });

@@ -4,7 +4,7 @@ use crate::expiry::{moment, set_until};
 use crate::node::{check_lengths, check_writable, is_there};
 use alloc::vec::Vec;
 use headwater_command::{Args, GetExpiry, Reply, SetCondition, SetExpiry};
-use headwater_engine::{Engine, Expiry, Stop};
+use headwater_engine::{Engine, EngineError, Expiry, Stop};
 
 #[inline]
 pub(crate) fn get(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
@@ -127,6 +127,8 @@ pub(crate) fn mget(
     for key in keys.iter() {
         match get(engine, key, reply) {
             Ok(()) => {}
+            // As in Redis, MGET has nothing to say of keys that hold something else.
+            Err(Stop::Failed(EngineError::WrongType)) => reply.null(),
             Err(Stop::Wait(ticket)) => waits = waits.or(Some(ticket)),
             Err(failed) => return Err(failed),
         }

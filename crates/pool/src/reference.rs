@@ -12,6 +12,9 @@
 //! | 4 | 0 | 1 | … |
 //! | 8–63 | the bytes | | |
 //! | 32–63 | | number of the cell | address of the last block |
+//!
+//! Bit 5 of an inline word makes it a *handle*: an empty value whose bits 32–63 are a number that means
+//! something to its owner.
 
 /// Longest value that is held in its reference.
 pub const INLINE_BYTES_MAX: usize = 7;
@@ -20,6 +23,7 @@ pub const INLINE_BYTES_MAX: usize = 7;
 pub const VALUE_BYTES_MAX: usize = (1 << 30) - 1;
 
 const INLINE: u64 = 1;
+const HANDLE: u64 = 1 << 5;
 const CHAINED: u64 = 2;
 const LENGTH_SHIFT: u32 = 2;
 const CELL: u64 = 1 << 4;
@@ -85,6 +89,28 @@ impl ValueRef {
         (self.0 >> ADDRESS_SHIFT) as u32
     }
 
+    /// A word that stands for something that its owner keeps outside the pool, under `number`. To
+    /// the pool it is an empty value: retaining and releasing it mean nothing.
+    #[inline]
+    #[must_use]
+    pub fn handle(number: u32) -> Self {
+        Self(u64::from(number) << ADDRESS_SHIFT | HANDLE | INLINE)
+    }
+
+    /// The number that [`ValueRef::handle`] was given; `None` for a value.
+    #[inline]
+    #[must_use]
+    pub fn as_handle(self) -> Option<u32> {
+        if self.is_handle() { Some((self.0 >> ADDRESS_SHIFT) as u32) } else { None }
+    }
+
+    /// Whether the word is a handle.
+    #[inline]
+    #[must_use]
+    pub fn is_handle(self) -> bool {
+        self.0 & (HANDLE | INLINE) == HANDLE | INLINE
+    }
+
     /// Whether the bytes are in the reference itself, or in a cell: not in blocks.
     #[inline]
     #[must_use]
@@ -121,5 +147,27 @@ impl ValueRef {
     #[inline]
     pub(crate) fn address(self) -> u32 {
         (self.0 >> ADDRESS_SHIFT) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ValueRef;
+    use crate::Pool;
+
+    #[test]
+    fn a_handle_is_no_value_and_no_value_is_a_handle() {
+        for number in [0, 1, 77, u32::MAX] {
+            let handle = ValueRef::handle(number);
+            assert_eq!(handle.as_handle(), Some(number));
+            assert_eq!(ValueRef::from_word(handle.to_word()), handle);
+            assert!(handle.is_inline() && !handle.is_cell() && handle.len() == 0);
+        }
+        let mut pool = Pool::new();
+        for len in (0..40).chain([300, 4096, 4097, 16 << 10, 100_000]) {
+            let value = pool.insert(&alloc::vec![0xFF; len]);
+            assert_eq!(value.as_handle(), None, "{len} bytes");
+            pool.release(value);
+        }
     }
 }

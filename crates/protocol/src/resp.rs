@@ -17,6 +17,7 @@ mod parser;
 mod pubsub;
 mod ranges;
 mod refusal;
+mod streams;
 mod strings;
 mod transactions;
 

@@ -93,6 +93,14 @@ impl Service for Null {
 
     fn closed(&mut self, _connection: &mut Connection<Self::Session>) {}
 
+    fn is_over(&self, _session: &Self::Session) -> bool {
+        false
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        None
+    }
+
     fn stopping(&self) -> bool {
         false
     }

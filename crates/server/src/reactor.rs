@@ -124,7 +124,7 @@ impl<S: Service> Reactor<S> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.service.stopping() {
-            let wait = if self.queue.is_empty() { TICK } else { Duration::ZERO };
+            let wait = if self.queue.is_empty() { self.patience() } else { Duration::ZERO };
             self.wait(&mut events, wait)?;
             self.tell_time();
             if self.accepting {
@@ -165,6 +165,14 @@ impl<S: Service> Reactor<S> {
         }
         self.farewell();
         Ok(())
+    }
+
+    /// How long nothing may happen.
+    fn patience(&self) -> Duration {
+        match self.service.deadline() {
+            None => TICK,
+            Some(at) => TICK.min(Duration::from_millis(at.saturating_sub(self.time.uptime))),
+        }
     }
 
     fn wait(&mut self, events: &mut Events, most: Duration) -> io::Result<()> {
@@ -280,6 +288,12 @@ impl<S: Service> Reactor<S> {
             if requests_left == 0 {
                 break;
             }
+        }
+        if connection.phase == Phase::Parked
+            && connection.ended
+            && self.service.is_over(&connection.session)
+        {
+            return false;
         }
         self.requeue(connection, &bounds);
         match connection.phase {

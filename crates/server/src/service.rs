@@ -114,6 +114,12 @@ pub(crate) trait Service {
     /// A connection has ended.
     fn closed(&mut self, connection: &mut Connection<Self::Session>);
 
+    /// Whether what a parked session waits for is of no use once its client sends no more.
+    fn is_over(&self, session: &Self::Session) -> bool;
+
+    /// The moment of the server's life, in milliseconds, at which it wants the next turn at the latest.
+    fn deadline(&self) -> Option<u64>;
+
     /// Whether a client has asked for the end.
     fn stopping(&self) -> bool;
 }

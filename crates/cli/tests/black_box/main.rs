@@ -5,4 +5,5 @@ mod joins;
 mod library;
 mod long_values;
 mod process;
+mod streams;
 mod support;

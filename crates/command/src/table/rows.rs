@@ -7,6 +7,7 @@ const STORE: Flags = Flags::WRITE.and(Flags::DENYOOM);
 const STORE_FAST: Flags = Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.and(Flags::FAST);
 const READ: Flags = Flags::READONLY;
+const READ_BLOCKING: Flags = Flags::READONLY.and(Flags::BLOCKING);
 const WRITE: Flags = Flags::WRITE;
 const READ_DANGEROUS: Flags = Flags::READONLY.and(Flags::DANGEROUS);
 const WRITE_DANGEROUS: Flags = Flags::WRITE.and(Flags::DANGEROUS);
@@ -213,6 +214,21 @@ pub static SPECS: &[Spec] = &[
     spec!(Persist "persist" 2, WRITE_FAST, ONE, Generic, "2.2.0",
         "key",
         "Clears the expiry."),
+    spec!(StreamAppend "stream.append" -3, STORE_FAST, ONE, Stream, "0.1.0",
+        "key bytes [LEN expected]",
+        "Puts bytes behind a stream and answers its end."),
+    spec!(StreamRead "stream.read" -4, READ_BLOCKING, ONE, Stream, "0.1.0",
+        "key offset count [BLOCK milliseconds]",
+        "Bytes of a stream from an offset on; at its end, waits for more if asked to."),
+    spec!(StreamTrim "stream.trim" 3, WRITE, ONE, Stream, "0.1.0",
+        "key offset",
+        "Lets go of a stream's bytes before an offset; offsets stay valid."),
+    spec!(StreamLen "stream.len" 2, READ_FAST, ONE, Stream, "0.1.0",
+        "key",
+        "The end of a stream: how many bytes were ever appended."),
+    spec!(StreamInfo "stream.info" 2, READ, ONE, Stream, "0.1.0",
+        "key",
+        "Start, end and memory of a stream."),
     spec!(Range "range" -3, READ, KeyArgs::NONE, Range, "0.1.0",
         "first last [REV] [LIMIT n] [KEYS|VALUES|COUNT]",
         "The pairs of a range of keys, in order; an empty last means to the end."),

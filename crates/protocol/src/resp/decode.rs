@@ -7,7 +7,7 @@
 //! One table lookup and two jumps for the commands without options; nothing is allocated.
 
 use super::refusal::Refusal;
-use super::{connection, introspection, keys, pubsub, ranges, strings, transactions};
+use super::{connection, introspection, keys, pubsub, ranges, streams, strings, transactions};
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
 
@@ -57,6 +57,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
     match spec.group {
         Group::String => strings::decode(spec, args),
         Group::Generic => keys::decode(spec, args),
+        Group::Stream => streams::decode(spec, args),
         Group::Range | Group::Join | Group::Table => ranges::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),
         Group::Transactions => Ok(transactions::decode(spec, args)),

@@ -121,7 +121,7 @@ impl Resp {
                 let version = work.connection.session.version;
                 match self.node.execute(data, &mut Encoder::holding(work.out, work.held, version)) {
                     Outcome::Done => Flow::Next,
-                    Outcome::Waiting(ticket) => self.park(ticket, args, work),
+                    Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
                 }
             }
             Command::Connection(command) => self.connection(command, work),
@@ -162,19 +162,21 @@ impl Resp {
             Waiting::Exec { queue, next } if failure.is_some() => {
                 self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
-            Waiting::Request(request) => {
-                let args = request.args();
-                match find(args) {
-                    // It was admitted when it came, and is not queued now.
-                    Ok(spec) => {
-                        self.answered(work, |service, work| service.execute(spec, args, work))
-                    }
-                    Err(refusal) => self.not_found(&refusal, work),
-                }
-            }
+            Waiting::Request(request) => self.run_again(&request, work),
+            Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
             Waiting::Exec { queue, next } => {
                 self.answered(work, |service, work| service.run_queue(queue, next, work))
             }
+        }
+    }
+
+    /// Executes a request that has waited, from its start.
+    pub(super) fn run_again(&mut self, request: &OwnedArgs, work: &mut Turn<'_>) -> Flow {
+        let args = request.args();
+        match find(args) {
+            // It was admitted when it came, and is not queued now.
+            Ok(spec) => self.answered(work, |service, work| service.execute(spec, args, work)),
+            Err(refusal) => self.not_found(&refusal, work),
         }
     }
 }

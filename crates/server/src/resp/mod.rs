@@ -15,6 +15,7 @@
 //! - S2. Each entry of `session.watched` is one watch in the engine.
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
+mod blocking;
 mod channels;
 mod client;
 mod clock;
@@ -32,11 +33,13 @@ mod transaction;
 mod tests;
 
 pub(crate) use session::Session;
+use session::Waiting;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use hashbrown::HashMap;
@@ -88,6 +91,9 @@ pub(crate) struct Resp {
     /// Why what a session waits for cannot be had.
     failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
+    /// The command under way is one of EXEC's.
+    executing_queue: bool,
+    blocking: Blocking,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
     stopping: bool,
@@ -126,6 +132,8 @@ impl Resp {
             tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             failures: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             exclusive: None,
+            executing_queue: false,
+            blocking: Blocking::default(),
             held: Vec::new(),
             stopping: false,
             time: Time::default(),
@@ -282,6 +290,7 @@ impl Service for Resp {
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.wake_late(connections);
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {
@@ -347,13 +356,23 @@ impl Service for Resp {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
         self.forget_watches(&mut connection.session);
-        if connection.session.waiting.is_some() {
+        if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
+            self.forget_blocked(id, blocked);
+        } else if connection.session.waiting.is_some() {
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);
         }
         if self.exclusive == Some(id) {
             self.exclusive = None;
         }
+    }
+
+    fn is_over(&self, session: &Session) -> bool {
+        matches!(session.waiting.as_deref(), Some(Waiting::Blocked(_)))
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.blocking.next_deadline()
     }
 
     fn stopping(&self) -> bool {

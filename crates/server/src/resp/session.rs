@@ -1,5 +1,6 @@
 //! What the server knows of one client.
 
+use super::blocking::Blocked;
 use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
@@ -41,6 +42,8 @@ pub(crate) enum Waiting {
         /// The first request without an answer.
         next: usize,
     },
+    /// This request, which waits for another client.
+    Blocked(Blocked),
 }
 
 /// The channels and patterns that a client listens to.

@@ -162,7 +162,10 @@ impl Resp {
                 // It was found when it was queued, and commands do not go away.
                 continue;
             };
-            match self.execute(spec, args, work) {
+            self.executing_queue = true;
+            let done = self.execute(spec, args, work);
+            self.executing_queue = false;
+            match done {
                 Flow::Next => {}
                 Flow::Parked => {
                     self.exclusive = Some(work.connection.id);

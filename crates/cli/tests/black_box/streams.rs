@@ -1,0 +1,166 @@
+//! Streams through a client library and bare sockets: readers that wait, and all that may end it.
+
+use crate::support::{PATIENCE, Server, Socket, request};
+use redis::{Commands, Connection, RedisResult, Value, cmd, pipe};
+use std::time::{Duration, Instant};
+
+fn append(client: &mut Connection, key: &str, bytes: &[u8]) -> i64 {
+    cmd("STREAM.APPEND").arg(key).arg(bytes).query(client).unwrap()
+}
+
+fn read(
+    client: &mut Connection,
+    key: &str,
+    offset: u64,
+    count: u64,
+) -> RedisResult<Option<Vec<u8>>> {
+    cmd("STREAM.READ").arg(key).arg(offset).arg(count).query(client)
+}
+
+fn blocked(client: &mut Connection) -> u64 {
+    let info: redis::InfoDict = cmd("INFO").arg("clients").query(client).unwrap();
+    info.get("blocked_clients").unwrap()
+}
+
+/// Waits until so many clients wait.
+fn until_blocked(client: &mut Connection, count: u64) {
+    let began = Instant::now();
+    while blocked(client) != count {
+        assert!(began.elapsed() < PATIENCE, "{count} clients should wait");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A client that has asked for what is not there yet.
+fn waiting(server: &Server, client: &mut Connection, words: &[&[u8]], count: u64) -> Socket {
+    let mut socket = server.socket();
+    socket.send(&request(words));
+    until_blocked(client, count);
+    socket
+}
+
+#[test]
+fn long_streams_come_back_byte_for_byte() {
+    for protocol in [2, 3] {
+        let server = Server::start(&[]);
+        let client = &mut server.client(protocol);
+        let bytes: Vec<u8> = (0..3_000_000u32).flat_map(|at| at.to_le_bytes()).collect();
+        let mut end = 0;
+        for part in bytes.chunks(777_777) {
+            end += part.len() as i64;
+            assert_eq!(append(client, "s", part), end);
+        }
+        assert_eq!(read(client, "s", 0, u64::MAX).unwrap().unwrap(), bytes);
+        for offset in [1, 262_143, 262_144, 5_000_001] {
+            let got = read(client, "s", offset as u64, 600_000).unwrap().unwrap();
+            assert_eq!(got, bytes[offset..offset + 600_000]);
+        }
+        assert_eq!(cmd("STREAM.TRIM").arg("s").arg(6_000_000).query(client), Ok(6_000_000));
+        let error = read(client, "s", 0, 1).unwrap_err();
+        assert_eq!(error.code(), Some("TRIMMED"));
+        assert!(error.detail().unwrap().contains("6000000"));
+        assert_eq!(read(client, "s", 6_000_000, 9).unwrap().unwrap(), bytes[6_000_000..6_000_009]);
+        assert_eq!(client.del("s"), Ok(1));
+        assert_eq!(read(client, "s", 0, 1).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_reader_at_the_end_wakes_when_something_is_appended() {
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    append(client, "s", b"old");
+    let words: [&[u8]; 6] = [b"STREAM.READ", b"s", b"3", b"100", b"BLOCK", b"0"];
+    let mut tail = waiting(&server, client, &words, 1);
+    let mut early: [&[u8]; 6] = words;
+    (early[1], early[2]) = (b"not-yet", b"0");
+    let mut first = waiting(&server, client, &early, 2);
+    // What it sends meanwhile waits behind it; others go on.
+    tail.send(&request(&[b"PING"]));
+    assert_eq!(client.set("v", 1), Ok(()));
+    assert_eq!(append(client, "s", b"new"), 6);
+    tail.expect(b"$3\r\nnew\r\n+PONG\r\n");
+    until_blocked(client, 1);
+    // A transaction shows a reader all that it appends.
+    let ends: (i64, i64) = pipe()
+        .atomic()
+        .cmd("STREAM.APPEND")
+        .arg("not-yet")
+        .arg("one ")
+        .cmd("STREAM.APPEND")
+        .arg("not-yet")
+        .arg("step")
+        .query(client)
+        .unwrap();
+    assert_eq!(ends, (4, 8));
+    first.expect(b"$8\r\none step\r\n");
+    until_blocked(client, 0);
+}
+
+#[test]
+fn a_reader_gives_up_in_time_and_in_transactions_at_once() {
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    let mut socket = server.socket();
+    let began = Instant::now();
+    socket.send(&request(&[b"STREAM.READ", b"s", b"0", b"1", b"BLOCK", b"30"]));
+    socket.expect(b"$-1\r\n");
+    assert!(began.elapsed() >= Duration::from_millis(30), "not before its time");
+    let (nothing,): (Value,) = pipe()
+        .atomic()
+        .cmd("STREAM.READ")
+        .arg("s")
+        .arg(0)
+        .arg(1)
+        .arg("BLOCK")
+        .arg(0)
+        .query(client)
+        .unwrap();
+    assert_eq!(nothing, Value::Nil);
+    // A removal wakes it to look, and it goes on waiting, until its own time.
+    append(client, "s", b"x");
+    let began = Instant::now();
+    let words: [&[u8]; 6] = [b"STREAM.READ", b"s", b"1", b"1", b"BLOCK", b"200"];
+    let mut socket = waiting(&server, client, &words, 1);
+    assert_eq!(client.del("s"), Ok(1));
+    socket.expect(b"$-1\r\n");
+    assert!(began.elapsed() >= Duration::from_millis(200), "not before its time");
+    // A value in its place is answered at once.
+    let words: [&[u8]; 6] = [b"STREAM.READ", b"s", b"0", b"1", b"BLOCK", b"0"];
+    let mut socket = waiting(&server, client, &words, 1);
+    assert_eq!(client.set("s", "value"), Ok(()));
+    socket.expect(b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n");
+    until_blocked(client, 0);
+}
+
+#[test]
+fn a_reader_that_hangs_up_is_forgotten() {
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    let words: [&[u8]; 6] = [b"STREAM.READ", b"s", b"0", b"1", b"BLOCK", b"0"];
+    let gone: Vec<Socket> = (1..=20).map(|count| waiting(&server, client, &words, count)).collect();
+    drop(gone);
+    until_blocked(client, 0);
+    let mut killed = waiting(&server, client, &words, 1);
+    let killed_count: i64 =
+        cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").query(client).unwrap();
+    assert!(killed_count >= 1);
+    killed.expect_end(b"");
+    until_blocked(client, 0);
+    assert_eq!(append(client, "s", b"x"), 1);
+}
+
+#[test]
+fn an_append_breaks_a_watch() {
+    let server = Server::start(&[]);
+    let (client, other) = (&mut server.client(2), &mut server.client(2));
+    append(client, "s", b"x");
+    for (change, fails) in [(true, true), (false, false)] {
+        let _: () = cmd("WATCH").arg("s").query(client).unwrap();
+        if change {
+            append(other, "s", b"y");
+        }
+        let done: Option<(String,)> = pipe().atomic().set("v", 1).query(client).unwrap();
+        assert_eq!(done.is_none(), fails);
+    }
+}

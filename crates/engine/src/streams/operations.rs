@@ -1,0 +1,212 @@
+//! What can be done with streams.
+
+use super::{Stream, StreamBytes};
+use crate::engine::Engine;
+use crate::report::{EngineError, Ticket};
+use alloc::format;
+use alloc::string::String;
+use headwater_base::Millis;
+use headwater_pool::ValueRef;
+use headwater_store::TableId;
+
+/// What STREAM.INFO tells. Offsets count from the first byte ever appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StreamReport {
+    /// What lies before was trimmed.
+    pub start: u64,
+    /// The first offset that can be read; behind `start` where chunks were evicted.
+    pub first: u64,
+    /// How many bytes were ever appended.
+    pub end: u64,
+    /// Parts that are kept.
+    pub chunks: u64,
+    /// Bytes that they take in memory.
+    pub resident_bytes: u64,
+}
+
+impl Engine {
+    /// The number of the stream that `key` holds; `None` where there is no such key.
+    fn stream_of(&self, key: &[u8]) -> Result<Option<u32>, EngineError> {
+        let Some(table) = self.store.table_of(key) else { return Ok(None) };
+        self.check_table_of_streams(table)?;
+        match self.store.table(table).get(key) {
+            None => Ok(None),
+            Some(value) => value.as_handle().map(Some).ok_or(EngineError::WrongType),
+        }
+    }
+
+    /// Refuses tables in which values mean something to joins or sources.
+    fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
+        let Some(role) = self.catalog.role(table) else { return Ok(()) };
+        let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
+        let by = match (join, &role.sourced) {
+            (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
+            (None, Some(sourced)) => format!("source '{}' keeps it", sourced.name),
+            (None, None) => return Ok(()),
+        };
+        let prefix = self.store.table(table).prefix();
+        let name = String::from_utf8_lossy(prefix.strip_suffix(b"|").unwrap_or(prefix));
+        Err(EngineError::Refused(format!("table '{name}' cannot hold streams: {by}")))
+    }
+
+    /// Whether a key of `table` holds a stream.
+    pub(crate) fn has_streams(&mut self, table: TableId) -> bool {
+        if self.streams.len() == 0 {
+            return false;
+        }
+        let mut found = false;
+        let all = headwater_base::KeyRange::prefix(self.store.table(table).prefix());
+        self.scan_table(table, &all, &mut |_, value| found |= value.is_handle());
+        found
+    }
+
+    /// Whether `key` holds a stream now.
+    #[must_use]
+    pub fn is_stream(&self, key: &[u8]) -> bool {
+        let Some(table) = self.store.table_of(key) else { return false };
+        self.store.table(table).get(key).is_some_and(ValueRef::is_handle)
+    }
+
+    /// Puts `tail` behind the stream of `key`, which begins with it where there is none, and gives
+    /// the new end. `expected` bytes more will probably follow. The expiry is kept.
+    ///
+    /// # Errors
+    /// As for [`Engine::set`]; the key holds a value; or its table cannot hold streams.
+    pub fn stream_append(
+        &mut self,
+        key: &[u8],
+        tail: &[u8],
+        expected: usize,
+    ) -> Result<u64, EngineError> {
+        self.check_write(key, tail.len())?;
+        let number = match self.stream_of(key)? {
+            Some(number) => number,
+            None => {
+                let table = self.store.table_for(key);
+                let number = self.streams.insert(Stream::default());
+                self.put_base(table, key, ValueRef::handle(number));
+                number
+            }
+        };
+        let stream = self.streams.get_mut(number);
+        stream.append(&mut self.store.pool, tail, expected);
+        let end = stream.end;
+        self.watches.note(key);
+        Ok(end)
+    }
+
+    /// Up to `count` bytes of the stream of `key` from `offset` on, as far as they are there;
+    /// `None` where there is no such key. A read gives at least one byte if there is one.
+    ///
+    /// # Errors
+    /// The bytes were trimmed or evicted; the offset lies beyond the end; the key holds a value.
+    pub fn stream_read(
+        &mut self,
+        key: &[u8],
+        offset: u64,
+        count: u64,
+    ) -> Result<Option<StreamBytes<'_>>, EngineError> {
+        let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        let stream = self.streams.get(number);
+        let (first, end) = (stream.first(), stream.end);
+        if offset > end {
+            return Err(EngineError::BeyondEnd { offset, end });
+        }
+        if offset < stream.start {
+            return Err(EngineError::Trimmed { first });
+        }
+        if offset < first {
+            return Err(EngineError::Evicted { first });
+        }
+        let max = self.settings.limits.value_bytes_max as u64;
+        let len = count.min(end - offset).min(max) as usize;
+        let at = stream.chunk_at(offset);
+        let skip = stream.chunks.get(at).map_or(0, |chunk| (offset - chunk.first) as usize);
+        let chunks = stream.chunks.range(at.min(stream.chunks.len())..);
+        Ok(Some(StreamBytes { pool: &self.store.pool, chunks, skip, len }))
+    }
+
+    /// Lets go of what lies before `offset` in the stream of `key`, and gives what its start
+    /// is then; `None` where there is no such key. Offsets stay what they are.
+    ///
+    /// # Errors
+    /// The offset lies beyond the end; or the key holds a value.
+    pub fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
+        let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        let stream = self.streams.get_mut(number);
+        if offset > stream.end {
+            return Err(EngineError::BeyondEnd { offset, end: stream.end });
+        }
+        let before = stream.start;
+        stream.trim(&mut self.store.pool, offset);
+        let start = stream.start;
+        if start != before {
+            self.watches.note(key);
+        }
+        Ok(Some(start))
+    }
+
+    /// Facts about the stream of `key`; `None` where there is no such key.
+    ///
+    /// # Errors
+    /// The key holds a value.
+    pub fn stream_report(&self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
+        let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        let stream = self.streams.get(number);
+        let resident = stream.resident_bytes(&self.store.pool) + stream.record_bytes();
+        Ok(Some(StreamReport {
+            start: stream.start,
+            first: stream.first(),
+            end: stream.end,
+            chunks: stream.chunks.len() as u64,
+            resident_bytes: resident as u64,
+        }))
+    }
+
+    /// Gives the stream of `from` to `to` as well, in place of what that holds; `expiry` is
+    /// what `to` gets. The bytes are shared.
+    ///
+    /// # Errors
+    /// `to` cannot be written, or its table cannot hold streams.
+    pub fn stream_copy(
+        &mut self,
+        from: &[u8],
+        to: &[u8],
+        expiry: Option<Millis>,
+    ) -> Result<(), EngineError> {
+        self.check_write(to, 0)?;
+        if let Some(table) = self.store.table_of(to) {
+            self.check_table_of_streams(table)?;
+        }
+        let Some(number) = self.stream_of(from)? else { return Ok(()) };
+        let copy = self.streams.get(number).copy(&self.store.pool);
+        let table = self.store.table_for(to);
+        let copy = self.streams.insert(copy);
+        self.put_base(table, to, ValueRef::handle(copy));
+        self.expiries.set(to, expiry);
+        Ok(())
+    }
+
+    /// Has a ticket woken when `key` is written next. Each is undone by [`Engine::forget_tail`]
+    /// unless it was woken.
+    ///
+    /// For readers at the end of a stream; a key that is not there may be waited for as well.
+    pub fn await_tail(&mut self, key: &[u8]) -> Ticket {
+        let ticket = self.next_ticket();
+        self.watches.await_note(key, ticket);
+        ticket
+    }
+
+    /// Ends what [`Engine::await_tail`] began.
+    pub fn forget_tail(&mut self, key: &[u8], ticket: Ticket) {
+        self.watches.forget_note(key, ticket);
+    }
+
+    pub(crate) fn drop_stream(&mut self, number: u32) {
+        self.streams.remove(number, &mut self.store.pool);
+    }
+
+    pub(crate) fn drop_streams(&mut self) {
+        self.streams.clear(&mut self.store.pool);
+    }
+}

@@ -1,0 +1,255 @@
+//! Random histories of streams, beside a plain vector that says what is right.
+
+use super::CHUNK_BYTES;
+use crate::{Engine, EngineError, Expiry, Settings};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use headwater_base::Millis;
+
+/// What a stream must be: every byte ever appended, and where it starts.
+#[derive(Clone, Debug, Default)]
+struct Plain {
+    bytes: Vec<u8>,
+    start: usize,
+    expires_at: Option<u64>,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % end.max(1)
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let seed = self.below(251);
+        (0..len).map(|at| (seed + at % 253 + at / 997) as u8).collect()
+    }
+}
+
+fn read(
+    engine: &mut Engine,
+    key: &[u8],
+    offset: u64,
+    count: u64,
+) -> Result<Option<Vec<u8>>, EngineError> {
+    let mut got = Vec::new();
+    Ok(match engine.stream_read(key, offset, count)? {
+        None => None,
+        Some(bytes) => {
+            let len = bytes.len();
+            bytes.for_each(&mut |part| {
+                assert!(!part.is_empty());
+                got.extend_from_slice(part);
+            });
+            assert_eq!(got.len(), len, "as many bytes as announced");
+            Some(got)
+        }
+    })
+}
+
+struct History {
+    engine: Engine,
+    plain: BTreeMap<Vec<u8>, Plain>,
+    rng: Rng,
+    now: u64,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let (engine, plain) = (Engine::new(Settings::default()), BTreeMap::new());
+        Self { engine, plain, rng: Rng(seed), now: 0 }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("k{}", self.rng.below(4)).into_bytes()
+    }
+
+    fn append(&mut self) {
+        let key = self.key();
+        // Mostly small, sometimes as long as chunks are, or several of them.
+        let len = match self.rng.below(12) {
+            0 => 0,
+            1..=6 => self.rng.below(300),
+            7..=9 => self.rng.below(20_000),
+            10 => CHUNK_BYTES - 2 + self.rng.below(4),
+            _ => self.rng.below(3 * CHUNK_BYTES),
+        };
+        let tail = self.rng.bytes(len);
+        let expected = if self.rng.below(3) == 0 { self.rng.below(100_000) } else { 0 };
+        let end = self.engine.stream_append(&key, &tail, expected).unwrap();
+        let plain = self.plain.entry(key).or_default();
+        plain.bytes.extend_from_slice(&tail);
+        assert_eq!(end, plain.bytes.len() as u64);
+    }
+
+    fn trim(&mut self) {
+        let key = self.key();
+        let end = self.plain.get(&key).map_or(0, |plain| plain.bytes.len());
+        let offset = match self.rng.below(4) {
+            0 => end,
+            1 => end / CHUNK_BYTES * CHUNK_BYTES,
+            _ => self.rng.below(end + 3),
+        };
+        let got = self.engine.stream_trim(&key, offset as u64);
+        match self.plain.get_mut(&key) {
+            None => assert_eq!(got, Ok(None)),
+            Some(_) if offset > end => {
+                let (offset, end) = (offset as u64, end as u64);
+                assert_eq!(got, Err(EngineError::BeyondEnd { offset, end }));
+            }
+            Some(plain) => {
+                plain.start = plain.start.max(offset);
+                assert_eq!(got, Ok(Some(plain.start as u64)));
+            }
+        }
+    }
+
+    fn keys(&mut self) {
+        let (key, other) = (self.key(), self.key());
+        match self.rng.below(6) {
+            0 => {
+                let there = self.engine.remove(&key).unwrap();
+                assert_eq!(there, self.plain.remove(&key).is_some());
+            }
+            1 if key != other && self.plain.contains_key(&key) => {
+                let expiry = self.engine.expiry(&key).unwrap().unwrap();
+                self.engine.stream_copy(&key, &other, expiry).unwrap();
+                self.plain.insert(other, self.plain[&key].clone());
+            }
+            2 => {
+                let at = self.now + 1 + self.rng.below(20) as u64;
+                let there = self.engine.set_expiry(&key, Some(Millis(at))).unwrap();
+                assert_eq!(there, self.plain.contains_key(&key));
+                if let Some(plain) = self.plain.get_mut(&key) {
+                    plain.expires_at = Some(at);
+                }
+            }
+            3 => {
+                self.now += self.rng.below(20) as u64;
+                self.engine.advance(Millis(self.now));
+                let now = self.now;
+                self.plain.retain(|_, plain| plain.expires_at.is_none_or(|at| at > now));
+            }
+            // A value takes a stream's place, and goes.
+            4 => {
+                self.engine.set(&key, b"a value, not a stream", Expiry::Never).unwrap();
+                assert_eq!(self.engine.stream_append(&key, b"x", 0), Err(EngineError::WrongType));
+                assert!(self.engine.remove(&key).unwrap());
+                self.plain.remove(&key);
+            }
+            _ if self.rng.below(20) == 0 => {
+                self.engine.flush();
+                self.plain.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn check_reads(&mut self) {
+        let key = self.key();
+        let Some(plain) = self.plain.get(&key) else {
+            assert_eq!(read(&mut self.engine, &key, 0, 1), Ok(None));
+            return;
+        };
+        let (start, end) = (plain.start, plain.bytes.len());
+        let offset = self.rng.below(end + 3);
+        let count =
+            if self.rng.below(2) == 0 { self.rng.below(500) } else { self.rng.below(end + 9) };
+        let expected = if offset > end {
+            Err(EngineError::BeyondEnd { offset: offset as u64, end: end as u64 })
+        } else if offset < start {
+            Err(EngineError::Trimmed { first: start as u64 })
+        } else {
+            Ok(Some(plain.bytes[offset..end.min(offset + count)].to_vec()))
+        };
+        let got = read(&mut self.engine, &key, offset as u64, count as u64);
+        assert!(got == expected, "{} bytes at {offset} of {start}..{end}", count);
+        let report = self.engine.stream_report(&key).unwrap().unwrap();
+        assert_eq!((report.start, report.end), (start as u64, end as u64));
+        assert_eq!(report.first, start as u64, "nothing is evicted");
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(10) {
+            0..=4 => self.append(),
+            5 | 6 => self.trim(),
+            7 | 8 => self.keys(),
+            _ => {}
+        }
+        self.check_reads();
+        self.check_reads();
+        self.engine.check_invariants();
+        assert_eq!(self.engine.key_count(), self.plain.len() as u64);
+        assert_eq!(self.engine.stats().streams, self.plain.len() as u64);
+    }
+}
+
+#[test]
+fn streams_are_vectors_that_grow_and_are_trimmed() {
+    for seed in 0..60 {
+        let mut history = History::new(seed);
+        for _ in 0..120 {
+            history.step();
+        }
+        history.engine.flush();
+        assert_eq!(history.engine.stats().value_bytes, 0, "seed {seed} leaks");
+    }
+}
+
+#[test]
+fn memory_is_what_is_kept() {
+    let mut engine = Engine::new(Settings::default());
+    let line = [b'x'; 100];
+    for _ in 0..20_000 {
+        engine.stream_append(b"log", &line, 0).unwrap();
+    }
+    let full = engine.stats().value_bytes;
+    assert!(full < 2_000_000 * 101 / 100, "{full} bytes for 2 MB");
+    engine.stream_trim(b"log", 1_900_000).unwrap();
+    let trimmed = engine.stats().value_bytes;
+    assert!(trimmed < 100_000 + 3 * 4200, "{trimmed} bytes for 100 KB");
+    // What reads see is what was appended, to the byte.
+    assert_eq!(read(&mut engine, b"log", 1_900_000, 5), Ok(Some(b"xxxxx".to_vec())));
+    let report = engine.stream_report(b"log").unwrap().unwrap();
+    assert_eq!((report.start, report.first, report.end), (1_900_000, 1_900_000, 2_000_000));
+}
+
+#[test]
+fn a_copy_is_a_stream_of_its_own() {
+    let mut engine = Engine::new(Settings::default());
+    engine.stream_append(b"a", &[1; 300_000], 0).unwrap();
+    let before = engine.stats().value_bytes;
+    engine.stream_copy(b"a", b"b", None).unwrap();
+    assert_eq!(engine.stats().value_bytes, before, "a copy shares the bytes");
+    engine.stream_append(b"a", &[2; 10], 0).unwrap();
+    engine.stream_append(b"b", &[3; 20], 0).unwrap();
+    engine.stream_trim(b"a", 299_999).unwrap();
+    assert_eq!(
+        read(&mut engine, b"a", 299_999, 99).unwrap().unwrap(),
+        [&[1][..], &[2; 10]].concat()
+    );
+    assert_eq!(read(&mut engine, b"b", 300_000, 99).unwrap().unwrap(), [3; 20]);
+    assert_eq!(read(&mut engine, b"b", 0, 9).unwrap().unwrap(), [1; 9]);
+    engine.check_invariants();
+}
+
+#[test]
+fn streams_and_joins_stay_apart() {
+    let mut engine = Engine::new(Settings::default());
+    engine.stream_append(b"p|bob|1", b"x", 0).unwrap();
+    let spec = "t|<u>|<p>|<n> = check s|<u>|<p> copy p|<p>|<n>";
+    let refused = engine.join_add("t", spec, false).unwrap_err();
+    assert!(alloc::string::ToString::to_string(&refused).contains("holds streams"), "{refused}");
+    engine.remove(b"p|bob|1").unwrap();
+    engine.join_add("t", spec, false).unwrap();
+    for key in [&b"p|bob|1"[..], b"s|ann|bob", b"t|ann|bob|1"] {
+        assert!(engine.stream_append(key, b"x", 0).is_err());
+        assert!(engine.stream_read(key, 0, 1).is_err());
+    }
+    engine.stream_append(b"q|bob|1", b"x", 0).unwrap();
+    assert!(engine.stream_copy(b"q|bob|1", b"p|bob|1", None).is_err());
+}

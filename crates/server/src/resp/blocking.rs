@@ -1,0 +1,110 @@
+//! Commands that wait for other clients: reads at the end of a stream.
+//!
+//! Such a command waits like one whose data is being loaded, except that it has a deadline, that within
+//! EXEC it does not wait at all, and that it ends with its client. When its key is written, or
+//! when time is up, it is run again; what is still missing then is answered with nothing.
+
+use super::session::{Session, Waiting};
+use super::{Flow, Resp, Turn, encoder};
+use crate::connection::ConnectionId;
+use crate::connections::Connections;
+use headwater_command::{Args, Data, OwnedArgs, Reply, Streams};
+use headwater_engine::Ticket;
+use std::collections::BTreeSet;
+
+/// A command that waits for another client.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    request: OwnedArgs,
+    ticket: Ticket,
+    /// When it gives up, in milliseconds of the server's life; `None`: never.
+    deadline: Option<u64>,
+}
+
+/// What is known of all commands that wait for others.
+#[derive(Debug, Default)]
+pub(super) struct Blocking {
+    /// When they give up.
+    deadlines: BTreeSet<(u64, ConnectionId)>,
+    /// The command under way had waited before: its deadline stays what it was.
+    resumed: Option<Option<u64>>,
+    /// Sessions that wait.
+    pub(super) sessions: usize,
+}
+
+impl Blocking {
+    /// The next moment at which a command gives up.
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|&(at, _)| at)
+    }
+}
+
+/// What a command that may wait for others says: its key and for how long.
+fn blocking<'a>(data: &Data<'a>) -> Option<(&'a [u8], u64)> {
+    match *data {
+        Data::Streams(Streams::Read { key, block: Some(millis), .. }) => Some((key, millis)),
+        _ => None,
+    }
+}
+
+impl Resp {
+    /// Lets the session wait for `ticket`: for data, or for another client.
+    #[cold]
+    pub(super) fn wait(
+        &mut self,
+        data: &Data<'_>,
+        ticket: Ticket,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let resumed = self.blocking.resumed.take();
+        let Some((key, millis)) = blocking(data) else { return self.park(ticket, args, work) };
+        let now = work.time.uptime;
+        let limit = (millis > 0).then(|| now.saturating_add(millis));
+        let deadline = resumed.unwrap_or(limit);
+        if self.executing_queue || deadline.is_some_and(|at| at <= now) {
+            self.node.engine_mut().forget_tail(key, ticket);
+            encoder(work).null();
+            return Flow::Next;
+        }
+        let id = work.connection.id;
+        self.tickets.insert(ticket, id);
+        self.blocking.deadlines.extend(deadline.map(|at| (at, id)));
+        self.blocking.sessions += 1;
+        let blocked = Blocked { request: OwnedArgs::of(args), ticket, deadline };
+        work.connection.session.waiting = Some(Box::new(Waiting::Blocked(blocked)));
+        Flow::Parked
+    }
+
+    /// Runs a command again that waited for another client.
+    pub(super) fn resume_blocked(&mut self, blocked: Blocked, work: &mut Turn<'_>) -> Flow {
+        self.forget_blocked(work.connection.id, &blocked);
+        self.blocking.resumed = Some(blocked.deadline);
+        let flow = self.run_again(&blocked.request, work);
+        self.blocking.resumed = None;
+        flow
+    }
+
+    /// Takes back what a waiting command has left behind.
+    pub(super) fn forget_blocked(&mut self, id: ConnectionId, blocked: &Blocked) {
+        self.blocking.sessions -= 1;
+        if self.tickets.remove(&blocked.ticket).is_some()
+            && let Some(key) = blocked.request.args().get(1)
+        {
+            self.node.engine_mut().forget_tail(key, blocked.ticket);
+        }
+        if let Some(at) = blocked.deadline {
+            self.blocking.deadlines.remove(&(at, id));
+        }
+    }
+
+    /// Wakes the sessions whose time is up.
+    pub(super) fn wake_late(&mut self, connections: &mut Connections<Session>) {
+        while let Some(&(at, id)) = self.blocking.deadlines.first()
+            && at <= self.time.uptime
+        {
+            self.blocking.deadlines.pop_first();
+            connections.wake(id);
+        }
+    }
+}
