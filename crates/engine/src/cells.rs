@@ -62,27 +62,45 @@ impl Engine {
         content
     }
 
-    /// What readers of `table` are told after `value` took the place of `old`, which the caller
-    /// releases. If that was the key's cell, it is set to the value and takes its place again.
-    pub(crate) fn replaced(
+    /// Sets the cell of an output that joins read, if it has one that can take the value; what
+    /// its readers are to be told then.
+    #[inline]
+    pub(crate) fn set_in_place(
         &mut self,
         table: TableId,
         key: &[u8],
+        value: ValueRef,
+    ) -> Option<Change> {
+        let held = self.store.table(table).get(key).filter(|_| value.is_inline())?;
+        held.is_cell().then(|| self.set_cell(held, value))
+    }
+
+    /// What readers of a base key are told after `value` took the place of `old`, which the
+    /// caller releases. If that was the key's cell, it is set, and takes its place again: most
+    /// base keys are new or have none, and are not looked up for it.
+    #[inline]
+    pub(crate) fn replaced(
+        &mut self,
+        (table, key): (TableId, &[u8]),
         old: Option<ValueRef>,
         value: ValueRef,
     ) -> Change {
-        let change = Change::new(old.map(|old| self.store.pool.content(old)), Some(value));
         match old {
             Some(cell) if cell.is_cell() && value.is_inline() => {
-                self.store.pool.set_cell(cell, value);
                 self.store.pool.retain(cell);
                 // What comes out is the value, of which a cell holds no reference (P4).
                 self.store.insert(table, key, cell);
-                self.counters.updates_in_place += 1;
-                Change { in_place: true, ..change }
+                self.set_cell(cell, value)
             }
-            _ => change,
+            _ => Change::new(old.map(|old| self.store.pool.content(old)), Some(value)),
         }
+    }
+
+    fn set_cell(&mut self, cell: ValueRef, value: ValueRef) -> Change {
+        let was = self.store.pool.content(cell);
+        self.store.pool.set_cell(cell, value);
+        self.counters.updates_in_place += 1;
+        Change { in_place: true, ..Change::new(Some(was), Some(value)) }
     }
 
     /// Gives a source key a cell, if its change to a short value is the last one that there is,

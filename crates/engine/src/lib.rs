@@ -30,6 +30,7 @@ mod sources;
 mod status;
 mod streams;
 mod updaters;
+mod warm;
 mod watches;
 mod write;
 

@@ -385,10 +385,15 @@ impl Engine {
         if let Some(fold) = fold {
             installed.folds.insert(key.into(), fold);
         }
-        let old = self.store.insert(layer, key, value);
-        if self.has_readers(table) {
-            let change = self.replaced(layer, key, old, value);
+        let told = self.has_readers(table);
+        if told && let Some(change) = self.set_in_place(layer, key, value) {
             self.output_changed(join, key, change);
+            return;
+        }
+        let old = self.store.insert(layer, key, value);
+        if told {
+            let was = old.map(|old| self.store.pool.content(old));
+            self.output_changed(join, key, Change::new(was, Some(value)));
         }
         if let Some(old) = old {
             self.store.pool.release(old);

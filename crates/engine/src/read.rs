@@ -6,9 +6,7 @@
 
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::maintain::leading;
 use crate::report::{EngineError, RangeOptions, Stop};
-use crate::updaters::Trail;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -17,7 +15,7 @@ use headwater_base::key::{SEPARATOR, end_at_most};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{GroupId, Scan, TableId, WARM_MAX};
+use headwater_store::{GroupId, Scan, TableId};
 
 /// A visible pair, of which a merged read holds a reference.
 struct Row {
@@ -48,39 +46,6 @@ impl Engine {
     /// Gives back the reference to a value that was [held](Value::hold).
     pub fn release(&mut self, value: ValueRef) {
         self.store.pool.release(value);
-    }
-
-    /// Fetches what operations on these keys will touch into the processor's cache. A hint.
-    pub fn warm(&self, keys: &[&[u8]]) {
-        let tables = self.store.warm(keys);
-        let mut trails = [Trail::End; WARM_MAX];
-        let trails = &mut trails[..keys.len().min(WARM_MAX)];
-        for ((trail, table), key) in trails.iter_mut().zip(tables).zip(keys) {
-            *trail = self.warm_updater(table, key);
-        }
-        for _ in 0..4 {
-            for trail in &mut *trails {
-                if let Trail::Only(status) = *trail {
-                    self.statuses.fetch(status);
-                }
-                *trail = self.updaters.warm_next(*trail);
-            }
-        }
-    }
-
-    /// Begins to fetch what a change of `key` would touch.
-    #[inline]
-    fn warm_updater(&self, table: TableId, key: &[u8]) -> Trail {
-        let reader = self.catalog.role(table).and_then(|role| role.readers.first());
-        let Some(&reader) = reader else { return Trail::End };
-        let installed = self.catalog.join(reader.join);
-        let depths = installed.depths[reader.source as usize];
-        if depths == 0 {
-            return Trail::End;
-        }
-        let components = installed.plan.pattern(reader.source as usize).components.len();
-        let depth = depths.trailing_zeros() as usize;
-        self.updaters.warm_first(reader, leading(key, depth, components))
     }
 
     /// The value of `key`, computed where it is derived.

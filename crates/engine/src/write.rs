@@ -286,7 +286,7 @@ impl Engine {
         self.note_written(table, key, old.is_none());
         self.watches.note(key);
         if self.has_readers(table) {
-            let change = self.replaced(table, key, old, value);
+            let change = self.replaced((table, key), old, value);
             self.notify(table, key, change);
         }
         if let Some(old) = old {

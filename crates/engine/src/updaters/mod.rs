@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
 use headwater_pool::prefetch;
-use headwater_store::Index;
+use headwater_store::{GroupId, Index, TableId};
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -59,7 +59,7 @@ struct Updater {
 }
 
 /// How far the way to an updater's targets has been fetched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trail {
     /// As far as it is worth while.
     End,
@@ -71,6 +71,10 @@ pub(crate) enum Trail {
     Targets(UpdaterId),
     /// The status range of its only target, which is not fetched yet.
     Only(StatusId),
+    /// That status range.
+    Range(StatusId),
+    /// The group in which it lies.
+    Group(TableId, GroupId),
 }
 
 /// All updaters of one shard.
@@ -207,7 +211,7 @@ impl Updaters {
                 .open
                 .only()
                 .map_or(Trail::End, |target| Trail::Only(target.status())),
-            Trail::Only(_) | Trail::End => Trail::End,
+            _ => Trail::End,
         }
     }
 
