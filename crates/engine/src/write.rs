@@ -11,6 +11,7 @@ use core::ops::ControlFlow;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{KeyRange, Millis};
+use headwater_policy::Heat;
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
@@ -109,9 +110,12 @@ impl Engine {
     /// The key is a join's output, or the key or the value is too long.
     pub fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
         self.check_write(key, value.len())?;
-        let value = self.store.pool.insert(value);
         let table = self.store.table_for(key);
-        self.put_base(table, key, value);
+        // Where no join reads the table, nobody asks for the old value.
+        if self.has_readers(table) || !self.replace(table, key, value) {
+            let value = self.store.pool.insert(value);
+            self.put_base(table, key, value);
+        }
         match expiry {
             Expiry::Keep => {}
             Expiry::Never if self.expiries.len() == 0 => {}
@@ -278,6 +282,20 @@ impl Engine {
                 )))
             }
         }
+    }
+
+    /// Gives a base key that is there a value of these bytes, in the old one's place if possible;
+    /// whether the key is there. No reader is told.
+    #[inline]
+    fn replace(&mut self, table: TableId, key: &[u8], bytes: &[u8]) -> bool {
+        let judge = self.memory.judge_of_keys();
+        let used = |heat| judge.map_or(heat, |judge| judge.hit(Heat::from_byte(heat)).byte());
+        let (table, pool) = self.store.table_mut(table);
+        let replaced = table.replace(pool, key, bytes, used);
+        if replaced {
+            self.watches.note(key);
+        }
+        replaced
     }
 
     /// Gives a base key its value, of which one reference is taken over, and tells its readers.

@@ -320,6 +320,35 @@ impl<N: Note> Table<N> {
         word.map(ValueRef::from_word)
     }
 
+    /// Gives `key`, if it is there, a value of these bytes, in the place of the one it had where
+    /// nobody else holds that; `heat` is as for [`Table::touch`]. Whether the key is there.
+    #[inline]
+    pub fn replace(
+        &mut self,
+        pool: &mut Pool,
+        key: &[u8],
+        bytes: &[u8],
+        heat: impl FnOnce(u8) -> u8,
+    ) -> bool {
+        let (mut before, mut after) = (0, 0);
+        let change = |word: u64, old_heat: u8| {
+            let old = ValueRef::from_word(word);
+            before = pool.footprint(old);
+            let new = pool.replace(old, bytes);
+            after = pool.footprint(new);
+            (new.to_word(), heat(old_heat))
+        };
+        let there = match group_prefix(key, self.prefix.len(), self.boundary) {
+            None => self.short.update(&key[self.prefix.len()..], change),
+            Some(prefix) => match self.find(prefix) {
+                Some(group) => self.group_mut(group).tree.update(&key[prefix.len()..], change),
+                None => false,
+            },
+        };
+        self.sizes.value_bytes = self.sizes.value_bytes + after - before;
+        there
+    }
+
     /// Gives up to `most` entries that lie together, at a place that `draw` names: key, value, and
     /// the byte kept with it.
     pub fn sample(&self, draw: u64, most: usize, each: &mut impl FnMut(&[u8], ValueRef, u8)) {

@@ -165,22 +165,37 @@ impl Tree {
     /// As [`Tree::get`]; the byte that is kept with the entry becomes what `heat` makes of it.
     #[inline]
     pub fn touch(&mut self, key: &[u8], heat: impl FnOnce(u8) -> u8) -> Option<u64> {
-        let (page, at) = match &mut self.0 {
-            Body::Page(page) => {
-                let at = page.search(key).ok()?;
-                (page, at)
-            }
-            Body::Pages(pages) => {
-                let (leaf, at) = pages.find(key)?;
-                (&mut pages.leaves[leaf as usize].page, at)
-            }
-        };
+        let (page, at) = self.find_mut(key)?;
         let old = page.heat(at);
         let new = heat(old);
         if new != old {
             page.set_heat(at, new);
         }
         Some(page.word(at))
+    }
+
+    /// Changes the word of `key`, and the byte that is kept with it; whether the key is there.
+    #[inline]
+    pub fn update(&mut self, key: &[u8], change: impl FnOnce(u64, u8) -> (u64, u8)) -> bool {
+        let Some((page, at)) = self.find_mut(key) else { return false };
+        let (word, heat) = change(page.word(at), page.heat(at));
+        page.set_word(at, word);
+        page.set_heat(at, heat);
+        true
+    }
+
+    #[inline]
+    fn find_mut(&mut self, key: &[u8]) -> Option<(&mut Page, usize)> {
+        match &mut self.0 {
+            Body::Page(page) => {
+                let at = page.search(key).ok()?;
+                Some((page, at))
+            }
+            Body::Pages(pages) => {
+                let (leaf, at) = pages.find(key)?;
+                Some((&mut pages.leaves[leaf as usize].page, at))
+            }
+        }
     }
 
     /// Gives a few entries that follow each other, at a place that `draw` names: key (in two

@@ -75,6 +75,12 @@ impl Memory {
         }
     }
 
+    /// What judges keys, where the policy lets any go.
+    #[inline]
+    pub(crate) fn judge_of_keys(&self) -> Option<&Evictor> {
+        self.keys.as_ref()
+    }
+
     /// Whether the operation under way has given up for want of memory.
     pub(crate) fn is_lacking(&self) -> bool {
         self.lacking.is_some()
