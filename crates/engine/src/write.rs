@@ -284,8 +284,8 @@ impl Engine {
         }
     }
 
-    /// Gives a base key that is there a value of these bytes, in the old one's place if possible;
-    /// whether the key is there. No reader is told.
+    /// Gives a base key that has a value another one, in the old one's place if possible; whether
+    /// it was done. No reader is told.
     #[inline]
     fn replace(&mut self, table: TableId, key: &[u8], bytes: &[u8]) -> bool {
         let judge = self.memory.judge_of_keys();

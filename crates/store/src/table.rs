@@ -320,8 +320,8 @@ impl<N: Note> Table<N> {
         word.map(ValueRef::from_word)
     }
 
-    /// Gives `key`, if it is there, a value of these bytes, in the place of the one it had where
-    /// nobody else holds that; `heat` is as for [`Table::touch`]. Whether the key is there.
+    /// Gives `key`, if it has a value of its own, another one of these bytes, in the old one's
+    /// place where nobody else holds that; `heat` is as for [`Table::touch`]. Whether it was done.
     #[inline]
     pub fn replace(
         &mut self,
@@ -333,10 +333,13 @@ impl<N: Note> Table<N> {
         let (mut before, mut after) = (0, 0);
         let change = |word: u64, old_heat: u8| {
             let old = ValueRef::from_word(word);
+            if old.is_handle() || old.is_cell() {
+                return None;
+            }
             before = pool.footprint(old);
             let new = pool.replace(old, bytes);
             after = pool.footprint(new);
-            (new.to_word(), heat(old_heat))
+            Some((new.to_word(), heat(old_heat)))
         };
         let there = match group_prefix(key, self.prefix.len(), self.boundary) {
             None => self.short.update(&key[self.prefix.len()..], change),

@@ -174,11 +174,16 @@ impl Tree {
         Some(page.word(at))
     }
 
-    /// Changes the word of `key`, and the byte that is kept with it; whether the key is there.
+    /// Changes the word of `key`, and the byte that is kept with it, unless `change` declines;
+    /// whether they were changed.
     #[inline]
-    pub fn update(&mut self, key: &[u8], change: impl FnOnce(u64, u8) -> (u64, u8)) -> bool {
+    pub fn update(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(u64, u8) -> Option<(u64, u8)>,
+    ) -> bool {
         let Some((page, at)) = self.find_mut(key) else { return false };
-        let (word, heat) = change(page.word(at), page.heat(at));
+        let Some((word, heat)) = change(page.word(at), page.heat(at)) else { return false };
         page.set_word(at, word);
         page.set_heat(at, heat);
         true
