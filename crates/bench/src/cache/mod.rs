@@ -30,7 +30,7 @@ pub fn knows(system: System, policy: &str) -> bool {
 #[must_use]
 pub fn limit(system: System, bytes: u64, policy: &str) -> Vec<String> {
     let (memory, eviction) = match system {
-        System::Headwater => ("--memory", "--eviction"),
+        System::Headwater => ("--memory", "--memory-policy"),
         _ => ("--maxmemory", "--maxmemory-policy"),
     };
     [memory, &bytes.to_string(), eviction, policy].map(String::from).to_vec()
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(words, ["--maxmemory", "7", "--maxmemory-policy", "allkeys-lfu"]);
         assert_eq!(
             limit(System::Headwater, 7, "allkeys-cost")[2..],
-            ["--eviction", "allkeys-cost"]
+            ["--memory-policy", "allkeys-cost"]
         );
         assert!(!knows(System::Redis, "allkeys-cost") && knows(System::Redis, "allkeys-lru"));
     }

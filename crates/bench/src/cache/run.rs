@@ -70,7 +70,7 @@ impl Cache {
             let mut out = std::io::stderr().lock();
             let _ = writeln!(
                 out,
-                "headwater is left out: this build's `serve` has no option --memory or --eviction"
+                "headwater is left out: this build's `serve` has no option --memory or --memory-policy"
             );
             systems.retain(|system| *system != System::Headwater);
             if systems.is_empty() {
@@ -154,7 +154,7 @@ fn limits_memory(launch: &Launch) -> Result<bool> {
         .output()
         .with_context(|| format!("{} does not start", launch.headwater.display()))?;
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(help.contains("--memory") && help.contains("--eviction"))
+    Ok(help.contains("--memory") && help.contains("--memory-policy"))
 }
 
 /// Finds the limit with which a server's peak resident memory is `target` in the end.
