@@ -109,7 +109,7 @@ mod pool;
 mod reference;
 mod value;
 
-pub use buffers::{Buffers, GlobalBuffers};
+pub use buffers::{Buffers, GlobalBuffers, OwnedBuffers, Owner, Owners};
 pub use pool::{Full, Pool};
 pub use reference::{INLINE_BYTES_MAX, VALUE_BYTES_MAX, ValueRef};
 pub use value::{Parts, Value};

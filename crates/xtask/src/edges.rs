@@ -35,6 +35,7 @@ const PURE_OUTSIDE: [&str; 1] = ["hashbrown"];
 pub const ROOMS: &[Room] = &[
     pure("base", &[]),
     pure("pool", &["base"]),
+    room("buffers", &["pool"]),
     pure("store", &["base", "pool"]),
     pure("pattern", &["base"]),
     pure("command", &["base", "pool"]),
@@ -57,8 +58,9 @@ pub const ROOMS: &[Room] = &[
         tests_use: &["protocol"],
     },
     room("server", &["base", "command", "engine", "node", "protocol"]),
-    // Speaks to every system over its socket, Headwater included: no room of it is known here.
-    room("bench", &["workload"]),
+    // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
+    // which is measured as a library.
+    room("bench", &["pool", "buffers", "workload"]),
     room("script", &["base", "engine"]),
     room("model", &["base", "engine", "script"]),
     // `headwater check` is the one use of the model outside of tests.
