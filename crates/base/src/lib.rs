@@ -10,6 +10,7 @@ pub mod hash;
 pub mod key;
 pub mod limits;
 pub mod memory;
+pub mod spill;
 pub mod time;
 
 pub use decimal::Decimal;

@@ -2,7 +2,7 @@
 //!
 //! A fenced block with lines that start with `> ` is a conversation, as `redis-cli --raw` shows
 //! it. The blocks of one document are one conversation with one server, in their order. Figures
-//! in a `status:` line of EXPLAIN (times, bytes) are not compared.
+//! in the `status:` and `eviction:` lines of EXPLAIN (times, bytes, uses) are not compared.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -80,11 +80,12 @@ fn receive(stream: &mut BufReader<TcpStream>, shown: &mut String) {
     }
 }
 
-/// What can be compared: figures of a `status:` line are left out.
+/// What can be compared: figures of a `status:` or `eviction:` line are left out.
 fn comparable(text: &str) -> String {
     let lines = text.trim_end().lines().map(|line| {
-        let status = line.trim_start().starts_with("status:");
-        line.chars().filter(|c| !(status && c.is_ascii_digit())).collect::<String>()
+        let title = line.trim_start();
+        let varies = title.starts_with("status:") || title.starts_with("eviction:");
+        line.chars().filter(|c| !(varies && c.is_ascii_digit())).collect::<String>()
     });
     lines.collect::<Vec<_>>().join("\n")
 }

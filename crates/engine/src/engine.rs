@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::Waits;
 use crate::status::{GroupNote, StatusId, Statuses};
-use crate::streams::Streams;
+use crate::streams::{Spilling, Streams};
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use crate::write::Expiries;
@@ -42,6 +42,7 @@ pub struct Engine {
     pub(crate) expiries: Expiries,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
+    pub(crate) spilling: Spilling,
     pub(crate) waits: Waits,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
@@ -78,6 +79,7 @@ impl Engine {
             expiries: Expiries::new(seed),
             watches: Watches::default(),
             streams: Streams::default(),
+            spilling: Spilling::default(),
             waits: Waits::default(),
             queue: VecDeque::new(),
             writing: false,
@@ -129,7 +131,8 @@ impl Engine {
             status_ranges: self.statuses.len() as u64,
             status_range_bytes: self.statuses.bytes() as u64,
             streams: self.streams.len() as u64,
-            stream_bytes: self.streams.bytes() as u64,
+            stream_bytes: (self.streams.bytes() + self.spilling.bytes()) as u64,
+            spilled_bytes: self.spilling.disk_bytes(),
             ..Stats::default()
         };
         stats.index_bytes = (self.expiries.bytes() + self.memory.bytes()) as u64;
@@ -151,6 +154,11 @@ impl Engine {
             ("folds_stale", counters.folds_stale),
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
+            ("chunks_evicted", self.memory.evicted.chunks),
+            ("chunks_spilled", self.spilling.counters.puts),
+            ("chunks_spill_refused", self.spilling.counters.refusals),
+            ("chunks_spill_read", self.spilling.counters.gets),
+            ("chunks_spill_lost", self.spilling.counters.losses),
         ];
         stats
     }

@@ -124,6 +124,7 @@ impl Engine {
             ControlFlow::Continue(())
         });
         assert_eq!(held, self.streams.len(), "F3");
+        self.streams.check_filed();
     }
 
     /// Checks one status range; the number of its targets.

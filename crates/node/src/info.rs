@@ -84,6 +84,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
                 ("groups", stats.groups),
                 ("expired_keys", stats.expired),
                 ("streams", stats.streams),
+                ("spilled_bytes", stats.spilled_bytes),
                 ("updaters", stats.updaters),
                 ("updater_targets", stats.updater_targets),
                 ("status_ranges", stats.status_ranges),

@@ -48,7 +48,7 @@ fn read(
     Ok(())
 }
 
-fn info(engine: &Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
+fn info(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
     let Some(report) = engine.stream_report(key)? else {
         reply.error("ERR", format_args!("no such key"));
         return Ok(());
@@ -59,6 +59,7 @@ fn info(engine: &Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop>
         ("end", report.end),
         ("chunks", report.chunks),
         ("resident-bytes", report.resident_bytes),
+        ("spilled-bytes", report.spilled_bytes),
     ];
     reply.map(numbers.len());
     for (title, number) in numbers {

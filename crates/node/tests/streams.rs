@@ -66,7 +66,7 @@ fn bytes_go_in_at_the_end_and_come_out_anywhere() {
         ],
     );
     let info = run(&mut node, &["STREAM.INFO", "s"]).unwrap();
-    assert!(info.starts_with("*10 $5 start :11 $5 first :11 $3 end :12 $6 chunks :1 "), "{info}");
+    assert!(info.starts_with("*12 $5 start :11 $5 first :11 $3 end :12 $6 chunks :1 "), "{info}");
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Config {
     pub clients: Clients,
     /// What may be stored.
     pub limits: StoreLimits,
+    /// Where bytes go when memory is short.
+    pub spill: Spill,
     /// What is remembered about slow commands.
     pub observe: Observe,
     /// Tables to declare at start, in order.
@@ -90,6 +92,16 @@ pub struct StoreLimits {
     pub sources_max: usize,
     /// Slots of one join.
     pub slots_max: usize,
+}
+
+/// Where bytes go when memory is short.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Spill {
+    /// The directory; empty: nothing goes to disk.
+    pub spill_dir: String,
+    /// What may be there, in bytes.
+    pub spill_bytes_max: u64,
 }
 
 /// What is remembered about slow commands.
@@ -165,6 +177,12 @@ impl Default for StoreLimits {
             sources_max: limits.sources_max,
             slots_max: limits.slots_max,
         }
+    }
+}
+
+impl Default for Spill {
+    fn default() -> Self {
+        Self { spill_dir: String::new(), spill_bytes_max: 1 << 30 }
     }
 }
 

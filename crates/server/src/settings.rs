@@ -100,6 +100,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "joins-max" &[], limits.joins_max),
     setting!(live "sources-max" &[], limits.sources_max),
     setting!(live "slots-max" &[], limits.slots_max),
+    setting!(fixed "spill-dir" &[], spill.spill_dir),
+    setting!(fixed "spill-bytes-max" &[], spill.spill_bytes_max),
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min

@@ -57,7 +57,8 @@ pub const ROOMS: &[Room] = &[
         uses: &["base", "pool", "command", "engine"],
         tests_use: &["protocol"],
     },
-    room("server", &["base", "command", "engine", "node", "protocol"]),
+    room("spill", &["base"]),
+    room("server", &["base", "command", "engine", "node", "protocol", "spill"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["pool", "buffers", "workload"]),

@@ -7,11 +7,12 @@
 //! ```
 
 /// Licences that may be among our dependencies.
-pub const ALLOWED: [&str; 12] = [
+pub const ALLOWED: [&str; 13] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "MIT",
     "MIT-0",
+    "0BSD",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "ISC",

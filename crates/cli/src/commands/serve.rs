@@ -15,6 +15,12 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
+    /// Put streams' oldest parts into this directory when memory is short
+    #[arg(long, value_name = "DIR")]
+    spill: Option<String>,
+    /// Bytes that may be in that directory [default: 1073741824]
+    #[arg(long, value_name = "BYTES")]
+    spill_size: Option<u64>,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -63,6 +69,12 @@ impl Args {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
+        if let Some(path) = self.spill {
+            config.spill.spill_dir = path;
+        }
+        if let Some(bytes) = self.spill_size {
+            config.spill.spill_bytes_max = bytes;
+        }
         self.listen.apply(&mut config);
         if let Some(bytes) = self.null {
             let server = NullServer::bind(&config, bytes)?;

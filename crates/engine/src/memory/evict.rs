@@ -8,11 +8,16 @@ use alloc::collections::BTreeSet;
 use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
 use headwater_policy::Heat;
+use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
+        // Nothing is lost by putting a chunk aside, and there is nothing larger that could go.
+        if self.spill_one() {
+            return true;
+        }
         let victim = self.choose_victim();
         self.evict(victim)
     }
@@ -28,6 +33,11 @@ impl Engine {
         match victim {
             None => return false,
             Some(Victim::Key(table, key, heat)) => {
+                // Of a stream the oldest part goes, and the rest when its turn comes again.
+                let stream = self.store.table(table).get(&key).and_then(ValueRef::as_handle);
+                if stream.is_some_and(|number| self.drop_oldest_chunk(number)) {
+                    return true;
+                }
                 self.memory.evicted.keys += 1;
                 self.evict_key(table, &key, heat);
             }

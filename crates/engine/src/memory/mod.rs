@@ -58,6 +58,8 @@ pub struct Evicted {
     pub loaded: u64,
     /// Base keys.
     pub keys: u64,
+    /// Oldest parts of streams, for good.
+    pub chunks: u64,
 }
 
 impl Memory {

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::status::StatusId;
 use alloc::vec::Vec;
 use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
+use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
 /// What computing a row costs, in bytes that could be read in that time.
@@ -141,7 +142,7 @@ impl Engine {
                     }
                     drawn += 1;
                     let heat = Heat::from_byte(heat);
-                    let bytes = key.len() + 16 + self.store.pool.footprint(value);
+                    let bytes = key.len() + 16 + self.footprint(value);
                     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                     let score = keys.score(&Candidate::plain(heat, bytes));
                     if least.is_below(score) {
@@ -165,6 +166,14 @@ impl Engine {
         }
         self.memory.keys = Some(keys);
         chosen
+    }
+
+    /// Bytes that a key's value takes, or what goes of a stream at once.
+    fn footprint(&self, value: ValueRef) -> usize {
+        let Some(number) = value.as_handle() else { return self.store.pool.footprint(value) };
+        let stream = self.streams.get(number);
+        let goes = stream.oldest_in_memory().and_then(|at| stream.chunks[at].value());
+        goes.map_or_else(|| stream.resident_bytes(&self.store.pool), |value| value.len())
     }
 
     /// The evictable key that expires first.

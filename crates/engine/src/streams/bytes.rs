@@ -7,12 +7,16 @@ use headwater_pool::Pool;
 /// Bytes of a stream, to be read part by part.
 #[derive(Debug)]
 pub struct StreamBytes<'a> {
-    pub(super) pool: &'a Pool,
-    /// The chunks from the one with the first byte on.
-    pub(super) chunks: Iter<'a, Chunk>,
-    /// Where the first byte is in the first chunk.
-    pub(super) skip: usize,
+    pub(super) place: Place<'a>,
     pub(super) len: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Place<'a> {
+    /// In chunks, the first of which has the first byte at `skip`.
+    Chunks { pool: &'a Pool, chunks: Iter<'a, Chunk>, skip: usize },
+    /// Brought back from disk.
+    One(&'a [u8]),
 }
 
 impl StreamBytes<'_> {
@@ -30,12 +34,17 @@ impl StreamBytes<'_> {
 
     /// Gives the bytes to `each`, part by part in order; no part is empty.
     pub fn for_each(self, each: &mut dyn FnMut(&[u8])) {
-        let (mut skip, mut left) = (self.skip, self.len);
-        for chunk in self.chunks {
+        let (pool, chunks, mut skip) = match self.place {
+            Place::One([]) => return,
+            Place::One(bytes) => return each(bytes),
+            Place::Chunks { pool, chunks, skip } => (pool, chunks, skip),
+        };
+        let mut left = self.len;
+        for value in chunks.filter_map(Chunk::value) {
             if left == 0 {
                 break;
             }
-            for part in self.pool.view(chunk.value).read_at(skip, left) {
+            for part in pool.view(value).read_at(skip, left) {
                 each(part);
                 left -= part.len();
             }

@@ -18,7 +18,9 @@
 //! - F1. Chunks are contiguous, ascending and without empty ones; the last one ends at `end`.
 //! - F2. `start` is at most the offset of the first byte that is kept, but for bytes of its block
 //!   that were trimmed; what lies between was evicted.
-//! - F3. A stream is in the slab while exactly one key holds its handle.
+//! - F3. A stream is in the slab while exactly one key holds its handle, and in `long` while more
+//!   than its last chunk is in memory.
+//! - F4. Chunks on disk come before those in memory; the last chunk is in memory.
 //!
 //! # Cost
 //! Appending: a look at the last chunk, and the bytes. Reading: a binary search among the chunks,
@@ -26,15 +28,19 @@
 //! A chunk's record takes 24 bytes, so a stream of 1 GiB has 96 KiB of them.
 
 mod bytes;
+mod evict;
 mod operations;
+mod spilling;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::StreamBytes;
 pub use operations::StreamReport;
+pub(crate) use spilling::Spilling;
 pub(crate) use stream::Stream;
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_pool::Pool;
 
@@ -46,6 +52,10 @@ pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) struct Streams {
     slots: Vec<Option<Stream>>,
     free: Vec<u32>,
+    /// Streams of which chunks can go.
+    long: BTreeSet<u32>,
+    /// Whose turn it was last to let a chunk go.
+    turn: u32,
 }
 
 impl Streams {
@@ -73,20 +83,50 @@ impl Streams {
         self.slots[number as usize].as_mut().expect("F3: a handle's stream is there")
     }
 
+    /// Notes whether chunks of a stream can go, after it has changed.
+    pub(crate) fn refile(&mut self, number: u32) {
+        let stream = self.get_mut(number);
+        let long = stream.is_long();
+        if stream.filed_long != long {
+            stream.filed_long = long;
+            if long {
+                self.long.insert(number);
+            } else {
+                self.long.remove(&number);
+            }
+        }
+    }
+
+    /// The next stream of which a chunk can go: each in turn.
+    pub(crate) fn next_long(&mut self) -> Option<u32> {
+        let next = self.long.range(self.turn + 1..).next().or(self.long.first()).copied()?;
+        self.turn = next;
+        Some(next)
+    }
+
     /// Drops a stream and its chunks.
-    fn remove(&mut self, number: u32, pool: &mut Pool) {
+    fn remove(&mut self, number: u32, pool: &mut Pool, spilling: &mut Spilling) {
         if let Some(mut stream) = self.slots[number as usize].take() {
-            stream.clear(pool);
+            stream.clear(pool, spilling);
+            self.long.remove(&number);
             self.free.push(number);
         }
     }
 
     /// Drops all streams.
-    fn clear(&mut self, pool: &mut Pool) {
+    fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
         for stream in self.slots.iter_mut().flatten() {
-            stream.clear(pool);
+            stream.clear(pool, spilling);
         }
         *self = Self::default();
+    }
+
+    /// Asserts what F3 says of `long`.
+    pub(crate) fn check_filed(&self) {
+        for (number, stream) in self.slots.iter().enumerate() {
+            let long = stream.as_ref().is_some_and(Stream::is_long);
+            assert_eq!(self.long.contains(&(number as u32)), long, "F3");
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream> {

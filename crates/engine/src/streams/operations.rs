@@ -1,5 +1,7 @@
 //! What can be done with streams.
 
+use super::bytes::Place;
+use super::stream::Body;
 use super::{Stream, StreamBytes};
 use crate::engine::Engine;
 use crate::report::{EngineError, Ticket};
@@ -22,6 +24,8 @@ pub struct StreamReport {
     pub chunks: u64,
     /// Bytes that they take in memory.
     pub resident_bytes: u64,
+    /// Bytes that are on disk.
+    pub spilled_bytes: u64,
 }
 
 impl Engine {
@@ -91,6 +95,7 @@ impl Engine {
         let stream = self.streams.get_mut(number);
         stream.append(&mut self.store.pool, tail, expected);
         let end = stream.end;
+        self.streams.refile(number);
         self.watches.note(key);
         Ok(end)
     }
@@ -107,6 +112,7 @@ impl Engine {
         count: u64,
     ) -> Result<Option<StreamBytes<'_>>, EngineError> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        self.settle_stream(number);
         let stream = self.streams.get(number);
         let (first, end) = (stream.first(), stream.end);
         if offset > end {
@@ -119,11 +125,37 @@ impl Engine {
             return Err(EngineError::Evicted { first });
         }
         let max = self.settings.limits.value_bytes_max as u64;
-        let len = count.min(end - offset).min(max) as usize;
+        let mut len = count.min(end - offset).min(max) as usize;
         let at = stream.chunk_at(offset);
         let skip = stream.chunks.get(at).map_or(0, |chunk| (offset - chunk.first) as usize);
-        let chunks = stream.chunks.range(at.min(stream.chunks.len())..);
-        Ok(Some(StreamBytes { pool: &self.store.pool, chunks, skip, len }))
+        if let Some(Body::Disk(spilled)) = stream.chunks.get(at).map(|chunk| &chunk.body)
+            && len > 0
+        {
+            // A read ends where its chunk does, so that one read brings back one chunk.
+            len = len.min(spilled.len - skip);
+            if !self.spilling.fetch(spilled) {
+                return Err(EngineError::Evicted { first: self.lose_chunks(number, at) });
+            }
+            let bytes = &self.spilling.fetched()[skip..skip + len];
+            return Ok(Some(StreamBytes { place: Place::One(bytes), len }));
+        }
+        let chunks = self.streams.get(number).chunks.range(at.min(stream.chunks.len())..);
+        Ok(Some(StreamBytes { place: Place::Chunks { pool: &self.store.pool, chunks, skip }, len }))
+    }
+
+    /// Lets go of what the disk no longer keeps of a stream.
+    fn settle_stream(&mut self, number: u32) {
+        self.streams.get_mut(number).settle(&mut self.store.pool, &mut self.spilling);
+    }
+
+    /// Lets go of the chunk at `at`, which the disk has lost, and of all before it; gives the
+    /// first offset that is there then.
+    fn lose_chunks(&mut self, number: u32, at: usize) -> u64 {
+        let stream = self.streams.get_mut(number);
+        for _ in 0..=at {
+            stream.drop_oldest(&mut self.store.pool, &mut self.spilling);
+        }
+        stream.first()
     }
 
     /// Lets go of what lies before `offset` in the stream of `key`, and gives what its start
@@ -138,8 +170,9 @@ impl Engine {
             return Err(EngineError::BeyondEnd { offset, end: stream.end });
         }
         let before = stream.start;
-        stream.trim(&mut self.store.pool, offset);
+        stream.trim(&mut self.store.pool, &mut self.spilling, offset);
         let start = stream.start;
+        self.streams.refile(number);
         if start != before {
             self.watches.note(key);
         }
@@ -150,8 +183,9 @@ impl Engine {
     ///
     /// # Errors
     /// The key holds a value.
-    pub fn stream_report(&self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
+    pub fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        self.settle_stream(number);
         let stream = self.streams.get(number);
         let resident = stream.resident_bytes(&self.store.pool) + stream.record_bytes();
         Ok(Some(StreamReport {
@@ -160,6 +194,7 @@ impl Engine {
             end: stream.end,
             chunks: stream.chunks.len() as u64,
             resident_bytes: resident as u64,
+            spilled_bytes: stream.spilled_bytes() as u64,
         }))
     }
 
@@ -182,6 +217,7 @@ impl Engine {
         let copy = self.streams.get(number).copy(&self.store.pool);
         let table = self.store.table_for(to);
         let copy = self.streams.insert(copy);
+        self.streams.refile(copy);
         self.put_base(table, to, ValueRef::handle(copy));
         self.expiries.set(to, expiry);
         Ok(())
@@ -203,10 +239,11 @@ impl Engine {
     }
 
     pub(crate) fn drop_stream(&mut self, number: u32) {
-        self.streams.remove(number, &mut self.store.pool);
+        self.streams.remove(number, &mut self.store.pool, &mut self.spilling);
     }
 
     pub(crate) fn drop_streams(&mut self) {
-        self.streams.clear(&mut self.store.pool);
+        self.streams.clear(&mut self.store.pool, &mut self.spilling);
+        self.spilling.clear();
     }
 }

@@ -1,16 +1,47 @@
 //! One stream: its chunks and where it starts and ends.
 
 use super::CHUNK_BYTES;
+use super::spilling::{Spilled, Spilling};
 use alloc::collections::VecDeque;
+use alloc::rc::Rc;
 use headwater_pool::{Pool, ValueRef};
 
+/// Where the bytes of a chunk are.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Memory(ValueRef),
+    /// Shared with copies of the stream.
+    Disk(Rc<Spilled>),
+}
+
 /// A part of a stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Chunk {
     /// Offset of its first byte.
     pub(crate) first: u64,
-    /// Its bytes.
-    pub(crate) value: ValueRef,
+    pub(crate) body: Body,
+}
+
+impl Chunk {
+    pub(crate) fn len(&self) -> usize {
+        match &self.body {
+            Body::Memory(value) => value.len(),
+            Body::Disk(spilled) => spilled.len,
+        }
+    }
+
+    /// The value, where it is in memory.
+    pub(crate) fn value(&self) -> Option<ValueRef> {
+        match &self.body {
+            Body::Memory(value) => Some(*value),
+            Body::Disk(_) => None,
+        }
+    }
+
+    /// Room behind the bytes.
+    fn free(&self) -> usize {
+        self.value().map_or(0, |value| CHUNK_BYTES - value.len())
+    }
 }
 
 /// The bytes of one key, from `start` to `end`.
@@ -21,6 +52,8 @@ pub(crate) struct Stream {
     /// How many bytes were ever appended.
     pub(crate) end: u64,
     pub(crate) chunks: VecDeque<Chunk>,
+    /// Whether the slab has it among those of which chunks can go.
+    pub(super) filed_long: bool,
 }
 
 impl Stream {
@@ -33,17 +66,16 @@ impl Stream {
     pub(crate) fn append(&mut self, pool: &mut Pool, tail: &[u8], expected: usize) {
         let mut rest = tail;
         while !rest.is_empty() {
-            let free = self.chunks.back().map_or(0, |chunk| CHUNK_BYTES - chunk.value.len());
-            let (part, later) =
-                rest.split_at(rest.len().min(if free == 0 { CHUNK_BYTES } else { free }));
-            let room = if free == 0 { CHUNK_BYTES } else { free } - part.len();
-            let expected = expected.saturating_add(later.len()).min(room);
-            match self.chunks.back_mut().filter(|_| free > 0) {
-                Some(chunk) => chunk.value = pool.append(chunk.value, part, expected),
-                None => {
-                    let value = pool.append(ValueRef::EMPTY, part, expected);
-                    self.chunks.push_back(Chunk { first: self.end, value });
-                }
+            if self.chunks.back().is_none_or(|chunk| chunk.free() == 0) {
+                self.chunks
+                    .push_back(Chunk { first: self.end, body: Body::Memory(ValueRef::EMPTY) });
+            }
+            let Some(last) = self.chunks.back_mut() else { return };
+            let free = last.free();
+            let (part, later) = rest.split_at(rest.len().min(free));
+            let expected = expected.saturating_add(later.len()).min(free - part.len());
+            if let Body::Memory(value) = &mut last.body {
+                *value = pool.append(*value, part, expected);
             }
             self.end += part.len() as u64;
             rest = later;
@@ -51,25 +83,54 @@ impl Stream {
     }
 
     /// Lets go of what lies before `offset`, which is at most the end.
-    pub(crate) fn trim(&mut self, pool: &mut Pool, offset: u64) {
+    pub(crate) fn trim(&mut self, pool: &mut Pool, spilling: &mut Spilling, offset: u64) {
         if offset <= self.start {
             return;
         }
         self.start = offset;
         while let Some(chunk) = self.chunks.front_mut() {
-            if chunk.first + chunk.value.len() as u64 <= offset {
-                pool.release(chunk.value);
-                self.chunks.pop_front();
-                continue;
+            if chunk.first + chunk.len() as u64 > offset {
+                if let Body::Memory(value) = &mut chunk.body
+                    && chunk.first < offset
+                {
+                    let before = (offset - chunk.first) as usize;
+                    let (rest, dropped) = pool.truncate_head(*value, before);
+                    *value = rest;
+                    chunk.first += dropped as u64;
+                }
+                break;
             }
-            if chunk.first < offset {
-                let before = (offset - chunk.first) as usize;
-                let (rest, dropped) = pool.truncate_head(chunk.value, before);
-                *chunk = Chunk { first: chunk.first + dropped as u64, value: rest };
-            }
-            break;
+            self.drop_oldest(pool, spilling);
         }
         self.shrink();
+    }
+
+    /// Lets go of the oldest chunk, wherever it is.
+    pub(crate) fn drop_oldest(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
+        if let Some(chunk) = self.chunks.pop_front() {
+            spilling.release(pool, chunk.body);
+        }
+    }
+
+    /// Lets go of chunks that the disk no longer keeps.
+    pub(crate) fn settle(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
+        while let Some(Body::Disk(spilled)) = self.chunks.front().map(|chunk| &chunk.body)
+            && spilling.is_gone(spilled)
+        {
+            self.drop_oldest(pool, spilling);
+        }
+    }
+
+    /// The oldest chunk in memory, but for the one that is appended to.
+    pub(crate) fn oldest_in_memory(&self) -> Option<usize> {
+        let at = self.chunks.partition_point(|chunk| chunk.value().is_none());
+        (at + 1 < self.chunks.len()).then_some(at)
+    }
+
+    /// Whether more than the last chunk is in memory.
+    pub(crate) fn is_long(&self) -> bool {
+        let before = self.chunks.len().checked_sub(2).and_then(|at| self.chunks.get(at));
+        before.is_some_and(|chunk| chunk.value().is_some())
     }
 
     /// Gives the room of many dropped chunks back.
@@ -80,17 +141,17 @@ impl Stream {
     }
 
     /// Drops all chunks.
-    pub(crate) fn clear(&mut self, pool: &mut Pool) {
-        for chunk in self.chunks.drain(..) {
-            pool.release(chunk.value);
+    pub(crate) fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
+        while !self.chunks.is_empty() {
+            self.drop_oldest(pool, spilling);
         }
     }
 
     /// Another stream with the same bytes, which are shared.
     pub(crate) fn copy(&self, pool: &Pool) -> Self {
         let chunks = self.chunks.clone();
-        chunks.iter().for_each(|chunk| pool.retain(chunk.value));
-        Self { chunks, ..*self }
+        chunks.iter().filter_map(Chunk::value).for_each(|value| pool.retain(value));
+        Self { chunks, filed_long: false, ..*self }
     }
 
     /// The chunk that has the byte at `offset`, which is within what is kept.
@@ -100,7 +161,7 @@ impl Stream {
 
     /// Bytes that the chunks take in the pool, as if nothing was shared.
     pub(crate) fn resident_bytes(&self, pool: &Pool) -> usize {
-        self.chunks.iter().map(|chunk| pool.footprint(chunk.value)).sum()
+        self.chunks.iter().filter_map(Chunk::value).map(|value| pool.footprint(value)).sum()
     }
 
     /// Bytes of the chunks' records.
@@ -108,14 +169,24 @@ impl Stream {
         self.chunks.capacity() * size_of::<Chunk>()
     }
 
-    /// Asserts F1 and F2.
+    /// Bytes that are on disk, as if nothing was shared.
+    pub(crate) fn spilled_bytes(&self) -> usize {
+        let spilled = self.chunks.iter().filter(|chunk| chunk.value().is_none());
+        spilled.map(Chunk::len).sum()
+    }
+
+    /// Asserts F1, F2 and F4.
     pub(crate) fn check_invariants(&self) {
         let mut at = self.chunks.front().map_or(self.end, |chunk| chunk.first);
+        let mut in_memory = false;
         for chunk in &self.chunks {
-            let len = chunk.value.len();
+            let len = chunk.len();
             assert!(chunk.first == at && len > 0 && len <= CHUNK_BYTES, "F1");
+            assert!(chunk.value().is_some() || !in_memory, "F4");
+            in_memory |= chunk.value().is_some();
             at += len as u64;
         }
+        assert!(in_memory || self.chunks.is_empty(), "F4");
         assert!(at == self.end && self.start <= self.first() && self.first() <= self.end, "F1, F2");
     }
 }

@@ -2,10 +2,15 @@
 
 use super::CHUNK_BYTES;
 use crate::{Engine, EngineError, Expiry, Settings};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use headwater_base::Millis;
+use headwater_base::spill::Spill;
+use headwater_policy::Policy;
 
 /// What a stream must be: every byte ever appended, and where it starts.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +56,73 @@ fn read(
     })
 }
 
+/// A disk that is too small, loses things and sometimes takes none.
+#[derive(Clone, Debug, Default)]
+struct BadDisk(Rc<RefCell<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: BTreeMap<u64, Vec<u8>>,
+    first: u64,
+    next: u64,
+    /// Every so many puts fail, gets find nothing; 0: none.
+    refuses: u64,
+    loses: u64,
+    calls: u64,
+}
+
+impl Spill for BadDisk {
+    fn put(&mut self, id: u64, parts: &mut dyn Iterator<Item = &[u8]>) -> bool {
+        let mut kept = self.0.borrow_mut();
+        assert!(id >= kept.next, "numbers ascend");
+        kept.next = id + 1;
+        kept.calls += 1;
+        if kept.refuses > 0 && kept.calls.is_multiple_of(kept.refuses) {
+            return false;
+        }
+        kept.entries.insert(id, parts.flatten().copied().collect());
+        while kept.entries.len() > 12 {
+            kept.entries.pop_first();
+            kept.first = *kept.entries.keys().next().unwrap();
+        }
+        true
+    }
+
+    fn get(&mut self, id: u64, out: &mut Vec<u8>) -> bool {
+        let mut kept = self.0.borrow_mut();
+        kept.calls += 1;
+        if kept.loses > 0 && kept.calls.is_multiple_of(kept.loses) {
+            return false;
+        }
+        let found = kept.entries.get(&id);
+        out.extend(found.into_iter().flatten());
+        found.is_some()
+    }
+
+    fn remove(&mut self, id: u64) {
+        let mut kept = self.0.borrow_mut();
+        let was = kept.entries.remove(&id);
+        assert!(was.is_some() || id < kept.first, "removed once");
+    }
+
+    fn clear(&mut self) {
+        let kept = self.0.borrow();
+        assert!(kept.entries.is_empty(), "streams give back what they hold");
+    }
+
+    fn first(&self) -> u64 {
+        self.0.borrow().first
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.borrow().entries.values().map(|bytes| bytes.len() as u64).sum()
+    }
+}
+
 struct History {
     engine: Engine,
+    /// Where chunks are put aside, if anywhere; then they may be gone.
+    disk: Option<BadDisk>,
     plain: BTreeMap<Vec<u8>, Plain>,
     rng: Rng,
     now: u64,
@@ -61,7 +131,21 @@ struct History {
 impl History {
     fn new(seed: u64) -> Self {
         let (engine, plain) = (Engine::new(Settings::default()), BTreeMap::new());
-        Self { engine, plain, rng: Rng(seed), now: 0 }
+        Self { engine, disk: None, plain, rng: Rng(seed), now: 0 }
+    }
+
+    /// With a disk, and faults of it that the seed chooses.
+    fn with_disk(seed: u64) -> Self {
+        let mut history = Self::new(seed);
+        let disk = BadDisk::default();
+        {
+            let mut kept = disk.0.borrow_mut();
+            kept.refuses = [0, 5][seed as usize % 2];
+            kept.loses = [0, 9][seed as usize / 2 % 2];
+        }
+        history.engine.set_spill(Box::new(disk.clone()));
+        history.disk = Some(disk);
+        history
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -167,13 +251,53 @@ impl History {
             Ok(Some(plain.bytes[offset..end.min(offset + count)].to_vec()))
         };
         let got = read(&mut self.engine, &key, offset as u64, count as u64);
-        assert!(got == expected, "{} bytes at {offset} of {start}..{end}", count);
+        if self.disk.is_some() {
+            self.check_spilled(&key, got, expected, offset as u64);
+            return;
+        }
+        assert!(got == expected, "{count} bytes at {offset} of {start}..{end}");
         let report = self.engine.stream_report(&key).unwrap().unwrap();
         assert_eq!((report.start, report.end), (start as u64, end as u64));
         assert_eq!(report.first, start as u64, "nothing is evicted");
     }
 
+    /// With a disk a read may give fewer bytes, or say that they are gone; never wrong ones.
+    fn check_spilled(
+        &mut self,
+        key: &[u8],
+        got: Result<Option<Vec<u8>>, EngineError>,
+        expected: Result<Option<Vec<u8>>, EngineError>,
+        offset: u64,
+    ) {
+        let report = self.engine.stream_report(key).unwrap().unwrap();
+        match (got, expected) {
+            (Ok(Some(got)), Ok(Some(expected))) => {
+                assert!(expected.starts_with(&got), "wrong bytes at {offset}");
+                assert!(!got.is_empty() || expected.is_empty(), "at least one byte");
+            }
+            (Err(EngineError::Evicted { first }), Ok(_)) => {
+                assert!(first > offset && report.first == first && report.first > report.start);
+                if report.end > first {
+                    let there = read(&mut self.engine, key, first, 1);
+                    // Unless that is lost in its turn, the offset named is there.
+                    assert!(matches!(there, Ok(Some(_)) | Err(EngineError::Evicted { .. })));
+                }
+            }
+            (Err(EngineError::Trimmed { first }), Err(EngineError::Trimmed { first: start })) => {
+                assert!(first >= start && first == report.first);
+            }
+            (got, expected) => assert_eq!(got, expected),
+        }
+        assert!(report.start <= report.first && report.first <= report.end);
+    }
+
     fn step(&mut self) {
+        if self.disk.is_some() && self.rng.below(3) == 0 {
+            let before = self.engine.stats().value_bytes;
+            if self.engine.evict_one() {
+                assert!(self.engine.stats().value_bytes <= before);
+            }
+        }
         match self.rng.below(10) {
             0..=4 => self.append(),
             5 | 6 => self.trim(),
@@ -198,6 +322,65 @@ fn streams_are_vectors_that_grow_and_are_trimmed() {
         history.engine.flush();
         assert_eq!(history.engine.stats().value_bytes, 0, "seed {seed} leaks");
     }
+}
+
+#[test]
+fn what_is_on_disk_is_the_same_stream() {
+    for seed in 0..80 {
+        let mut history = History::with_disk(seed);
+        for _ in 0..150 {
+            history.step();
+        }
+        history.engine.flush();
+        assert_eq!(history.engine.stats().value_bytes, 0, "seed {seed} leaks");
+        assert_eq!(history.engine.stats().spilled_bytes, 0, "seed {seed} leaks");
+    }
+}
+
+#[test]
+fn chunks_go_to_disk_oldest_first_and_come_back() {
+    let mut engine = Engine::new(Settings::default());
+    let bytes: Vec<u8> =
+        (0..10 * CHUNK_BYTES / 4).flat_map(|at| (at as u32).to_le_bytes()).collect();
+    engine.stream_append(b"s", &bytes, 0).unwrap();
+    assert!(!engine.evict_one(), "base data without a place to go stays");
+    engine.set_spill(Box::new(BadDisk::default()));
+    let mut spilled = 0;
+    while engine.evict_one() {
+        spilled += CHUNK_BYTES as u64;
+        let report = engine.stream_report(b"s").unwrap().unwrap();
+        assert_eq!((report.first, report.spilled_bytes), (0, spilled));
+    }
+    assert_eq!(spilled, 9 * CHUNK_BYTES as u64, "all but the last");
+    assert!(engine.stats().value_bytes < 2 * CHUNK_BYTES as u64);
+    let mut at = 0;
+    while at < bytes.len() {
+        let got = read(&mut engine, b"s", at as u64, 100_000).unwrap().unwrap();
+        assert!(bytes[at..].starts_with(&got) && !got.is_empty());
+        at += got.len();
+    }
+    assert!(engine.stats().counters.contains(&("chunks_spill_read", 9)), "once each");
+    // A copy shares them; a trimmed part leaves the disk only with its last owner.
+    engine.stream_copy(b"s", b"t", None).unwrap();
+    engine.stream_trim(b"s", bytes.len() as u64).unwrap();
+    assert_eq!(read(&mut engine, b"t", 5, 4).unwrap().unwrap(), bytes[5..9]);
+    engine.remove(b"t").unwrap();
+    assert_eq!(engine.stats().spilled_bytes, 0);
+}
+
+#[test]
+fn without_a_disk_old_parts_go_where_the_policy_says_so() {
+    let mut engine = Engine::new(Settings::default());
+    engine.stream_append(b"s", &[7; 3 * CHUNK_BYTES], 0).unwrap();
+    assert!(!engine.evict_one(), "noeviction");
+    engine.set_eviction_policy(Policy::named("allkeys-lru").unwrap());
+    assert!(engine.evict_one());
+    let first = CHUNK_BYTES as u64;
+    assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first }));
+    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(alloc::vec![7])));
+    assert!(engine.evict_one() && engine.evict_one(), "in the end the key goes");
+    assert_eq!(read(&mut engine, b"s", 0, 1), Ok(None));
+    assert!(!engine.evict_one());
 }
 
 #[test]

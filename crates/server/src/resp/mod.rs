@@ -50,6 +50,7 @@ use headwater_engine::{
 };
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
+use headwater_spill::Directory;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::hash::{BuildHasher, RandomState};
@@ -106,6 +107,12 @@ impl Resp {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
+        if !config.spill.spill_dir.is_empty() {
+            let (path, size) = (&config.spill.spill_dir, config.spill.spill_bytes_max);
+            let directory = Directory::open(path.as_ref(), size)
+                .map_err(|error| ConfigError(format!("spill-dir '{path}': {error}")))?;
+            node.engine_mut().set_spill(Box::new(directory));
+        }
         for table in &config.tables {
             let options =
                 TableOptions { boundary: Some(table.boundary), ..TableOptions::default() };

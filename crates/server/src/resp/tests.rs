@@ -17,7 +17,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let mut service = Resp::new(Config::default()).unwrap();
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
+        let mut service = Resp::new(config).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -145,4 +149,35 @@ fn skipped_replies_stay_skipped_while_waiting() {
     let fetch = stage.load();
     assert_eq!(stage.answer(fetch, &[]), [0]);
     assert_eq!(stage.serve(0, "PING\r\n").0, "+PONG ");
+}
+
+#[test]
+fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
+    let place = tempfile::tempdir().unwrap();
+    let mut config = Config::default();
+    config.spill.spill_dir = place.path().to_str().unwrap().to_owned();
+    config.spill.spill_bytes_max = 64 << 20;
+    let mut stage = Stage::with(config.clone());
+    let words: Vec<String> = (0..150_000).map(|at| format!("word{at:06}")).collect();
+    for some in words.chunks(20_000) {
+        let text = some.concat();
+        let request =
+            format!("*3\r\n$13\r\nSTREAM.APPEND\r\n$1\r\ns\r\n${}\r\n{text}\r\n", text.len());
+        assert!(stage.serve(0, &request).0.starts_with(':'));
+    }
+    while stage.service.node_mut().engine_mut().evict_one() {}
+    let info = stage.serve(0, "STREAM.INFO s\r\n").0;
+    assert!(info.contains("first :0 ") && info.contains("end :1500000 "), "{info}");
+    assert!(stage.service.node_mut().engine().stats().spilled_bytes > 1_000_000);
+    for at in [0, 1, 26_000, 77_777, 149_999] {
+        let read = format!("STREAM.READ s {} 10\r\n", at * 10);
+        assert_eq!(stage.serve(0, &read).0.get(4..14), Some(&*words[at]), "word {at}");
+    }
+    for line in ["EXISTS s", "DEL s"] {
+        assert_eq!(stage.serve(0, &format!("{line}\r\n")).0, ":1 ");
+    }
+    assert!(Resp::new(config.clone()).is_err_and(|error| error.to_string().contains("spill-dir")));
+    drop(stage);
+    let mut stage = Stage::with(config);
+    assert_eq!(stage.serve(0, "STREAM.READ s 0 10\r\n").0, "$-1 ");
 }
