@@ -60,7 +60,8 @@ impl Resp {
         let resumed = self.blocking.resumed.take();
         let Some((key, millis)) = blocking(data) else { return self.park(ticket, args, work) };
         let now = work.time.uptime;
-        let limit = (millis > 0).then(|| now.saturating_add(millis));
+        // The clock of a turn is up to a millisecond behind: nobody gives up before the time.
+        let limit = (millis > 0).then(|| now.saturating_add(millis).saturating_add(1));
         let deadline = resumed.unwrap_or(limit);
         if self.executing_queue || deadline.is_some_and(|at| at <= now) {
             self.node.engine_mut().forget_tail(key, ticket);
