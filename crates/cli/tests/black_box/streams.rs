@@ -164,3 +164,26 @@ fn an_append_breaks_a_watch() {
         assert_eq!(done.is_none(), fails);
     }
 }
+
+#[test]
+fn a_spill_directory_has_one_server_and_outlives_a_kill() {
+    let place = tempfile::tempdir().unwrap();
+    let flags = ["--spill", place.path().to_str().unwrap(), "--spill-size", "67108864"];
+    let server = Server::start(&flags);
+    let client = &mut server.client(2);
+    assert_eq!(append(client, "s", b"x"), 1);
+    let mut second = crate::support::program();
+    let refused = second.args(["serve", "--port", "0"]).args(flags).output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("another process"), "{told}");
+    // Killed, not asked to end; what lies about is no obstacle.
+    drop(server);
+    let server = Server::start(&flags);
+    assert_eq!(read(&mut server.client(2), "s", 0, 1).unwrap(), None);
+    let mut small = crate::support::program();
+    let refused =
+        small.args(["serve", "--port", "0", "--spill", "x", "--spill-size", "1000"]).output();
+    let told = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(told.contains("67108864"), "{told}");
+    assert!(!std::path::Path::new("x").exists());
+}
