@@ -139,8 +139,8 @@ impl Engine {
             let context = self.updaters.contexts.intern(&span.context);
             let target = Target::new(id, context);
             self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
-            if self.updaters.add(updater, span.prefix(), &span.range, target) {
-                self.statuses.get_mut(id).targets.insert((updater, context));
+            if self.statuses.get_mut(id).targets.insert((updater, context)) {
+                self.updaters.add(updater, span.prefix(), &span.range, target);
             } else {
                 self.updaters.contexts.release(context);
             }

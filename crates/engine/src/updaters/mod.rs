@@ -221,30 +221,22 @@ impl Updaters {
         self.updater(id).open.fetch_end();
     }
 
-    /// Adds a target for `span` to the updater of `prefix`; whether it was not there.
-    pub(crate) fn add(
-        &mut self,
-        id: UpdaterId,
-        prefix: &[u8],
-        span: &KeyRange,
-        target: Target,
-    ) -> bool {
-        let span = filed_span(prefix, span);
-        self.file(id, span, target)
+    /// Adds a target, which is not there, for `span` to the updater of `prefix`.
+    pub(crate) fn add(&mut self, id: UpdaterId, prefix: &[u8], span: &KeyRange, target: Target) {
+        self.file(id, filed_span(prefix, span), target);
     }
 
-    fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
+    fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) {
         let updater = self.updaters[id.0 as usize].as_mut().expect("found or made just now");
         let before = updater.bytes();
-        let added = match span {
+        match span {
             None => updater.open.insert(target),
             Some(span) => {
-                updater.bounded.get_or_insert_default().insert(&span.first, &span.last, target)
+                updater.bounded.get_or_insert_default().insert(&span.first, &span.last, target);
             }
-        };
+        }
         self.bytes = self.bytes + updater.bytes() - before;
-        self.targets += usize::from(added);
-        added
+        self.targets += 1;
     }
 
     fn unfile(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {

@@ -1,8 +1,10 @@
-//! Targets, and the sets that hold them: one sorted array while small, sorted chunks after.
+//! Targets, and the sets that hold them.
 //!
 //! # Cost
-//! The bytes of each member and at most a quarter more; finding one is two binary searches, inserting
-//! moves at most half a chunk (4 KiB).
+//! The bytes of each member and at most a quarter more. In a sorted set (one array while small,
+//! chunks after) finding one is two binary searches, and inserting moves at most half a chunk (4
+//! KiB). A span's targets are added at the end while they are few; removing one is a walk over
+//! at most as many.
 
 use super::ContextId;
 use crate::status::StatusId;
@@ -30,8 +32,107 @@ impl Target {
 
 const CHUNK: usize = 512;
 
-/// The targets of one span.
-pub(crate) type TargetSet = SortedSet<Target>;
+/// The targets of one span: as they came while they are few, sorted beyond. Whoever adds one
+/// knows that it is not there: status ranges hold theirs in order (R3).
+#[derive(Debug)]
+pub(crate) enum TargetSet {
+    /// At most [`CHUNK`].
+    Few(Vec<Target>),
+    /// More, once there were.
+    Sorted(SortedSet<Target>),
+}
+
+impl Default for TargetSet {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl TargetSet {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Few(few) => few.is_empty(),
+            Self::Sorted(sorted) => sorted.is_empty(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Few(few) => few.capacity() * size_of::<Target>(),
+            Self::Sorted(sorted) => sorted.bytes(),
+        }
+    }
+
+    /// Adds a target that is not there.
+    pub(crate) fn insert(&mut self, target: Target) {
+        match self {
+            Self::Few(few) if few.len() < CHUNK => insert_at(few, few.len(), target),
+            Self::Few(few) => {
+                let mut all = core::mem::take(few);
+                all.push(target);
+                all.sort_unstable();
+                *self = Self::Sorted(SortedSet::of_sorted(all));
+            }
+            Self::Sorted(sorted) => {
+                sorted.insert(target);
+            }
+        }
+    }
+
+    /// Whether it was there.
+    pub(crate) fn remove(&mut self, target: Target) -> bool {
+        match self {
+            Self::Few(few) => {
+                let Some(at) = few.iter().position(|held| *held == target) else { return false };
+                few.swap_remove(at);
+                if few.len() * 2 < few.capacity() {
+                    few.shrink_to_fit();
+                }
+                true
+            }
+            Self::Sorted(sorted) => {
+                let removed = sorted.remove(target);
+                if sorted.is_empty() {
+                    *self = Self::default();
+                }
+                removed
+            }
+        }
+    }
+
+    /// The target, where there is one alone.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Target> {
+        match self {
+            Self::Few(few) => match few[..] {
+                [target] => Some(target),
+                _ => None,
+            },
+            Self::Sorted(_) => None,
+        }
+    }
+
+    /// Fetches the place behind the last target. A hint.
+    #[inline]
+    pub(crate) fn fetch_end(&self) {
+        match self {
+            Self::Few(few) => {
+                if let Some(last) = few.last() {
+                    headwater_pool::prefetch(last);
+                }
+            }
+            Self::Sorted(sorted) => sorted.fetch_end(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn extend(&self, found: &mut Vec<Target>) {
+        match self {
+            Self::Few(few) => found.extend_from_slice(few),
+            Self::Sorted(sorted) => sorted.extend(found),
+        }
+    }
+}
 
 /// A set of small things.
 #[derive(Debug)]
@@ -57,6 +158,11 @@ fn insert_at<T>(chunk: &mut Vec<T>, at: usize, target: T) {
 }
 
 impl<T: Copy + Ord> SortedSet<T> {
+    /// A set of members that are in order, at least two, each once.
+    fn of_sorted(all: Vec<T>) -> Self {
+        Self::Many(all.chunks(CHUNK / 2).map(<[T]>::to_vec).collect())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::One(chunk) => chunk.is_empty(),
@@ -136,18 +242,6 @@ impl<T: Copy + Ord> SortedSet<T> {
         true
     }
 
-    /// The member, where there is one alone.
-    #[inline]
-    pub(crate) fn only(&self) -> Option<T> {
-        match self {
-            Self::One(chunk) => match chunk[..] {
-                [member] => Some(member),
-                _ => None,
-            },
-            Self::Many(_) => None,
-        }
-    }
-
     /// Fetches the place behind the last member. A hint.
     #[inline]
     pub(crate) fn fetch_end(&self) {
@@ -180,8 +274,9 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     #[test]
-    fn a_target_set_is_a_set() {
-        let mut set = TargetSet::default();
+    fn sorted_sets_and_target_sets_are_sets() {
+        let mut set = SortedSet::default();
+        let mut targets = TargetSet::default();
         let mut model = BTreeSet::new();
         let mut state = 3u64;
         for step in 0..60_000u64 {
@@ -189,16 +284,26 @@ mod tests {
             let number = if step < 8000 { step } else { (state >> 33) % 8000 };
             let target = Target(number * 3);
             if step < 20_000 || (step > 30_000 && step < 35_000) {
-                assert_eq!(set.insert(target), model.insert(target));
+                let is_new = model.insert(target);
+                assert_eq!(set.insert(target), is_new);
+                if is_new {
+                    targets.insert(target);
+                }
             } else {
-                assert_eq!(set.remove(target), model.remove(&target));
+                let was_there = model.remove(&target);
+                assert_eq!(set.remove(target), was_there);
+                assert_eq!(targets.remove(target), was_there);
             }
             if step % 5000 == 0 {
                 let mut all = Vec::new();
                 set.extend(&mut all);
                 assert!(all.iter().eq(model.iter()));
+                all.clear();
+                targets.extend(&mut all);
+                all.sort_unstable();
+                assert!(all.iter().eq(model.iter()));
             }
         }
-        assert_eq!(set.is_empty(), model.is_empty());
+        assert_eq!((set.is_empty(), targets.is_empty()), (model.is_empty(), model.is_empty()));
     }
 }
