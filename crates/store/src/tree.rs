@@ -531,3 +531,36 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod churn {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_tree_of_rising_keys_from_which_any_go_stays_whole() {
+        let mut tree = Tree::new();
+        let mut keys: Vec<u32> = Vec::new();
+        let mut state = 3u64;
+        for step in 0..120_000u32 {
+            let key = alloc::format!("m0|{}", step.to_string());
+            tree.insert(key.as_bytes(), u64::from(step), Some(5));
+            keys.push(step);
+            if keys.len() > 24_000 {
+                let mut draw = || {
+                    state =
+                        state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 33) as usize % keys.len()
+                };
+                // What came first among a few goes: whole inner pages become empty.
+                let at = (0..16).map(|_| draw()).min_by_key(|at| keys[*at]).unwrap();
+                let key = alloc::format!("m0|{}", keys.swap_remove(at));
+                tree.remove(key.as_bytes());
+            }
+            if step % 500 == 0 {
+                tree.check_invariants();
+            }
+        }
+    }
+}

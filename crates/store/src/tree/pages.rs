@@ -209,7 +209,18 @@ impl Pages {
             let (inner, entry) = path[self.height - 1 - level];
             let page = &mut self.inners[inner as usize];
             let capacity = page.capacity();
-            if page.insert(entry + 1, separator, u64::from(child)) {
+            // An inner page that took over the range of one before it has a first separator that
+            // is too great: no key there is compared with it, so any lesser one will do (T1).
+            let first = page.key(0);
+            let is_lowered = separator > &first[..] || {
+                let word = page.remove(0);
+                let lowered = page.insert(0, &separator[..separator.len() - 1], word);
+                if !lowered {
+                    assert!(page.insert(0, &first, word), "what was taken out fits");
+                }
+                lowered
+            };
+            if is_lowered && page.insert(entry + 1, separator, u64::from(child)) {
                 self.page_bytes = self.page_bytes + page.capacity() - capacity;
                 return;
             }
