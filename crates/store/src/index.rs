@@ -3,10 +3,12 @@
 //! # Layout
 //! A slot is 8 bytes: 32 bits of the hash, and the id plus one (0: the slot is free). A slot's
 //! home comes from the same 32 bits, so entries move without asking what they stand for.
+//! A large index is cut into [`SEGMENTS`] by the first bits, each of which grows by itself: growing
+//! takes a small part of the index twice for a moment, not all of it.
 //!
 //! # Invariants
 //! - I1. Between an entry's home and the entry no slot is free.
-//! - I2. At most three quarters of the slots are taken.
+//! - I2. At most three quarters of the slots of a segment are taken.
 //!
 //! # Cost
 //! A lookup reads one cache line nearly always, whose address is known from the hash alone, so
@@ -14,9 +16,22 @@
 
 use alloc::vec::Vec;
 
+/// Segments of a large index.
+const SEGMENTS: usize = 64;
+/// An index of so many entries is cut into segments.
+const LARGE: usize = 16 << 10;
+
 /// Ids by hash; equal hashes are told apart by the caller.
 #[derive(Debug, Default)]
 pub struct Index {
+    segments: Vec<Segment>,
+    /// How many bits of the tag say which segment.
+    bits: u32,
+    len: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Segment {
     slots: Vec<u64>,
     len: usize,
 }
@@ -24,6 +39,84 @@ pub struct Index {
 #[inline]
 fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
+}
+
+/// The tag of a slot.
+#[inline]
+fn tag_in(slot: u64) -> u32 {
+    (slot >> 32) as u32
+}
+
+impl Segment {
+    /// Where entries begin whose tags have these bits behind those of the segment.
+    #[inline]
+    fn home(&self, rest: u32) -> usize {
+        ((u64::from(rest) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    fn insert(&mut self, slot: u64, bits: u32) {
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            // Half as much again, not double: the index is memory that counts.
+            let capacity = (self.slots.len() * 3 / 2).max(8);
+            let old = core::mem::replace(&mut self.slots, alloc::vec![0; capacity]);
+            for slot in old.into_iter().filter(|slot| *slot != 0) {
+                self.place(slot, bits);
+            }
+        }
+        self.place(slot, bits);
+        self.len += 1;
+    }
+
+    fn place(&mut self, slot: u64, bits: u32) {
+        let mut at = self.home(tag_in(slot) << bits);
+        while self.slots[at] != 0 {
+            at = self.after(at);
+        }
+        self.slots[at] = slot;
+    }
+
+    /// The slot of the first entry with this tag that `is` says yes to.
+    fn slot_where(&self, tag: u32, bits: u32, mut is: impl FnMut(u32) -> bool) -> usize {
+        let mut at = self.home(tag << bits);
+        loop {
+            let slot = self.slots[at];
+            assert!(slot != 0, "an entry to be changed is there");
+            if tag_in(slot) == tag && is(slot as u32 - 1) {
+                return at;
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// Frees a slot.
+    fn remove(&mut self, mut free: usize, bits: u32) {
+        // Entries behind move up where they may, so that I1 holds without tombstones.
+        let mut at = free;
+        loop {
+            at = self.after(at);
+            let slot = self.slots[at];
+            if slot == 0 {
+                break;
+            }
+            let home = self.home(tag_in(slot) << bits);
+            let count = self.slots.len();
+            let from_home = |to: usize| (to + count - home) % count;
+            if from_home(free) < from_home(at) {
+                self.slots[free] = slot;
+                free = at;
+            }
+        }
+        self.slots[free] = 0;
+        self.len -= 1;
+        if self.len == 0 {
+            self.slots = Vec::new();
+        }
+    }
 }
 
 impl Index {
@@ -48,92 +141,78 @@ impl Index {
     /// Bytes that the slots take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.slots.capacity() * 8
+        let slots: usize = self.segments.iter().map(|segment| segment.slots.capacity()).sum();
+        slots * 8 + self.segments.capacity() * size_of::<Segment>()
     }
 
-    /// Where entries with this tag begin.
+    /// The number of the segment for this tag.
     #[inline]
-    fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
-    }
-
-    #[inline]
-    fn after(&self, at: usize) -> usize {
-        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    fn segment_of(&self, tag: u32) -> usize {
+        ((u64::from(tag) << self.bits) >> 32) as usize
     }
 
     /// The slot that a lookup of `hash` reads first.
     #[inline]
     #[must_use]
     pub fn first_slot(&self, hash: u64) -> Option<&u64> {
-        self.slots.get(self.home(tag(hash)))
+        let tag = tag(hash);
+        let segment = self.segments.get(self.segment_of(tag))?;
+        segment.slots.get(segment.home(tag << self.bits))
     }
 
     /// The id under `hash` that `is` says yes to.
     #[inline]
     pub fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        if self.len == 0 {
+        let tag = tag(hash);
+        let segment = self.segments.get(self.segment_of(tag))?;
+        if segment.len == 0 {
             return None;
         }
-        let tag = tag(hash);
-        let mut at = self.home(tag);
+        let mut at = segment.home(tag << self.bits);
         loop {
-            let slot = self.slots[at];
+            let slot = segment.slots[at];
             if slot == 0 {
                 return None;
             }
             let id = slot as u32 - 1;
-            if (slot >> 32) as u32 == tag && is(id) {
+            if tag_in(slot) == tag && is(id) {
                 return Some(id);
             }
-            at = self.after(at);
+            at = segment.after(at);
         }
     }
 
     /// Enters an id that is not there.
     pub fn insert(&mut self, hash: u64, id: u32) {
-        if (self.len + 1) * 4 > self.slots.len() * 3 {
-            self.grow();
+        if self.segments.is_empty() {
+            self.segments.push(Segment::default());
+        } else if self.len == LARGE && self.bits == 0 {
+            self.cut();
         }
-        self.place(u64::from(tag(hash)) << 32 | u64::from(id + 1));
+        let tag = tag(hash);
+        let segment = self.segment_of(tag);
+        self.segments[segment].insert(u64::from(tag) << 32 | u64::from(id + 1), self.bits);
         self.len += 1;
     }
 
-    fn place(&mut self, slot: u64) {
-        let mut at = self.home((slot >> 32) as u32);
-        while self.slots[at] != 0 {
-            at = self.after(at);
-        }
-        self.slots[at] = slot;
-    }
-
-    fn grow(&mut self) {
-        // Half as much again, not double: the index is memory that counts.
-        let capacity = (self.slots.len() * 3 / 2).max(8);
-        let old = core::mem::replace(&mut self.slots, alloc::vec![0; capacity]);
-        for slot in old.into_iter().filter(|slot| *slot != 0) {
-            self.place(slot);
-        }
-    }
-
-    /// The slot of the first entry under `hash` that `is` says yes to.
-    fn slot_where(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> usize {
-        let tag = tag(hash);
-        let mut at = self.home(tag);
-        loop {
-            let slot = self.slots[at];
-            assert!(slot != 0, "an entry to be changed is there");
-            if (slot >> 32) as u32 == tag && is(slot as u32 - 1) {
-                return at;
-            }
-            at = self.after(at);
+    /// Cuts the index into segments.
+    #[cold]
+    fn cut(&mut self) {
+        self.bits = SEGMENTS.ilog2();
+        let old = core::mem::replace(&mut self.segments, alloc::vec![Segment::default(); SEGMENTS]);
+        for slot in old.into_iter().flat_map(|segment| segment.slots).filter(|slot| *slot != 0) {
+            let segment = self.segment_of(tag_in(slot));
+            self.segments[segment].insert(slot, self.bits);
         }
     }
 
     /// Gives an entry that is there another id.
     pub(crate) fn change(&mut self, hash: u64, is: impl FnMut(u32) -> bool, id: u32) {
-        let at = self.slot_where(hash, is);
-        self.slots[at] = u64::from(tag(hash)) << 32 | u64::from(id + 1);
+        let (tag, bits) = (tag(hash), self.bits);
+        let number = self.segment_of(tag);
+        let segment = &mut self.segments[number];
+        let at = segment.slot_where(tag, bits, is);
+        segment.slots[at] = u64::from(tag) << 32 | u64::from(id + 1);
     }
 
     /// Removes the entry of `id`, which is there.
@@ -143,27 +222,14 @@ impl Index {
 
     /// Removes an entry that is there.
     pub(crate) fn remove_where(&mut self, hash: u64, is: impl FnMut(u32) -> bool) {
-        let mut free = self.slot_where(hash, is);
-        // Entries behind move up where they may, so that I1 holds without tombstones.
-        let mut at = free;
-        loop {
-            at = self.after(at);
-            let slot = self.slots[at];
-            if slot == 0 {
-                break;
-            }
-            let home = self.home((slot >> 32) as u32);
-            let count = self.slots.len();
-            let from_home = |to: usize| (to + count - home) % count;
-            if from_home(free) < from_home(at) {
-                self.slots[free] = slot;
-                free = at;
-            }
-        }
-        self.slots[free] = 0;
+        let (tag, bits) = (tag(hash), self.bits);
+        let number = self.segment_of(tag);
+        let segment = &mut self.segments[number];
+        let at = segment.slot_where(tag, bits, is);
+        segment.remove(at, bits);
         self.len -= 1;
         if self.len == 0 {
-            self.slots = Vec::new();
+            *self = Self::default();
         }
     }
 }
@@ -197,5 +263,31 @@ mod tests {
             assert_eq!(index.len(), model.len());
             assert_eq!(index.find(hash, |_| false), None);
         }
+    }
+
+    #[test]
+    fn a_large_index_grows_in_small_steps() {
+        let mut index = Index::default();
+        let hash = |id: u32| u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut before = 0;
+        for id in 0..300_000 {
+            index.insert(hash(id), id);
+            let bytes = index.bytes();
+            assert!(id < 20_000 || bytes - before < bytes / 50, "{before} to {bytes} at {id}");
+            before = bytes;
+        }
+        assert!(before < 300_000 * 24);
+        for id in 0..300_000 {
+            assert_eq!(index.find(hash(id), |other| other == id), Some(id));
+            if id % 3 > 0 {
+                index.remove(hash(id), id);
+            }
+        }
+        for id in 0..300_000 {
+            let there = (id % 3 == 0).then_some(id);
+            assert_eq!(index.find(hash(id), |other| other == id), there);
+        }
+        (0..300_000).step_by(3).for_each(|id| index.remove(hash(id), id));
+        assert_eq!((index.len(), index.bytes()), (0, 0));
     }
 }

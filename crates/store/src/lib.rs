@@ -16,6 +16,7 @@
 #![no_std]
 extern crate alloc;
 
+mod chunks;
 mod index;
 mod page;
 mod store;

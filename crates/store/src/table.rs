@@ -19,6 +19,7 @@ mod scan;
 
 pub use scan::Scan;
 
+use crate::chunks::Chunks;
 use crate::index::Index;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
@@ -123,7 +124,7 @@ pub struct Table<N> {
     /// `name|`, or nothing for the unnamed table.
     prefix: Box<[u8]>,
     boundary: usize,
-    groups: Vec<Option<Group<N>>>,
+    groups: Chunks<Option<Group<N>>>,
     free: Vec<u32>,
     by_prefix: Index,
     order: Tree,
@@ -156,7 +157,7 @@ impl<N: Note> Table<N> {
         Self {
             prefix: prefix.into(),
             boundary,
-            groups: Vec::new(),
+            groups: Chunks::new(),
             free: Vec::new(),
             by_prefix: Index::default(),
             order: Tree::new(),
@@ -193,7 +194,7 @@ impl<N: Note> Table<N> {
     /// Bytes of group records, hash slots and group order.
     #[must_use]
     pub fn directory_bytes(&self) -> usize {
-        self.groups.capacity() * size_of::<Option<Group<N>>>()
+        self.groups.bytes()
             + self.by_prefix.bytes()
             + self.order.allocated_bytes()
             + size_of::<Self>()
@@ -270,7 +271,7 @@ impl<N: Note> Table<N> {
         self.sizes.key_bytes -= record.prefix.len();
         self.free.push(group.0);
         if self.by_prefix.is_empty() {
-            self.groups = Vec::new();
+            self.groups = Chunks::new();
             self.free = Vec::new();
         }
     }
@@ -374,7 +375,8 @@ impl<N: Note> Table<N> {
             return;
         }
         let (start, rest) = ((draw % slots) as usize, draw / slots);
-        let mut groups = self.groups[start..].iter().chain(&self.groups[..start]).flatten();
+        let mut groups =
+            self.groups.iter_from(start).chain(self.groups.iter().take(start)).flatten();
         if let Some(group) = groups.find(|group| !group.tree.is_empty()) {
             group.tree.sample(rest, most, &mut |head, tail, word, heat| {
                 give(&group.prefix, head, tail, word, heat);

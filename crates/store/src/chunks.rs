@@ -1,0 +1,109 @@
+//! A growing array in chunks: it never moves what it holds, so that growing takes one chunk, and
+//! not all of it twice.
+//!
+//! # Invariants
+//! - H1. All chunks but the last hold [`CHUNK`] items.
+//!
+//! # Cost
+//! An access looks at the chunk's place first. Beyond the first chunk, at most a chunk is unused.
+
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+/// Items of a chunk.
+const CHUNK: usize = 1024;
+
+/// Items by their numbers, which are given in order.
+#[derive(Debug)]
+pub(crate) struct Chunks<T> {
+    chunks: Vec<Vec<T>>,
+}
+
+impl<T> Chunks<T> {
+    /// No items; it allocates nothing.
+    pub(crate) fn new() -> Self {
+        Self { chunks: Vec::new() }
+    }
+
+    /// How many items there are.
+    pub(crate) fn len(&self) -> usize {
+        let last = self.chunks.last().map_or(0, Vec::len);
+        self.chunks.len().saturating_sub(1) * CHUNK + last
+    }
+
+    /// Adds an item behind the others.
+    pub(crate) fn push(&mut self, item: T) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => last.push(item),
+            None => self.chunks.push(alloc::vec![item]),
+            Some(_) => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(item);
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    /// The item of this number, if there is one.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&T> {
+        self.chunks.get(at / CHUNK)?.get(at % CHUNK)
+    }
+
+    /// The items from number `start` on.
+    pub(crate) fn iter_from(&self, start: usize) -> impl Iterator<Item = &T> {
+        let (chunk, at) = (start / CHUNK, start % CHUNK);
+        self.chunks.iter().skip(chunk).flatten().skip(at)
+    }
+
+    /// All items, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten()
+    }
+
+    /// Bytes that the items take, and room for more.
+    pub(crate) fn bytes(&self) -> usize {
+        let last = self.chunks.last().map_or(0, Vec::capacity);
+        let items = self.chunks.len().saturating_sub(1) * CHUNK + last;
+        items * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
+    }
+}
+
+impl<T> Index<usize> for Chunks<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, at: usize) -> &T {
+        &self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
+impl<T> IndexMut<usize> for Chunks<T> {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut T {
+        &mut self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_keep_their_numbers_and_places() {
+        let mut chunks = Chunks::new();
+        assert_eq!((chunks.len(), chunks.get(0), chunks.bytes()), (0, None, 0));
+        for number in 0..2 * CHUNK {
+            chunks.push(number);
+        }
+        let place: *const usize = &raw const chunks[CHUNK];
+        (2 * CHUNK..5 * CHUNK + 7).for_each(|number| chunks.push(number));
+        assert_eq!(chunks.len(), 5 * CHUNK + 7);
+        assert!(chunks.iter().copied().eq(0..chunks.len()));
+        assert!(chunks.iter_from(3 * CHUNK + 5).copied().eq(3 * CHUNK + 5..chunks.len()));
+        chunks[CHUNK] = 5;
+        assert_eq!((chunks.get(CHUNK), chunks.get(chunks.len())), (Some(&5), None));
+        assert!(core::ptr::eq(place, &raw const chunks[CHUNK]));
+        assert!(chunks.bytes() < (6 * CHUNK + 64) * 8);
+    }
+}
