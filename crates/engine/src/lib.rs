@@ -38,7 +38,7 @@ pub use engine::{Engine, Settings};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
-pub use memory::Evicted;
+pub use memory::{Evicted, ValueMemory};
 pub use report::{
     Change, Difference, Effect, EngineError, Expiry, ExplainLine, FetchId, JoinInstalled,
     JoinReport, Loaded, Position, RangeOptions, Stats, Stop, TableOptions, TableReport, Ticket,

@@ -4,13 +4,11 @@ use crate::node::Node;
 use alloc::string::String;
 use core::fmt::Write;
 use headwater_command::Reply;
-use headwater_engine::{Engine, Stats};
+use headwater_engine::Engine;
 
 /// The parts of INFO that a node tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InfoSection {
-    /// Bytes by kind.
-    Memory,
     /// Keys and expiries.
     Keyspace,
     /// What is derived and how much work that was.
@@ -23,14 +21,12 @@ pub enum InfoSection {
 
 impl InfoSection {
     /// Every section, in the order that INFO shows them.
-    pub const ALL: [Self; 5] =
-        [Self::Memory, Self::Keyspace, Self::Engine, Self::Joins, Self::Tables];
+    pub const ALL: [Self; 4] = [Self::Keyspace, Self::Engine, Self::Joins, Self::Tables];
 
     /// The section's title; INFO takes it in any mixture of cases.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Self::Memory => "Memory",
             Self::Keyspace => "Keyspace",
             Self::Engine => "Engine",
             Self::Joins => "Joins",
@@ -47,10 +43,15 @@ impl Node {
     }
 }
 
-/// Bytes by kind, with the names that INFO and MEMORY STATS give them.
-fn kinds(stats: &Stats) -> [(&'static str, u64); 6] {
+/// What the data takes, by kind, in bytes, with the names that INFO and MEMORY STATS give the kinds.
+#[must_use]
+pub fn memory_kinds(engine: &Engine) -> [(&'static str, u64); 7] {
+    let stats = engine.stats();
+    let values = engine.value_memory();
+    let spare = (values.taken as u64).saturating_sub(stats.value_bytes + values.untouched as u64);
     [
         ("values", stats.value_bytes),
+        ("values_spare", spare),
         ("keys", stats.key_bytes),
         ("index", stats.index_bytes),
         ("updaters", stats.updater_bytes),
@@ -59,20 +60,10 @@ fn kinds(stats: &Stats) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn total(stats: &Stats) -> u64 {
-    kinds(stats).iter().map(|(_, bytes)| bytes).sum()
-}
-
 fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> core::fmt::Result {
     write!(out, "# {}\r\n", section.title())?;
     let stats = engine.stats();
     match section {
-        InfoSection::Memory => {
-            write!(out, "used_memory_dataset:{}\r\n", total(&stats))?;
-            for (kind, bytes) in kinds(&stats) {
-                write!(out, "used_memory_{kind}:{bytes}\r\n")?;
-            }
-        }
         InfoSection::Keyspace => {
             if stats.keys > 0 {
                 let (keys, expires) = (stats.keys, stats.keys_with_expiry);
@@ -143,13 +134,14 @@ fn write_list(numbers: &[(&'static str, u64)], out: &mut String) -> core::fmt::R
 }
 
 pub(crate) fn memory_stats(engine: &Engine, reply: &mut impl Reply) {
-    let stats = engine.stats();
-    let kinds = kinds(&stats);
+    let kinds = memory_kinds(engine);
+    let keys = engine.key_count();
+    let total: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
     reply.map(3 + kinds.len());
     let numbers = [
-        ("keys.count", stats.keys),
-        ("keys.bytes-per-key", total(&stats) / stats.keys.max(1)),
-        ("dataset.bytes", total(&stats)),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", total / keys.max(1)),
+        ("dataset.bytes", total),
     ];
     for (title, number) in numbers {
         reply.bulk(title.as_bytes());

@@ -22,5 +22,5 @@ mod strings;
 
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
-pub use info::InfoSection;
+pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};

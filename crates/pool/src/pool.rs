@@ -490,6 +490,23 @@ impl Pool {
         self.blocks.idle_bytes
     }
 
+    /// Bytes that can be stored without taking more from the system, if they come in full blocks.
+    #[inline]
+    #[must_use]
+    pub fn spare(&self) -> usize {
+        self.blocks.held_bytes - self.blocks.live_bytes + self.blocks.idle_bytes
+    }
+
+    /// Bytes of blocks that no value was ever in, whose memory was perhaps never touched. Costs a
+    /// look at every buffer.
+    #[must_use]
+    pub fn untouched(&self) -> usize {
+        let fresh = |buffer: &Buffer| {
+            (buffer.blocks - buffer.fresh) as usize * BLOCK_BYTES[buffer.class] as usize
+        };
+        self.blocks.buffers.iter().map(fresh).sum()
+    }
+
     /// Bytes that can still be stored within the limit, if they come in full blocks.
     #[must_use]
     pub fn available(&self) -> usize {

@@ -4,8 +4,10 @@
 //! is the default below. `headwater.example.toml` describes them all; a test holds the two
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
+use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
+use headwater_engine::Policy;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -22,6 +24,8 @@ pub struct Config {
     pub limits: StoreLimits,
     /// Where bytes go when memory is short.
     pub spill: Spill,
+    /// What the process may take.
+    pub memory: Memory,
     /// What is remembered about slow commands.
     pub observe: Observe,
     /// Tables to declare at start, in order.
@@ -104,6 +108,18 @@ pub struct Spill {
     pub spill_bytes_max: u64,
 }
 
+/// What the process may take.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Memory {
+    /// Resident memory that the process may take, all included; 0: as much as there is.
+    pub max: Size,
+    /// Which plain keys go when it is taken, as Redis names it.
+    pub policy: String,
+    /// What clients may take of it together; 0: an eighth.
+    pub clients_bytes_max: Share,
+}
+
 /// What is remembered about slow commands.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -183,6 +199,16 @@ impl Default for StoreLimits {
 impl Default for Spill {
     fn default() -> Self {
         Self { spill_dir: String::new(), spill_bytes_max: 1 << 30 }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            max: Size(0),
+            policy: String::from("noeviction"),
+            clients_bytes_max: Share::default(),
+        }
     }
 }
 
@@ -294,6 +320,13 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return refuse(format!("{name} is {value} (allowed: {least} to {most})"));
             }
+        }
+        if Policy::named(&self.memory.policy).is_none() {
+            let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
+            return refuse(format!(
+                "argument(s) must be one of the following: {} (policy)",
+                names.join(", ")
+            ));
         }
         if clients.output_bytes_soft > clients.output_bytes_max {
             return refuse(format!(

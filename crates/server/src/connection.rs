@@ -82,6 +82,8 @@ pub(crate) struct Connection<S> {
     pub(crate) queued: bool,
     /// It is in the list of connections to which others wrote.
     pub(crate) dirty: bool,
+    /// Bytes that it took when it was counted last.
+    pub(crate) counted_bytes: usize,
     socket: TcpStream,
     output: Output,
     write_blocked: bool,
@@ -112,6 +114,7 @@ impl<S> Connection<S> {
             ended: false,
             queued: false,
             dirty: false,
+            counted_bytes: 0,
             socket,
             output: Output::default(),
             write_blocked: false,

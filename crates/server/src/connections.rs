@@ -4,6 +4,7 @@
 //! service can reach all others at the same time.
 
 use crate::connection::{Connection, ConnectionId, Phase};
+use crate::memory::CLIENT_BYTES;
 
 /// All connections but the one that is being served.
 pub(crate) struct Connections<S> {
@@ -13,12 +14,21 @@ pub(crate) struct Connections<S> {
     last_number: u64,
     /// Connections that others wrote to, ended or woke since the last flush.
     dirty: Vec<ConnectionId>,
+    /// Bytes that all connections together take, as far as they were counted.
+    bytes: usize,
 }
 
 impl<S> Connections<S> {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), open: 0, last_number: 0, dirty: Vec::new() }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            open: 0,
+            last_number: 0,
+            dirty: Vec::new(),
+            bytes: 0,
+        }
     }
 
     /// How many there are, the one being served included.
@@ -48,6 +58,42 @@ impl<S> Connections<S> {
     pub(crate) fn put(&mut self, connection: Box<Connection<S>>) {
         let slot = connection.id.slot;
         self.slots[slot] = Some(connection);
+    }
+
+    /// Bytes that all connections together take: buffers, queues, and what each has anyway.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts anew what a connection takes, whose session takes `session_bytes`.
+    #[inline]
+    pub(crate) fn count(&mut self, connection: &mut Connection<S>, session_bytes: usize) {
+        let (input, output) = connection.reserved_bytes();
+        // Values that are sent from where they are count with the client that they wait for.
+        let bytes = CLIENT_BYTES + input + output.max(connection.unsent()) + session_bytes;
+        self.bytes = self.bytes - connection.counted_bytes + bytes;
+        connection.counted_bytes = bytes;
+    }
+
+    /// Counts bytes that were written to a connection other than the one being served.
+    pub(crate) fn count_written(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(connection) = self.get_mut(id) {
+            connection.counted_bytes += bytes;
+            self.bytes += bytes;
+        }
+    }
+
+    /// Forgets what a connection took that has ended.
+    pub(crate) fn uncount(&mut self, connection: &mut Connection<S>) {
+        self.bytes -= core::mem::take(&mut connection.counted_bytes);
+    }
+
+    /// The slot of the connection that takes most, among those for which `may_end` says so.
+    pub(crate) fn largest(&self, may_end: impl Fn(&S) -> bool) -> Option<usize> {
+        let candidates = self.iter().filter(|connection| may_end(&connection.session));
+        let largest = candidates.max_by_key(|connection| connection.counted_bytes);
+        largest.map(|connection| connection.id.slot)
     }
 
     /// Frees the slot of a connection that was taken out and has ended.

@@ -7,12 +7,14 @@
 //! - `reactor`: the loop; `connection`, `connections`, `output`: its sockets and their rests of
 //!   bytes.
 //! - `service`: the interface between the loop and what answers requests.
+//! - `memory`: the bound on what the process takes, and the allocator that counts it.
 //! - `resp`: sessions and commands in the protocol of Redis; `null`: a constant answer.
 
 pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
+mod memory;
 mod null;
 mod output;
 mod reactor;
@@ -21,6 +23,7 @@ mod service;
 mod settings;
 
 pub use config::{Config, ConfigError};
+pub use memory::{Share, Size};
 
 use headwater_engine::Engine;
 use null::Null;

@@ -39,7 +39,7 @@ impl Service for Null {
         None
     }
 
-    fn turn(&mut self, _time: Time) {}
+    fn turn(&mut self, _time: Time, _clients_bytes: usize) {}
 
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served {
         let Work { connection, input, out, requests_left, out_bytes_full, .. } = work;
@@ -80,6 +80,20 @@ impl Service for Null {
     fn output_bytes_max(&self, _session: &Self::Session) -> usize {
         usize::MAX
     }
+
+    fn session_bytes(_session: &Self::Session) -> usize {
+        0
+    }
+
+    fn clients_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
+    fn may_end(_session: &Self::Session) -> bool {
+        true
+    }
+
+    fn evicted_client(&mut self) {}
 
     fn refusal(&mut self) -> &'static [u8] {
         b"-ERR max number of clients reached\r\n"

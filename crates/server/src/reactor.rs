@@ -20,6 +20,7 @@
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
+use crate::memory::CLIENT_BYTES;
 use crate::service::{Bounds, Service, Stopped, Time, Work};
 use headwater_base::Millis;
 use headwater_protocol::resp::Held;
@@ -186,7 +187,7 @@ impl<S: Service> Reactor<S> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let uptime = self.started.elapsed().as_millis() as u64;
         self.time = Time { wall: Millis(wall as u64), uptime };
-        self.service.turn(self.time);
+        self.service.turn(self.time, self.connections.bytes());
     }
 
     fn first_connection(&self) -> usize {
@@ -218,7 +219,10 @@ impl<S: Service> Reactor<S> {
     }
 
     fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {
-        if self.connections.open() >= self.service.bounds().clients_max {
+        let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
+        if self.connections.open() >= self.service.bounds().clients_max
+            || bytes > self.service.clients_bytes_max()
+        {
             // Whether the client reads it is its own affair.
             let _ = io::Write::write(&mut socket, self.service.refusal());
             return;
@@ -240,7 +244,9 @@ impl<S: Service> Reactor<S> {
         }
         let session = self.service.opened(id);
         let now = self.time.uptime;
-        self.connections.put(Box::new(Connection::new(id, socket, (peer, local), session, now)));
+        let mut connection = Box::new(Connection::new(id, socket, (peer, local), session, now));
+        self.connections.count(&mut connection, 0);
+        self.connections.put(connection);
     }
 
     /// Takes the connection in `slot` (only if it has this number, where one is given), gives
@@ -261,8 +267,24 @@ impl<S: Service> Reactor<S> {
         }
         news(&mut connection);
         if self.advance(&mut connection) {
+            let session_bytes = S::session_bytes(&connection.session);
+            self.connections.count(&mut connection, session_bytes);
             self.connections.put(connection);
         } else {
+            self.end(connection);
+        }
+        if self.connections.bytes() > self.service.clients_bytes_max() {
+            self.end_largest();
+        }
+    }
+
+    /// Ends the connections that take most, until all together take what they may.
+    #[cold]
+    fn end_largest(&mut self) {
+        while self.connections.bytes() > self.service.clients_bytes_max() {
+            let Some(slot) = self.connections.largest(S::may_end) else { return };
+            let Some(connection) = self.connections.take(slot) else { return };
+            self.service.evicted_client();
             self.end(connection);
         }
     }
@@ -469,6 +491,7 @@ impl<S: Service> Reactor<S> {
         for value in connection.take_held() {
             self.service.release(value);
         }
+        self.connections.uncount(&mut connection);
         self.service.closed(&mut connection);
         self.connections.ended(connection.id);
     }

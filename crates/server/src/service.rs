@@ -87,8 +87,8 @@ pub(crate) trait Service {
     /// A connection was accepted.
     fn opened(&mut self, id: ConnectionId) -> Self::Session;
 
-    /// A new turn of the loop begins.
-    fn turn(&mut self, time: Time);
+    /// A new turn of the loop begins. All clients together take `clients_bytes`.
+    fn turn(&mut self, time: Time, clients_bytes: usize);
 
     /// Executes the requests in `work.input`, as far as they are complete.
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
@@ -101,6 +101,18 @@ pub(crate) trait Service {
 
     /// Most bytes that may be unsent for this connection.
     fn output_bytes_max(&self, session: &Self::Session) -> usize;
+
+    /// Bytes that a session takes: what it queues, watches and listens to.
+    fn session_bytes(session: &Self::Session) -> usize;
+
+    /// Most bytes that all clients together may take now.
+    fn clients_bytes_max(&self) -> usize;
+
+    /// Whether a client may be disconnected because clients take too much.
+    fn may_end(session: &Self::Session) -> bool;
+
+    /// A client is disconnected because clients take too much.
+    fn evicted_client(&mut self);
 
     /// What a client reads that is one too many.
     fn refusal(&mut self) -> &'static [u8];

@@ -31,11 +31,14 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("databases", "1"),
     ("dir", ""),
     ("io-threads", "1"),
-    ("maxmemory", "0"),
-    ("maxmemory-policy", "noeviction"),
     ("notify-keyspace-events", ""),
     ("save", ""),
 ];
+
+fn read_text<T: FromStr<Err = String>>(text: &str, slot: &mut T) -> Result<(), String> {
+    *slot = text.parse()?;
+    Ok(())
+}
 
 fn read<T: FromStr + Display>(text: &str, slot: &mut T) -> Result<(), String> {
     *slot =
@@ -102,6 +105,27 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "slots-max" &[], limits.slots_max),
     setting!(fixed "spill-dir" &[], spill.spill_dir),
     setting!(fixed "spill-bytes-max" &[], spill.spill_bytes_max),
+    Setting {
+        name: "max",
+        aliases: &["maxmemory"],
+        get: |config| config.memory.max.to_string(),
+        set: Some(|config, text| read_text(text, &mut config.memory.max)),
+    },
+    Setting {
+        name: "policy",
+        aliases: &["maxmemory-policy"],
+        get: |config| config.memory.policy.clone(),
+        set: Some(|config, text| {
+            config.memory.policy = text.to_ascii_lowercase();
+            Ok(())
+        }),
+    },
+    Setting {
+        name: "clients-bytes-max",
+        aliases: &["maxmemory-clients"],
+        get: |config| config.memory.clients_bytes_max.to_string(),
+        set: Some(|config, text| read_text(text, &mut config.memory.clients_bytes_max)),
+    },
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min

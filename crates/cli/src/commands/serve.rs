@@ -1,7 +1,7 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, Server};
+use headwater_server::{Config, NullServer, Server, Size};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -42,6 +42,14 @@ pub(crate) struct ListenArgs {
     /// Connections at once [default: 10000]
     #[arg(long, value_name = "NUMBER")]
     maxclients: Option<usize>,
+    /// Memory that the process may take, such as 64mb or 2gb, everything included; 0: no bound
+    /// [default: 0]
+    #[arg(long, value_name = "SIZE", env = "HEADWATER_MEMORY")]
+    memory: Option<Size>,
+    /// Which plain keys may be evicted to stay within it, as Redis names it
+    /// [default: noeviction]
+    #[arg(long, value_name = "POLICY")]
+    memory_policy: Option<String>,
 }
 
 impl ListenArgs {
@@ -58,6 +66,12 @@ impl ListenArgs {
         }
         if let Some(most) = self.maxclients {
             config.clients.clients_max = most;
+        }
+        if let Some(size) = self.memory {
+            config.memory.max = size;
+        }
+        if let Some(policy) = self.memory_policy {
+            config.memory.policy = policy;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Black-box tests: the built program, through a client library and through bare sockets.
 
+mod bound;
 mod hostile;
 mod joins;
 mod library;

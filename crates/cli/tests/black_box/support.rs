@@ -79,6 +79,11 @@ impl Server {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the end.
     pub(crate) fn wait(mut self) -> ExitStatus {
         let began = Instant::now();

@@ -31,6 +31,9 @@ use headwater_policy::{Evictor, Heat, Order, Policy};
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
+/// The part of the limit that free blocks among the values may exceed it by: one in so many.
+const SPARE_BEYOND: usize = 32;
+
 /// The bound, and what is known of use.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -47,6 +50,17 @@ pub(crate) struct Memory {
     /// What the operation that has just failed would have taken at least.
     lacking: Option<usize>,
     seed: u64,
+}
+
+/// The memory of values, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ValueMemory {
+    /// Taken from the system.
+    pub taken: usize,
+    /// Free for further values.
+    pub spare: usize,
+    /// What was never written of the free part: it takes no memory yet.
+    pub untouched: usize,
 }
 
 /// What has been evicted so far.
@@ -132,6 +146,20 @@ impl Engine {
         self.memory.policy
     }
 
+    /// Sets what the memory of values may take from the system. Where it is reached, free blocks
+    /// of other sizes serve, before it is exceeded.
+    pub fn set_value_memory_limit(&mut self, bytes: usize) {
+        self.store.pool.set_limit(bytes);
+    }
+
+    /// What the memory of values has taken from the system. Costs a look at every buffer.
+    #[must_use]
+    pub fn value_memory(&self) -> ValueMemory {
+        let pool = &self.store.pool;
+        let (taken, spare) = (pool.allocated(), pool.spare());
+        ValueMemory { taken, spare, untouched: pool.untouched() }
+    }
+
     /// Whether `bytes` more fit under the limit as things are.
     #[inline]
     #[must_use]
@@ -142,17 +170,38 @@ impl Engine {
         }
     }
 
+    /// As [`Engine::has_room`], where `values` bytes more are in values: for those the free blocks
+    /// among the values serve. A part of what is free there is let through beyond the limit, up
+    /// to [`SPARE_BEYOND`]: evicting more would free more blocks, but no memory.
+    #[inline]
+    fn has_room_for(&self, bytes: usize, values: usize) -> bool {
+        let (Some(meter), Some(limit)) = (&self.memory.meter, self.memory.limit) else {
+            return true;
+        };
+        let spare = self.store.pool.spare();
+        let beyond = (spare / 8).min(limit / SPARE_BEYOND);
+        let lacking = values.saturating_sub(spare - spare / 8);
+        meter.used().saturating_add(bytes).saturating_add(lacking) <= limit + beyond
+    }
+
     /// Evicts until `bytes` more fit under the limit; `false` where all that can go has gone
     /// and they still do not fit. To be called between operations.
     #[inline]
     pub fn make_room(&mut self, bytes: usize) -> bool {
-        self.has_room(bytes) || self.evict_for(bytes)
+        self.make_room_for(bytes, 0)
+    }
+
+    /// As [`Engine::make_room`], for `values` bytes in values besides `bytes` of anything else.
+    #[inline]
+    pub fn make_room_for(&mut self, bytes: usize, values: usize) -> bool {
+        self.has_room_for(bytes, values) || self.evict_for(bytes, values)
     }
 
     #[cold]
-    fn evict_for(&mut self, bytes: usize) -> bool {
-        while !self.has_room(bytes) {
-            if !self.evict_one() {
+    fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
+        while !self.has_room_for(bytes, values) {
+            // What the values leave free goes before anything that is of use.
+            if self.store.pool.shrink(2 * values) == 0 && !self.evict_one() {
                 return false;
             }
         }

@@ -31,6 +31,9 @@ pub struct Encoder<'o> {
     out: &'o mut Vec<u8>,
     held: Option<&'o mut Held>,
     version: Version,
+    /// Byte strings are left out that would make the output longer.
+    most: usize,
+    overflowed: bool,
 }
 
 impl<'o> Encoder<'o> {
@@ -38,14 +41,37 @@ impl<'o> Encoder<'o> {
     #[inline]
     #[must_use]
     pub fn new(out: &'o mut Vec<u8>, version: Version) -> Self {
-        Self { out, held: None, version }
+        Self { out, held: None, version, most: usize::MAX, overflowed: false }
     }
 
     /// An encoder that appends to `out`, except for long values: those are put into `held`.
     #[inline]
     #[must_use]
     pub fn holding(out: &'o mut Vec<u8>, held: &'o mut Held, version: Version) -> Self {
-        Self { out, held: Some(held), version }
+        Self { out, held: Some(held), version, most: usize::MAX, overflowed: false }
+    }
+
+    /// Lets the output have at most `bytes`, with those from before. A byte string that would exceed
+    /// it is left out, and so is what follows; the answer is to be taken back then.
+    #[inline]
+    #[must_use]
+    pub fn at_most(self, bytes: usize) -> Self {
+        Self { most: bytes, ..self }
+    }
+
+    /// Whether something was left out.
+    #[inline]
+    #[must_use]
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Whether `len` bytes more fit; notes it where they do not.
+    #[inline]
+    fn fits(&mut self, len: usize) -> bool {
+        let fits = len <= self.most.saturating_sub(self.out.len());
+        self.overflowed |= !fits;
+        fits
     }
 
     /// The version that answers are written in.
@@ -108,7 +134,7 @@ impl<'o> Encoder<'o> {
     fn long_value(&mut self, value: &Value<'_>) {
         self.header(b'$', value.len() as u64);
         let at = self.out.len();
-        if !self.held.as_mut().is_some_and(|held| held.hold(at, value)) {
+        if !self.held.as_mut().is_some_and(|held| held.hold(at, value)) && self.fits(value.len()) {
             self.out.reserve(value.len() + 2);
             value.parts().for_each(|part| self.out.extend_from_slice(part));
         }
@@ -176,6 +202,9 @@ impl Reply for Encoder<'_> {
 
     #[inline]
     fn bulk(&mut self, bytes: &[u8]) {
+        if !self.fits(bytes.len()) {
+            return;
+        }
         self.out.reserve(bytes.len() + 16);
         self.header(b'$', bytes.len() as u64);
         self.out.extend_from_slice(bytes);
@@ -191,12 +220,18 @@ impl Reply for Encoder<'_> {
     }
 
     fn bulk_begin(&mut self, len: usize) {
+        if !self.fits(len) {
+            return;
+        }
         self.out.reserve(len + 16);
         self.header(b'$', len as u64);
     }
 
     #[inline]
     fn bulk_part(&mut self, bytes: &[u8]) {
+        if !self.fits(bytes.len()) {
+            return;
+        }
         self.out.extend_from_slice(bytes);
     }
 
@@ -319,6 +354,7 @@ impl Reply for Encoder<'_> {
     }
 
     fn rewind(&mut self, mark: Mark) {
+        self.overflowed = false;
         self.out.truncate(mark.0);
         if let Some(held) = &mut self.held {
             held.cut(mark.0);
@@ -329,6 +365,25 @@ impl Reply for Encoder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_left_out_and_told() {
+        let mut out = b"+OK\r\n".to_vec();
+        let mut encoder = Encoder::new(&mut out, Version::Resp2).at_most(5 + 24);
+        let mark = encoder.mark();
+        encoder.array(2);
+        encoder.bulk(b"0123456789");
+        assert!(!encoder.overflowed());
+        encoder.bulk(b"0123456789");
+        encoder.bulk_begin(10);
+        encoder.bulk_part(b"0123456789");
+        encoder.bulk_end();
+        assert!(encoder.overflowed() && encoder.len() < 5 + 24);
+        encoder.rewind(mark);
+        assert!(!encoder.overflowed());
+        encoder.bulk(b"0123456789");
+        assert_eq!(out, b"+OK\r\n$10\r\n0123456789\r\n");
+    }
 
     fn both(write: impl Fn(&mut Encoder<'_>)) -> (Vec<u8>, Vec<u8>) {
         let (mut two, mut three) = (Vec::new(), Vec::new());

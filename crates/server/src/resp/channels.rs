@@ -91,7 +91,7 @@ impl Resp {
 
     fn subscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
         let id = work.connection.id;
-        let most = self.config.clients.subscriptions_max;
+        let most = self.lowered.clients.subscriptions_max;
         for name in names.iter() {
             let session = &mut work.connection.session;
             let subscriptions = session.subscriptions.get_or_insert_default();
@@ -104,7 +104,9 @@ impl Resp {
                 Kind::Channel => (&mut subscriptions.channels, &mut self.channels.by_channel),
                 Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
             };
-            own.insert(name.to_vec());
+            if own.insert(name.to_vec()) {
+                subscriptions.name_bytes += name.len();
+            }
             all.entry_ref(name).or_default().insert(id);
             let count = subscriptions.count();
             confirm(work, kind, ["subscribe", "psubscribe"], Some(name), count);
@@ -135,6 +137,7 @@ impl Resp {
                     Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
                 };
                 if own.remove(&name) {
+                    subscriptions.name_bytes -= name.len();
                     leave(all, &name, id);
                 }
                 if subscriptions.count() == 0 {
@@ -161,7 +164,8 @@ impl Resp {
 
     /// Delivers a message; how many times it was received.
     fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
-        let most = self.config.clients.pubsub_output_bytes_max;
+        let bounds = self.lowered.clients.pubsub_output_bytes_max;
+        let most = (bounds, self.clients_bytes_max);
         let mut receivers = 0;
         if let Some(ids) = self.channels.by_channel.get(channel) {
             let encoded = Encoded::new(|out| {
@@ -211,21 +215,30 @@ impl Encoded {
         }
     }
 
-    fn deliver(&self, ids: &BTreeSet<ConnectionId>, most: usize, work: &mut Turn<'_>) -> usize {
+    /// Writes it to the listeners. One whose output exceeds the first of `most` is ended, and so is
+    /// one with which all clients take more than the second.
+    fn deliver(
+        &self,
+        ids: &BTreeSet<ConnectionId>,
+        most: (usize, usize),
+        work: &mut Turn<'_>,
+    ) -> usize {
         for &id in ids {
             if id == work.connection.id {
                 let version = work.connection.session.version;
                 work.out.extend_from_slice(self.bytes(version));
                 continue;
             }
+            let taken = work.peers.bytes();
             let Some(listener) = work.peers.get_mut(id) else { continue };
             let bytes = self.bytes(listener.session.version);
-            listener.pending().extend_from_slice(bytes);
-            if listener.unsent() > most {
+            if listener.unsent() + bytes.len() > most.0 || taken + bytes.len() > most.1 {
                 work.peers.kill(id);
-            } else {
-                work.peers.touch(id);
+                continue;
             }
+            listener.pending().extend_from_slice(bytes);
+            work.peers.count_written(id, bytes.len());
+            work.peers.touch(id);
             work.published_bytes += bytes.len();
         }
         if work.published_bytes > PUBLISHED_BYTES_MAX {

@@ -37,7 +37,11 @@ impl Resp {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let pairs: Vec<(String, String)> =
             pairs.pairs().map(|(name, value)| (text(name), text(value))).collect();
-        match change(&self.config, &pairs) {
+        let changed = change(&self.config, &pairs).and_then(|config| {
+            let failed = |error| format!("CONFIG SET failed - {error}");
+            self.check_memory(&config).map_err(failed).map(|()| config)
+        });
+        match changed {
             Ok(config) => {
                 self.apply(config);
                 encoder(work).ok();

@@ -2,10 +2,10 @@
 
 use super::session::{Answering, Waiting};
 use super::{Flow, Resp, Turn, encoder};
-use headwater_command::{Args, Command, Id, OwnedArgs, Reply, Spec};
+use headwater_command::{Args, Command, Data, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
 use headwater_node::Outcome;
-use headwater_protocol::resp::{Encoder, Refusal, Version, decode, find};
+use headwater_protocol::resp::{Refusal, Version, decode, find};
 
 impl Resp {
     /// Executes one request, or queues or refuses it.
@@ -116,14 +116,18 @@ impl Resp {
                 return Flow::Next;
             }
         };
+        if !self.admits(spec, args, &command, work) {
+            return Flow::Next;
+        }
         let flow = match &command {
-            Command::Data(data) => {
-                let version = work.connection.session.version;
-                match self.node.execute(data, &mut Encoder::holding(work.out, work.held, version)) {
-                    Outcome::Done => Flow::Next,
-                    Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
-                }
+            Command::Data(Data::Keys(Keys::MemoryStats)) => {
+                self.memory_stats(work);
+                Flow::Next
             }
+            Command::Data(data) => match self.execute_data(spec, data, work) {
+                Outcome::Done => Flow::Next,
+                Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
+            },
             Command::Connection(command) => self.connection(command, work),
             Command::PubSub(command) => self.pub_sub(command, work),
             Command::Transaction(command) => self.transaction(command, args, work),

@@ -48,21 +48,7 @@ impl Resp {
         match name {
             "server" => self.write_server(work, out),
             "clients" => self.write_clients(work, out),
-            "memory" => {
-                self.node.write_info(InfoSection::Memory, out);
-                let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-                let stats = self.node.engine().stats();
-                let dataset = stats.value_bytes
-                    + stats.key_bytes
-                    + stats.index_bytes
-                    + stats.updater_bytes
-                    + stats.status_range_bytes;
-                line(out, "used_memory", dataset);
-                line(out, "used_memory_rss", kilobytes(&status, "VmRSS:") << 10);
-                line(out, "used_memory_rss_peak", kilobytes(&status, "VmHWM:") << 10);
-                line(out, "maxmemory", 0);
-                line(out, "maxmemory_policy", "noeviction");
-            }
+            "memory" => self.write_memory(work, out),
             "persistence" => {
                 out.push_str("# Persistence\r\n");
                 line(out, "loading", 0);
@@ -141,22 +127,20 @@ impl Resp {
         line(out, "instantaneous_ops_per_sec", self.stats.rate);
         line(out, "rejected_connections", self.stats.connections_refused);
         line(out, "expired_keys", engine.expired);
-        line(out, "evicted_keys", 0);
+        let evicted = self.node.engine().evicted();
+        line(out, "evicted_keys", evicted.keys);
+        line(out, "evicted_ranges", evicted.ranges);
+        line(out, "evicted_loaded_ranges", evicted.loaded);
+        line(out, "evicted_clients", self.stats.clients_evicted);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
         line(out, "total_error_replies", self.stats.errors);
     }
 }
 
-fn line(out: &mut String, name: &str, value: impl core::fmt::Display) {
+pub(super) fn line(out: &mut String, name: &str, value: impl core::fmt::Display) {
     // Writing to a String cannot fail.
     let _ = write!(out, "{name}:{value}\r\n");
-}
-
-/// The number behind `label` in `/proc/self/status`.
-fn kilobytes(status: &str, label: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(label)).unwrap_or_default();
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// User and system time of the process, in seconds.

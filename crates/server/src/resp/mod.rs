@@ -16,6 +16,7 @@
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
 mod blocking;
+mod bound;
 mod channels;
 mod client;
 mod clock;
@@ -23,6 +24,7 @@ mod configure;
 mod connect;
 mod dispatch;
 mod info;
+mod memory;
 mod server;
 mod session;
 mod slowlog;
@@ -38,6 +40,7 @@ use session::Waiting;
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::memory::{ClientShare, Gauge, Sample};
 use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
 use blocking::Blocking;
 use channels::Channels;
@@ -54,6 +57,7 @@ use headwater_spill::Directory;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +78,19 @@ type Turn<'a> = Work<'a, Session>;
 
 /// Answers requests in RESP.
 pub(crate) struct Resp {
+    /// The settings as they were given.
     config: Config,
+    /// The settings in force: those, as far as the memory bound allows.
+    lowered: Config,
+    gauge: Rc<Gauge>,
+    /// What clients may take together.
+    clients_share: usize,
+    /// What they may take now: less, where nothing else can go.
+    clients_bytes_max: usize,
+    /// What was known of memory when the server was ready.
+    at_start: Sample,
+    /// When memory was looked at last.
+    looked_at: u64,
     bounds: Bounds,
     limits: Limits,
     /// The narrower bounds for a client that has yet to give the password.
@@ -106,6 +122,7 @@ impl Resp {
     pub(crate) fn new(config: Config) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
+        let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
         if !config.spill.spill_dir.is_empty() {
             let (path, size) = (&config.spill.spill_dir, config.spill.spill_bytes_max);
@@ -145,8 +162,16 @@ impl Resp {
             stopping: false,
             time: Time::default(),
             config: Config::default(),
+            lowered: Config::default(),
+            gauge: Rc::new(gauge),
+            clients_share: usize::MAX,
+            clients_bytes_max: usize::MAX,
+            at_start: Sample::default(),
+            looked_at: 0,
         };
+        service.check_memory(&config)?;
         service.apply(config);
+        service.at_start = service.memory_sample();
         Ok(service)
     }
 
@@ -157,13 +182,18 @@ impl Resp {
 
     /// Puts settings into force.
     fn apply(&mut self, config: Config) {
-        self.bounds = Bounds::of(&config.clients);
-        self.limits = config.protocol_limits();
+        if self.config.memory != config.memory {
+            self.apply_memory(&config);
+        }
+        let lowered = ClientShare::of(&config).lower(&config);
+        self.bounds = Bounds::of(&lowered.clients);
+        self.limits = lowered.protocol_limits();
         self.limits_before_authentication = self.limits.before_authentication();
         self.clock = CommandClock::new(&config.observe);
         self.slowlog.shrink(config.observe.slowlog_entries_max);
-        self.node.engine_mut().set_limits(config.limits.to_limits());
+        self.node.engine_mut().set_limits(lowered.limits.to_limits());
         self.config = config;
+        self.lowered = lowered;
     }
 
     /// Whether clients must give a password.
@@ -263,8 +293,9 @@ impl Service for Resp {
         Session { authenticated: !self.needs_password(), ..Session::default() }
     }
 
-    fn turn(&mut self, time: Time) {
+    fn turn(&mut self, time: Time, clients_bytes: usize) {
         self.time = time;
+        self.look_in_time(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
     }
@@ -340,10 +371,26 @@ impl Service for Resp {
 
     fn output_bytes_max(&self, session: &Session) -> usize {
         if session.is_subscriber() {
-            self.config.clients.pubsub_output_bytes_max
+            self.lowered.clients.pubsub_output_bytes_max
         } else {
-            self.config.clients.output_bytes_max
+            self.lowered.clients.output_bytes_max
         }
+    }
+
+    fn session_bytes(session: &Session) -> usize {
+        session.bytes()
+    }
+
+    fn clients_bytes_max(&self) -> usize {
+        self.clients_bytes_max
+    }
+
+    fn may_end(session: &Session) -> bool {
+        !session.no_evict
+    }
+
+    fn evicted_client(&mut self) {
+        self.stats.clients_evicted += 1;
     }
 
     fn refusal(&mut self) -> &'static [u8] {

@@ -53,7 +53,10 @@ impl Resp {
                 std::thread::sleep(asked.min(SLEEP_MAX));
                 encoder(work).ok();
             }
-            Server::MemoryPurge => encoder(work).ok(),
+            Server::MemoryPurge => {
+                self.gauge.purge();
+                encoder(work).ok();
+            }
             Server::MemoryDoctor => encoder(work).verbatim(
                 *b"txt",
                 b"No memory problem was found: see INFO memory and MEMORY STATS for what is used.",

@@ -5,6 +5,9 @@ use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
 
+/// What an entry of a table of names takes besides the name, about.
+const ENTRY_BYTES: usize = 64;
+
 /// Whether the client is answered, as CLIENT REPLY sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Answering {
@@ -26,6 +29,8 @@ pub(crate) struct Queue {
     pub(crate) requests: Vec<OwnedArgs>,
     /// Memory that they occupy.
     pub(crate) bytes: usize,
+    /// One of them may need more memory.
+    pub(crate) denies_oom: bool,
     /// A request could not be queued: EXEC will refuse.
     pub(crate) broken: bool,
 }
@@ -53,6 +58,8 @@ pub(crate) struct Subscriptions {
     pub(crate) channels: HashSet<Vec<u8>>,
     /// Glob patterns.
     pub(crate) patterns: HashSet<Vec<u8>>,
+    /// Bytes of all names.
+    pub(crate) name_bytes: usize,
 }
 
 impl Subscriptions {
@@ -92,6 +99,8 @@ pub(crate) struct Session {
     pub(crate) queue: Option<Box<Queue>>,
     /// Watched keys with their change counts.
     pub(crate) watched: Vec<(Vec<u8>, u64)>,
+    /// Bytes of the watched keys.
+    pub(crate) watched_bytes: usize,
     /// What it listens to, if anything.
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// What it goes on with when it is woken.
@@ -116,6 +125,24 @@ impl Session {
     /// What it says about itself, to change it.
     pub(crate) fn identity_mut(&mut self) -> &mut Identity {
         self.identity.get_or_insert_default()
+    }
+
+    /// Bytes that it takes besides itself: what it queues, watches, listens to and waits in.
+    pub(crate) fn bytes(&self) -> usize {
+        let queue = |queue: &Queue| queue.bytes;
+        let waiting = |waiting: &Waiting| match waiting {
+            Waiting::Request(request) => request.reserved_bytes(),
+            Waiting::Exec { queue, .. } => queue.bytes,
+            Waiting::Blocked(_) => size_of::<Waiting>(),
+        };
+        // What is watched or listened to stands in a table of the session and in one of all.
+        let watched = 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES);
+        let listens = |to: &Subscriptions| 2 * (to.name_bytes + to.count() * ENTRY_BYTES);
+        watched
+            + self.parser.as_ref().map_or(0, |parser| parser.reserved_bytes())
+            + self.queue.as_deref().map_or(0, queue)
+            + self.waiting.as_deref().map_or(0, waiting)
+            + self.subscriptions.as_deref().map_or(0, listens)
     }
 
     /// Its name; empty if it has none.

@@ -19,6 +19,8 @@ pub(super) struct Stats {
     pub(super) connections: u64,
     /// Connections refused because there were too many.
     pub(super) connections_refused: u64,
+    /// Connections ended because clients took too much memory.
+    pub(super) clients_evicted: u64,
     /// Commands per second, lately.
     pub(super) rate: u64,
     sampled: u64,
@@ -47,6 +49,7 @@ impl Stats {
             errors: 0,
             connections: 0,
             connections_refused: 0,
+            clients_evicted: 0,
             rate: 0,
             sampled: 0,
             sampled_at: 0,

@@ -47,7 +47,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        let clients = &self.config.clients;
+        let clients = &self.lowered.clients;
         let Some(queue) = &mut work.connection.session.queue else {
             return Flow::Next;
         };
@@ -70,6 +70,7 @@ impl Resp {
         }
         let request = OwnedArgs::of(args);
         queue.bytes += request.reserved_bytes() + size_of::<OwnedArgs>();
+        queue.denies_oom |= spec.flags.has(Flags::DENYOOM);
         queue.requests.push(request);
         encoder(work).simple("QUEUED");
         Flow::Next
@@ -89,10 +90,14 @@ impl Resp {
                 return Flow::Next;
             }
             match self.node.engine_mut().watch(key) {
-                Ok(count) => session.watched.push((key.to_vec(), count)),
+                Ok(count) => {
+                    session.watched_bytes += key.len();
+                    session.watched.push((key.to_vec(), count));
+                }
                 Err(stop) => {
                     // All or none: what is watched already is given back.
                     for (key, _) in session.watched.drain(before..) {
+                        session.watched_bytes -= key.len();
                         self.node.engine_mut().unwatch(&key);
                     }
                     return self.stopped(stop, args, work);
@@ -105,6 +110,7 @@ impl Resp {
 
     /// Ends all watches of a session.
     pub(super) fn forget_watches(&mut self, session: &mut Session) {
+        session.watched_bytes = 0;
         for (key, _) in core::mem::take(&mut session.watched) {
             self.node.engine_mut().unwatch(&key);
         }
@@ -141,6 +147,9 @@ impl Resp {
         };
         if changed {
             encoder(work).null_array();
+            return Flow::Next;
+        }
+        if !self.admits_queue(&queue, work) {
             return Flow::Next;
         }
         encoder(work).array(queue.requests.len());

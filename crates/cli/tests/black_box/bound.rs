@@ -1,0 +1,443 @@
+//! The memory bound, from outside: the real server is filled tenfold over in many ways under a watcher of its
+//! resident memory.
+//!
+//! The short version takes less than a minute; `HEADWATER_BOUND_ROUNDS=20` makes it longer. With
+//! `--nocapture` it prints the worst ratio of each phase. Where a memory-limited
+//! control group can be made, the kernel watches, too.
+
+use crate::support::{Server, Socket, program, request};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const BOUND: u64 = 64 << 20;
+
+/// How many times longer than the short version.
+fn rounds() -> u64 {
+    std::env::var("HEADWATER_BOUND_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// SplitMix64.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+}
+
+/// The value of a key: any process can tell whether it is right.
+fn value(key: &str, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + key.len() + 9);
+    while bytes.len() < len {
+        bytes.extend_from_slice(key.as_bytes());
+        bytes.extend_from_slice(bytes.len().to_string().as_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A server with a watcher of its resident memory.
+struct Watched {
+    server: Server,
+    most: Arc<AtomicU64>,
+    done: Arc<AtomicBool>,
+    draws: Draws,
+}
+
+impl Watched {
+    fn start(arguments: &[&str]) -> Self {
+        Self::watch(Server::start(&[&["--memory", "64mb"], arguments].concat()))
+    }
+
+    fn watch(server: Server) -> Self {
+        let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let path = format!("/proc/{}/statm", server.id());
+        let (seen, end) = (most.clone(), done.clone());
+        std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                let Ok(text) = std::fs::read_to_string(&path) else { return };
+                let pages = text.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
+                let bytes = pages.unwrap_or(0) * rustix::param::page_size() as u64;
+                seen.fetch_max(bytes, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { server, most, done, draws: Draws(7) }
+    }
+
+    /// Ends a phase: says how much was resident at most, and checks it.
+    #[track_caller]
+    fn phase(&mut self, name: &str) {
+        // What was taken at most is kept by the system, too, but for all phases together.
+        let most = self.most.swap(0, Ordering::Relaxed);
+        let ratio = most as f64 / BOUND as f64;
+        let facts = self.info();
+        let told = |name: &str| facts.get(name).cloned().unwrap_or_default();
+        let mut table = std::io::stderr();
+        writeln!(
+            table,
+            "| {name} | {ratio:.3} | {} | {} | {} | {} |",
+            told("evicted_keys"),
+            told("evicted_ranges"),
+            told("evicted_clients"),
+            told("mem_fragmentation_ratio"),
+        )
+        .unwrap();
+        assert!(ratio <= 1.05, "{name}: {most} of {BOUND} bytes: {facts:?}");
+    }
+
+    fn info(&self) -> HashMap<String, String> {
+        let mut client = self.server.client(2);
+        let text: String = redis::cmd("INFO").query(&mut client).expect("it still answers");
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, told)| (name.to_owned(), told.to_owned()))
+            .collect()
+    }
+
+    /// Sends requests in batches; how many were refused for want of memory.
+    fn send(
+        &mut self,
+        count: u64,
+        each: u64,
+        mut make: impl FnMut(u64, &mut Draws) -> Vec<u8>,
+    ) -> u64 {
+        let mut socket = self.server.socket();
+        let mut refused = 0;
+        let mut at = 0;
+        while at < count {
+            let batch = each.min(count - at);
+            let requests: Vec<u8> =
+                (at..at + batch).flat_map(|at| make(at, &mut self.draws)).collect();
+            socket.send(&requests);
+            for line in lines(&mut socket, batch) {
+                match line.as_str() {
+                    "+OK" => {}
+                    line if line.starts_with("-OOM") => refused += 1,
+                    line => panic!("{line}"),
+                }
+            }
+            at += batch;
+        }
+        refused
+    }
+
+    /// Sets keys of one kind, and checks some of them as it goes.
+    fn fill(&mut self, kind: &str, count: u64, lengths: core::ops::Range<u64>) -> u64 {
+        let each = (200_000 / lengths.end).clamp(1, 500);
+        let refused = self.send(count, each, |at, draws| {
+            let key = format!("{kind}{at}");
+            let len = lengths.start + draws.below(lengths.end - lengths.start);
+            request(&[b"SET", key.as_bytes(), &value(&key, len as usize)])
+        });
+        let mut client = self.server.client(2);
+        let mut found = 0;
+        for _ in 0..300 {
+            let key = format!("{kind}{}", self.draws.below(count));
+            let got: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query(&mut client).unwrap();
+            if let Some(got) = got {
+                assert_eq!(got, value(&key, got.len()), "{key}");
+                found += 1;
+            }
+        }
+        assert!(found > 0, "nothing of {kind} is left");
+        refused
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads so many lines.
+fn lines(socket: &mut Socket, count: u64) -> Vec<String> {
+    let (mut lines, mut rest) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; 64 << 10];
+    while (lines.len() as u64) < count {
+        let got = socket.stream().read(&mut buffer).expect("an answer");
+        assert!(got > 0, "the connection ended");
+        for &byte in &buffer[..got] {
+            match byte {
+                b'\n' => lines.push(String::from_utf8(core::mem::take(&mut rest)).unwrap()),
+                b'\r' => {}
+                byte => rest.push(byte),
+            }
+        }
+    }
+    lines
+}
+
+const HEAD: &str = "| phase | worst resident / bound | evicted keys | ranges | clients | resident / allocated |\n| --- | --- | --- | --- | --- | --- |";
+
+#[test]
+fn keys_of_all_sizes_stay_within_the_bound() {
+    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+    writeln!(std::io::stderr(), "{HEAD}").unwrap();
+    for round in 0..rounds() {
+        let oom = watched.fill(&format!("small{round}|"), 300_000, 8..4000);
+        watched.phase("values of 8 B to 4 KB, ten times the bound");
+        let oom = oom + watched.fill(&format!("large{round}|"), 1500, 10_000..800_000);
+        watched.phase("values of 10 KB to 800 KB, ten times");
+        let oom = oom + watched.fill(&format!("tiny{round}|"), 1_000_000, 1..3);
+        watched.phase("1 000 000 tiny keys after them");
+        let oom = oom + watched.fill(&format!("huge{round}|"), 300, 500_000..2_500_000);
+        watched.phase("values of 0.5 to 2.5 MB after them");
+        watched.send(1, 1, |_, _| request(&[b"TABLE.SET", b"g", b"BOUNDARY", b"1"]));
+        let oom = oom
+            + watched.send(500_000, 500, |at, _| {
+                let key = format!("g|user{}|{at:07}", at / 3);
+                request(&[b"SET", key.as_bytes(), b"a value of its own"])
+            });
+        watched.phase("170 000 groups of three keys");
+        assert_eq!(oom, 0, "everything could be evicted");
+    }
+    let evicted: u64 = watched.info()["evicted_keys"].parse().unwrap();
+    assert!(evicted > 500_000);
+}
+
+#[test]
+fn without_eviction_writes_are_refused_and_everything_else_goes_on() {
+    let mut watched = Watched::start(&[]);
+    let refused = watched.fill("k|", 60_000, 500..4000);
+    assert!(refused > 20_000, "{refused}");
+    watched.phase("no eviction, twice the bound");
+    let mut client = watched.server.client(2);
+    let error = redis::cmd("SET").arg("another").arg("x".repeat(5000)).query::<()>(&mut client);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "\"OOM\": command not allowed when used memory > 'maxmemory'."
+    );
+    let mut socket = watched.server.socket();
+    socket.send(b"MULTI\r\n");
+    socket.send(&request(&[b"SET", b"a", &vec![b'x'; 5000]]));
+    socket.send(b"EXEC\r\n");
+    socket.expect(b"+OK\r\n+QUEUED\r\n-EXECABORT Transaction discarded because of: OOM ");
+    socket.expect(b"command not allowed when used memory > 'maxmemory'.\r\n");
+    let many: redis::RedisResult<Vec<String>> = redis::cmd("KEYS").arg("*").query(&mut client);
+    assert!(many.is_ok_and(|keys| keys.len() > 1000));
+    let all = redis::cmd("RANGE").arg("k|").arg("k}").query::<redis::Value>(&mut client);
+    assert!(all.unwrap_err().to_string().contains("the reply has too many bytes"));
+    let count: u64 = redis::cmd("DEL").arg("k|0").arg("k|1").arg("k|2").query(&mut client).unwrap();
+    assert_eq!(count, 3);
+    watched.phase("refused writes, a reply of the whole data");
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    assert_eq!(watched.fill("again|", 5000, 500..4000), 0);
+    watched.phase("filled again");
+}
+
+#[test]
+fn timelines_come_and_go_within_the_bound() {
+    let mut watched = Watched::start(&[]);
+    let mut client = watched.server.client(2);
+    let () = redis::cmd("TABLE.SET").arg("t").arg("BOUNDARY").arg(1).query(&mut client).unwrap();
+    let text = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+    let () = redis::cmd("JOIN.ADD").arg("timeline").arg(text).query(&mut client).unwrap();
+    let (users, posters) = (20_000, 100);
+    watched.send(posters * 50, 500, |at, _| {
+        let key = format!("p|poster{:03}|{:04}", at % posters, at / posters);
+        request(&[b"SET", key.as_bytes(), &value(&key, 100)])
+    });
+    watched.send(users * 10, 500, |at, _| {
+        let key = format!("s|user{:05}|poster{:03}", at / 10, (at * 7 + at / 10) % posters);
+        request(&[b"SET", key.as_bytes(), b"1"])
+    });
+    for round in 0..12_000 * rounds() {
+        let user = watched.draws.below(users);
+        let (first, last) = (format!("t|user{user:05}|"), format!("t|user{user:05}}}"));
+        let got: Vec<String> = redis::cmd("RANGE").arg(first).arg(last).query(&mut client).unwrap();
+        // Each of ten posters has 50 posts, and what was posted since.
+        let posted = round as usize / 20 + 1;
+        assert!((1000..=1000 + 2 * posted).contains(&got.len()), "{}", got.len());
+        let (key, text) = (&got[0], &got[1]);
+        let (_, time) = key.split_once('|').and_then(|(_, rest)| rest.split_once('|')).unwrap();
+        let (time, poster) = time.split_once('|').unwrap();
+        let source = format!("p|{poster}|{time}");
+        assert_eq!(text.as_bytes(), value(&source, text.len()), "{key}");
+        if round % 20 == 0 {
+            let key =
+                format!("p|poster{:03}|{:04}", round / 20 % posters, 50 + round / 20 / posters);
+            let () = redis::cmd("SET").arg(&key).arg(value(&key, 100)).query(&mut client).unwrap();
+        }
+    }
+    watched.phase("20 000 timelines of 500 posts, read at random");
+    let evicted: u64 = watched.info()["evicted_ranges"].parse().unwrap();
+    assert!(evicted > 100, "{evicted}");
+}
+
+#[test]
+fn clients_stay_within_their_share() {
+    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+    watched.fill("k|", 40_000, 500..4000);
+    watched.phase("data before the clients");
+    let connect = |watched: &Watched| {
+        let stream = TcpStream::connect(("127.0.0.1", watched.server.port)).unwrap();
+        stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        stream
+    };
+    let mut idle: Vec<TcpStream> = (0..500).map(|_| connect(&watched)).collect();
+    for stream in &mut idle {
+        stream.write_all(b"PING\r\n").unwrap();
+    }
+    watched.phase("500 clients");
+    // Pipelines whose replies nobody reads; the server stops reading, and ends the worst.
+    let pipeline: Vec<u8> = (0..20_000)
+        .flat_map(|at| request(&[b"GET", format!("k|{}", 20_000 + at).as_bytes()]))
+        .collect();
+    for stream in idle.iter_mut().take(100) {
+        let _ = stream.write_all(&pipeline);
+    }
+    watched.phase("100 pipelines without a reader");
+    // Requests that never end.
+    for stream in idle.iter_mut().skip(100).take(100) {
+        let _ = stream.write_all(b"*2\r\n$3\r\nGET\r\n$3000000\r\n");
+        let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+    }
+    watched.phase("100 requests of which a third has come");
+    for stream in idle.iter_mut().skip(200).take(100) {
+        let _ = stream.write_all(b"MULTI\r\n");
+        let set = request(&[b"SET", b"queued", &vec![b'q'; 10_000]]);
+        let _ = stream.write_all(&set.repeat(100));
+    }
+    watched.phase("100 transactions of 1 MB");
+    for stream in idle.iter_mut().skip(300).take(100) {
+        let _ = stream.write_all(b"SUBSCRIBE news\r\n");
+    }
+    let mut publisher = watched.server.client(2);
+    for _ in 0..200 {
+        let () = redis::cmd("PUBLISH")
+            .arg("news")
+            .arg(vec![b'n'; 50_000])
+            .query(&mut publisher)
+            .unwrap();
+    }
+    watched.phase("200 messages of 50 KB to 100 listeners that do not read");
+    let keys: Vec<String> = (0..5000).map(|at| format!("watched{at:0>200}")).collect();
+    for stream in idle.iter_mut().skip(400) {
+        let mut words: Vec<&[u8]> = vec![b"WATCH"];
+        words.extend(keys.iter().map(String::as_bytes));
+        let _ = stream.write_all(&request(&words));
+    }
+    watched.phase("100 clients that watch 5000 keys each");
+    assert_ne!(watched.info()["evicted_clients"], "0");
+    assert_eq!(watched.fill("after|", 2000, 500..4000), 0);
+    watched.phase("writes after all that");
+}
+
+#[test]
+fn the_parts_add_up_to_what_the_system_reports() {
+    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+    for (kind, count, lengths) in [("a|", 60_000, 100..3000), ("b", 300_000, 1..5)] {
+        watched.fill(kind, count, lengths);
+        let mut client = watched.server.client(2);
+        let facts: HashMap<String, redis::Value> =
+            redis::cmd("MEMORY").arg("STATS").query(&mut client).unwrap();
+        let part = |name: &str| match facts.get(name) {
+            Some(redis::Value::Int(bytes)) => *bytes as f64,
+            other => panic!("{name}: {other:?}"),
+        };
+        let parts = [
+            "values.bytes",
+            "values_spare.bytes",
+            "keys.bytes",
+            "index.bytes",
+            "updaters.bytes",
+            "status_ranges.bytes",
+            "streams.bytes",
+            "clients.bytes",
+            "startup.bytes",
+            "allocator.bytes",
+            "unaccounted.bytes",
+        ];
+        let sum: f64 = parts.iter().map(|name| part(name)).sum();
+        let resident = watched.server.memory_bytes("VmRSS:") as f64;
+        assert!((sum / resident - 1.0).abs() < 0.05, "{kind}: {sum} of {resident}: {facts:?}");
+        let unaccounted = part("unaccounted.bytes") / resident;
+        assert!(unaccounted < 0.15, "{unaccounted} of {kind} is unaccounted for: {facts:?}");
+    }
+}
+
+#[test]
+fn a_bound_too_small_is_refused_with_the_least() {
+    let output = program().args(["serve", "--port", "0", "--memory", "2mb"]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && told.contains("maxmemory is 2097152 (allowed: 0, or at least")
+    );
+    let least: u64 =
+        told.rsplit("least ").next().unwrap().trim_end_matches([')', '\n']).parse().unwrap();
+    assert!(least <= 24 << 20, "{told}");
+    // With the least, the server works.
+    let server = Server::start(&[
+        "--memory",
+        &(least + (1 << 20)).to_string(),
+        "--memory-policy",
+        "allkeys-lru",
+    ]);
+    let mut watched = Watched::watch(server);
+    assert_eq!(watched.fill("k|", 10_000, 500..4000), 0);
+    let mut client = watched.server.client(2);
+    let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb").query::<()>(&mut client);
+    assert!(set.unwrap_err().to_string().contains("at least"));
+    let () =
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("100mb").query(&mut client).unwrap();
+    let get: Vec<String> =
+        redis::cmd("CONFIG").arg("GET").arg("maxmemory").query(&mut client).unwrap();
+    assert_eq!(get, ["maxmemory", "104857600"]);
+}
+
+/// A control group with a limit, removed at the end; `None` where this process may not make one.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn make(bytes: u64) -> Option<Self> {
+        let (root, file) =
+            [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")]
+                .into_iter()
+                .find(|(root, _)| std::path::Path::new(root).join("cgroup.procs").exists())?;
+        let path =
+            std::path::Path::new(root).join(format!("headwater-test-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        std::fs::write(group.0.join(file), bytes.to_string()).ok()?;
+        let _ = std::fs::write(group.0.join("memory.swap.max"), "0");
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_control_group_of_the_bound_never_kills_it() {
+    // Sockets' buffers and page tables count in the group, but are not resident memory.
+    let Some(group) = Group::make(BOUND + BOUND / 8) else {
+        writeln!(std::io::stderr(), "skipped: no control group can be made here").unwrap();
+        return;
+    };
+    {
+        let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+        if std::fs::write(group.0.join("cgroup.procs"), watched.server.id().to_string()).is_err() {
+            writeln!(std::io::stderr(), "skipped: the server cannot be put into a group").unwrap();
+            return;
+        }
+        watched.fill("k|", 100_000, 500..4000);
+        watched.phase("in a control group, three times the bound");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+}

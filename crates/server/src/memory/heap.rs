@@ -1,0 +1,147 @@
+//! The allocator of the program, and what it and the system tell about memory.
+//!
+//! The allocator is jemalloc: it keeps running counts of what a thread has allocated and freed, which cost
+//! a load each to read, and knows how many pages it has in use. Linking this crate makes it the
+//! allocator of the whole program.
+//!
+//! # Cost
+//! [`Heap::gross`] and [`Heap::live`] are one and two loads. [`Heap::sample`] merges the allocator's
+//! statistics and reads a file of the system: tens of microseconds.
+
+use core::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use tikv_jemalloc_ctl::thread::ThreadLocal;
+use tikv_jemalloc_ctl::{Access, AsName, epoch, epoch_mib, stats, thread};
+use tikv_jemallocator::Jemalloc;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
+/// For how long freed pages wait to be used again before they go back to the system.
+const DECAY_MILLISECONDS: isize = 1000;
+
+/// What is known of the process's memory at one moment, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sample {
+    /// Held by the program: sizes as the allocator rounds them.
+    pub(crate) allocated: usize,
+    /// Pages in which something is allocated.
+    pub(crate) active: usize,
+    /// What the allocator needs for itself.
+    pub(crate) metadata: usize,
+    /// Pages that the allocator holds, those of freed memory included.
+    pub(crate) held: usize,
+    /// Resident pages of the process, as the system counts them.
+    pub(crate) resident: usize,
+    /// Those of them that are pages of files: the program itself.
+    pub(crate) files: usize,
+}
+
+/// The memory of the process, seen from the thread that serves.
+pub(crate) struct Heap {
+    allocated: ThreadLocal<u64>,
+    freed: ThreadLocal<u64>,
+    epoch: epoch_mib,
+    statm: File,
+    page: usize,
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap").field("live", &self.live()).finish_non_exhaustive()
+    }
+}
+
+fn told<T>(result: Result<T, tikv_jemalloc_ctl::Error>) -> io::Result<T> {
+    result.map_err(|error| io::Error::other(format!("the allocator: {error}")))
+}
+
+impl Heap {
+    /// The heap of this process, for use by this thread.
+    pub(crate) fn new() -> io::Result<Self> {
+        let heap = Self {
+            allocated: told(thread::allocatedp::read())?,
+            freed: told(thread::deallocatedp::read())?,
+            epoch: told(epoch::mib())?,
+            statm: File::open("/proc/self/statm")?,
+            page: rustix::param::page_size(),
+        };
+        for name in ["arenas.dirty_decay_ms\0", "arena.0.dirty_decay_ms\0"] {
+            told(name.name().write(DECAY_MILLISECONDS))?;
+        }
+        for name in ["arenas.muzzy_decay_ms\0", "arena.0.muzzy_decay_ms\0"] {
+            told(name.name().write(0isize))?;
+        }
+        Ok(heap)
+    }
+
+    /// Bytes that this thread has ever allocated.
+    #[inline]
+    pub(crate) fn gross(&self) -> u64 {
+        self.allocated.get()
+    }
+
+    /// Bytes that this thread has allocated and not freed. Only differences mean something:
+    /// what one thread allocates another may free.
+    #[inline]
+    pub(crate) fn live(&self) -> usize {
+        self.allocated.get().wrapping_sub(self.freed.get()) as usize
+    }
+
+    /// Everything that can be told now.
+    pub(crate) fn sample(&self) -> Sample {
+        // A count that cannot be read is left out; the resident size covers it.
+        let _ = self.epoch.advance();
+        let (resident, files) = self.statm();
+        Sample {
+            allocated: stats::allocated::read().unwrap_or(0),
+            active: stats::active::read().unwrap_or(0),
+            metadata: stats::metadata::read().unwrap_or(0),
+            held: stats::resident::read().unwrap_or(0),
+            resident,
+            files,
+        }
+    }
+
+    /// Gives all freed pages back to the system.
+    pub(crate) fn purge(&self) {
+        // A decay time of zero has the allocator purge at once.
+        for time in [0, DECAY_MILLISECONDS] {
+            let _ = "arena.0.dirty_decay_ms\0".name().write(time);
+        }
+    }
+
+    /// Resident bytes, and those of them that are pages of files.
+    fn statm(&self) -> (usize, usize) {
+        let mut text = [0; 128];
+        let count = self.statm.read_at(&mut text, 0).unwrap_or(0);
+        let text = core::str::from_utf8(&text[..count]).unwrap_or_default();
+        let mut pages = text.split(' ').skip(1).map(|field| field.parse().unwrap_or(0));
+        let mut bytes = || pages.next().unwrap_or(0) * self.page;
+        (bytes(), bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allocated_is_counted_and_goes_back() {
+        let heap = Heap::new().unwrap();
+        let before = (heap.live(), heap.sample());
+        let bytes = vec![1u8; 32 << 20];
+        let with = (heap.live(), heap.sample());
+        assert!(with.0 - before.0 >= bytes.len() && with.0 - before.0 < bytes.len() + (8 << 20));
+        assert!(with.1.active >= before.1.active + bytes.len());
+        drop(bytes);
+        assert!(heap.live() < before.0 + (1 << 20));
+        assert!(heap.gross() >= 32 << 20);
+        heap.purge();
+        let after = heap.sample();
+        assert!(after.resident + (16 << 20) < with.1.resident, "{after:?} {:?}", with.1);
+        assert!(after.files > 0 && after.files < after.resident);
+    }
+}

@@ -1,0 +1,168 @@
+//! The memory bound of the process: how much is taken, of how much.
+//!
+//! The bound covers everything that is resident: values, keys, indexes, joins, clients, the allocator's
+//! own needs, the program. What is taken is sampled from the allocator and the system, and in
+//! between follows the allocator's count of what this thread holds. A sample is due whenever the heap
+//! could have grown noticeably since the last one.
+//!
+//! # Invariants
+//! - B1. Between two samples the process cannot grow by more than [`Gauge::step`] bytes and one
+//!   command.
+//! - B2. What would make resident more than the bound, if it were all touched, is given back to the
+//!   system first.
+//!
+//! # Where the limits are
+//! Of the bound, the engine may have [`TARGET`]; a write must leave the [reserve](Gauge::reserve) of
+//! that free, for what reads compute, replies, and clients. Pages that are half empty count as
+//! taken, but where they alone exceed the target, a part of it is let through, in proportion to
+//! what is free within them: evicting more would make more holes, not fewer pages. Beyond
+//! [`CEILING`] nothing is let through.
+
+mod clients;
+mod heap;
+mod size;
+
+pub(crate) use clients::{CLIENT_BYTES, ClientShare};
+pub(crate) use heap::Sample;
+pub(crate) use size::Human;
+pub use size::{Share, Size};
+
+use core::cell::Cell;
+use headwater_base::memory::Meter;
+use heap::Heap;
+use std::io;
+
+/// What the engine may fill, in 1/1024 of the bound.
+const TARGET: usize = 993;
+/// Up to where half-empty pages may exceed the target, in 1/1024 of the bound.
+const CEILING: usize = 1014;
+/// What writes leave free, in 1/1024 of the bound.
+const RESERVE: usize = 32;
+/// Bytes outside the heap that no page of a file holds: stacks and the program's variables.
+const OUTSIDE: usize = 512 << 10;
+/// The share of free memory within pages that is let through beyond the target.
+const HOLES_SHARE: usize = 8;
+/// What must fit beside the empty server.
+const LEAST_FOR_DATA: usize = 8 << 20;
+
+fn part(bound: usize, of_1024: usize) -> usize {
+    bound / 1024 * of_1024
+}
+
+/// Tells the engine how much is taken.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    heap: Heap,
+    bound: Cell<Option<usize>>,
+    /// What is taken beside what this thread holds.
+    beside: Cell<usize>,
+    /// The count of allocated bytes at which the next sample is due.
+    due: Cell<u64>,
+    peak: Cell<usize>,
+}
+
+impl Meter for Gauge {
+    #[inline]
+    fn used(&self) -> usize {
+        self.beside.get().wrapping_add(self.heap.live())
+    }
+}
+
+impl Gauge {
+    /// A gauge of this process, to be used by this thread.
+    pub(crate) fn new() -> io::Result<Self> {
+        let gauge = Self {
+            heap: Heap::new()?,
+            bound: Cell::new(None),
+            beside: Cell::new(0),
+            due: Cell::new(0),
+            peak: Cell::new(0),
+        };
+        gauge.refresh(0);
+        Ok(gauge)
+    }
+
+    /// Sets the bound, in bytes.
+    pub(crate) fn set_bound(&self, bound: Option<usize>) {
+        self.bound.set(bound);
+        self.due.set(0);
+    }
+
+    /// The least bound that the server as it is now can work with.
+    pub(crate) fn least(&self) -> usize {
+        const STEP: usize = 1 << 20;
+        (self.heap.sample().resident + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+    }
+
+    /// What the engine may have altogether; `None`: there is no bound.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        self.bound.get().map(|bound| part(bound, TARGET))
+    }
+
+    /// What a write leaves free.
+    pub(crate) fn reserve(&self) -> usize {
+        self.bound.get().map_or(0, |bound| part(bound, RESERVE))
+    }
+
+    /// Whether the heap may have grown so much that a sample is due.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.heap.gross() >= self.due.get()
+    }
+
+    /// Bytes that are resident, or will be without further allocation: `untouched` bytes are free
+    /// for values but were never written. What else was allocated and never written is found
+    /// by the next sample.
+    fn taken(sample: &Sample, untouched: usize) -> usize {
+        let in_use = sample.active + sample.metadata + sample.files + OUTSIDE;
+        in_use.min(sample.resident + untouched)
+    }
+
+    /// How much may be allocated before the next sample.
+    fn step(bound: usize, taken: usize) -> usize {
+        (part(bound, TARGET).saturating_sub(taken) / 4).max(bound / 256)
+    }
+
+    /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
+    /// were never written.
+    pub(crate) fn refresh(&self, untouched: usize) {
+        let mut sample = self.heap.sample();
+        self.peak.set(self.peak.get().max(sample.resident));
+        let bound = self.bound.get().unwrap_or(usize::MAX);
+        let mut taken = Self::taken(&sample, untouched);
+        let most = sample.resident.saturating_add(untouched + Self::step(bound, taken));
+        if most > part(bound, TARGET) {
+            self.heap.purge();
+            sample = self.heap.sample();
+            // No page of freed memory is left in it: what is resident is taken.
+            taken = sample.resident + untouched;
+        }
+        let above = taken.saturating_sub(part(bound, TARGET));
+        let holes = sample.active.saturating_sub(sample.allocated);
+        let let_through = above.min(holes / HOLES_SHARE).min(part(bound, CEILING - TARGET));
+        self.beside.set((taken - let_through).wrapping_sub(self.heap.live()));
+        self.due.set(self.heap.gross().saturating_add(Self::step(bound, taken) as u64));
+    }
+
+    /// A sample, for those who report.
+    pub(crate) fn sample(&self) -> Sample {
+        let sample = self.heap.sample();
+        self.peak.set(self.peak.get().max(sample.resident));
+        sample
+    }
+
+    /// The largest resident size that was seen.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.get()
+    }
+
+    /// The bound; `None`: there is none.
+    pub(crate) fn bound(&self) -> Option<usize> {
+        self.bound.get()
+    }
+
+    /// Gives freed pages back to the system.
+    pub(crate) fn purge(&self) {
+        self.heap.purge();
+    }
+}

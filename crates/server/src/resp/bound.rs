@@ -1,0 +1,188 @@
+//! The memory bound, as commands and clients meet it.
+//!
+//! A command that may need more memory runs where there is room for what it brings, beside the reserve; to make
+//! room, the engine evicts. Other commands always run: what they need for a moment is the reserve.
+//!
+//! # Cost
+//! A command pays two loads and a comparison; one that may need memory adds up its arguments.
+
+use super::session::Queue;
+use super::{Resp, Turn, encoder};
+use crate::config::{Config, ConfigError};
+use crate::memory::{ClientShare, Sample, Size};
+use headwater_base::memory::Meter;
+use headwater_command::{Args, Command, Data, Flags, Mark, Reply, Spec, Strings};
+use headwater_engine::Policy;
+use headwater_node::Outcome;
+
+/// What a new key takes besides its bytes and its value: its place in a page, and in indexes.
+const KEY_BYTES: usize = 128;
+/// How often memory is looked at when little is allocated, in milliseconds.
+const LOOK_EVERY: u64 = 100;
+
+/// Redis's words for a write that has no room.
+const NO_ROOM: &str = "command not allowed when used memory > 'maxmemory'.";
+
+/// What a request needs: bytes outside values, and bytes in values.
+fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
+    let (mut keys, mut count) = (0, 0);
+    for key in spec.keys.positions(args.len()).filter_map(|at| args.get(at)) {
+        keys += key.len();
+        count += 1;
+    }
+    let all: usize = args.iter().map(<[u8]>::len).sum();
+    let (bytes, values) = (keys + count.max(1) * KEY_BYTES, all - keys);
+    match command {
+        Command::Data(Data::Strings(Strings::SetRange { offset, bytes: with, .. })) => {
+            // The whole value is put together beside the stored one.
+            let whole = usize::try_from(*offset).unwrap_or(0).saturating_add(with.len());
+            (bytes.saturating_add(whole), values.saturating_add(whole))
+        }
+        _ => (bytes, values),
+    }
+}
+
+impl Resp {
+    /// Checks the memory settings against what the server takes as it is.
+    pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
+        let (max, least) = (config.memory.max.0 as usize, self.gauge.least());
+        if max == 0 || max >= least {
+            return Ok(());
+        }
+        Err(ConfigError(format!("maxmemory is {max} (allowed: 0, or at least {least})")))
+    }
+
+    /// Puts the memory settings of `config` into force.
+    pub(super) fn apply_memory(&mut self, config: &Config) {
+        let bound = (config.memory.max != Size(0)).then_some(config.memory.max.0 as usize);
+        self.gauge.set_bound(bound);
+        let engine = self.node.engine_mut();
+        engine.set_memory(self.gauge.clone(), self.gauge.limit());
+        engine.set_value_memory_limit(usize::MAX);
+        if let Some(policy) = Policy::named(&config.memory.policy) {
+            engine.set_eviction_policy(policy);
+        }
+        self.clients_share = ClientShare::of(config).0;
+        self.clients_bytes_max = self.clients_share;
+        self.looked_at = 0;
+    }
+
+    /// Looks at memory if it is time to. Clients take `clients` bytes.
+    pub(super) fn look_in_time(&mut self, clients: usize) {
+        let due = self.gauge.is_due() || self.time.uptime >= self.looked_at + LOOK_EVERY;
+        if due && self.gauge.limit().is_some() {
+            self.looked_at = self.time.uptime;
+            self.look(clients);
+        }
+    }
+
+    /// Looks at what is taken, evicts what is too much, and sets the limits of the moment.
+    #[cold]
+    fn look(&mut self, clients: usize) {
+        let engine = self.node.engine_mut();
+        self.gauge.refresh(engine.value_memory().untouched);
+        let Some(limit) = self.gauge.limit() else { return };
+        let fits = engine.make_room(0);
+        let used = self.gauge.used();
+        let taken = engine.value_memory().taken;
+        let room = limit.saturating_sub(self.gauge.reserve()) as isize - used as isize;
+        engine.set_value_memory_limit(taken.saturating_add_signed(room));
+        self.clients_bytes_max = if fits {
+            self.clients_share
+        } else {
+            // Nothing else can go: clients that take most do.
+            let over = used.saturating_sub(limit);
+            clients.saturating_sub(over).clamp(self.gauge.reserve() / 2, self.clients_share)
+        };
+    }
+
+    /// Whether there is room for a request, after evicting; otherwise it is refused.
+    #[inline]
+    pub(super) fn admits(
+        &mut self,
+        spec: &Spec,
+        args: Args<'_>,
+        command: &Command<'_>,
+        work: &mut Turn<'_>,
+    ) -> bool {
+        if self.gauge.limit().is_none() {
+            return true;
+        }
+        if self.gauge.is_due() {
+            self.look(work.peers.bytes());
+        }
+        if !spec.flags.has(Flags::DENYOOM) {
+            return true;
+        }
+        let (bytes, values) = need(spec, args, command);
+        let bytes = bytes.saturating_add(self.gauge.reserve());
+        if self.node.engine_mut().make_room_for(bytes, values) {
+            return true;
+        }
+        self.stats.errors += 1;
+        encoder(work).error("OOM", format_args!("{NO_ROOM}"));
+        false
+    }
+
+    /// Executes a command about data, whose answer takes no more than there is room for.
+    #[inline]
+    pub(super) fn execute_data(
+        &mut self,
+        spec: &Spec,
+        data: &Data<'_>,
+        work: &mut Turn<'_>,
+    ) -> Outcome {
+        let before = work.out.len();
+        let most = match self.gauge.limit() {
+            Some(_) if spec.flags.has(Flags::READONLY) => before + self.gauge.reserve() / 2,
+            _ => usize::MAX,
+        };
+        let mut encoder = encoder(work).at_most(most);
+        let outcome = self.node.execute(data, &mut encoder);
+        if encoder.overflowed() { self.execute_again(data, before, work) } else { outcome }
+    }
+
+    /// Executes a reading command again, whose answer has more bytes than the reserve allows: room
+    /// is made for it, or it is refused.
+    #[cold]
+    fn execute_again(&mut self, data: &Data<'_>, before: usize, work: &mut Turn<'_>) -> Outcome {
+        encoder(work).rewind(Mark(before));
+        let most = self.clients_share / 4;
+        // Beside the answer there may be what reading it computes.
+        if self.node.engine_mut().make_room(2 * most) {
+            work.out.reserve_exact(most);
+            let mut encoder = encoder(work).at_most(before + most);
+            let outcome = self.node.execute(data, &mut encoder);
+            if !encoder.overflowed() {
+                return outcome;
+            }
+            encoder.rewind(Mark(before));
+        }
+        self.stats.errors += 1;
+        encoder(work).error(
+            "OOM",
+            format_args!("the reply has too many bytes for 'maxmemory': read it in parts."),
+        );
+        Outcome::Done
+    }
+
+    /// Whether there is room for what a transaction stores; otherwise EXEC is refused.
+    pub(super) fn admits_queue(&mut self, queue: &Queue, work: &mut Turn<'_>) -> bool {
+        if self.gauge.limit().is_none() || !queue.denies_oom {
+            return true;
+        }
+        let bytes = queue.bytes.saturating_add(self.gauge.reserve());
+        if self.node.engine_mut().make_room(bytes) {
+            return true;
+        }
+        self.stats.errors += 1;
+        let text = format_args!("Transaction discarded because of: OOM {NO_ROOM}");
+        encoder(work).error("EXECABORT", text);
+        false
+    }
+
+    /// What is known of the process's memory now.
+    pub(super) fn memory_sample(&self) -> Sample {
+        self.gauge.sample()
+    }
+}
