@@ -166,6 +166,19 @@ impl Resp {
         Outcome::Done
     }
 
+    /// Whether there is room to queue a request, after evicting.
+    pub(super) fn has_room_to_queue(&mut self, args: Args<'_>, work: &Turn<'_>) -> bool {
+        if self.gauge.limit().is_none() {
+            return true;
+        }
+        if self.gauge.is_due() {
+            self.look(work.peers.bytes());
+        }
+        let bytes: usize = args.iter().map(<[u8]>::len).sum();
+        // Where nothing can go, small transactions may use the reserve.
+        self.node.engine_mut().make_room(2 * bytes + self.gauge.reserve() / 2)
+    }
+
     /// Whether there is room for what a transaction stores; otherwise EXEC is refused.
     pub(super) fn admits_queue(&mut self, queue: &Queue, work: &mut Turn<'_>) -> bool {
         if self.gauge.limit().is_none() || !queue.denies_oom {

@@ -47,6 +47,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
+        let has_room = self.has_room_to_queue(args, work);
         let clients = &self.lowered.clients;
         let Some(queue) = &mut work.connection.session.queue else {
             return Flow::Next;
@@ -59,6 +60,8 @@ impl Resp {
         } else if queue.bytes > clients.request_bytes_max {
             let most = clients.request_bytes_max;
             Some(format!("more than {most} bytes in one transaction (request-bytes-max)"))
+        } else if !has_room {
+            Some(String::from("no room within 'maxmemory' to queue the command"))
         } else {
             None
         };
