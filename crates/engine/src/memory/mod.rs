@@ -32,7 +32,7 @@ use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
 /// The part of the limit that free blocks among the values may exceed it by: one in so many.
-const SPARE_BEYOND: usize = 32;
+const SPARE_BEYOND: usize = 64;
 
 /// The bound, and what is known of use.
 #[derive(Debug)]
