@@ -15,6 +15,11 @@ use headwater_policy::Heat;
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
+/// How often memory that values left goes back to the system, in milliseconds, and how much at
+/// once: a few milliseconds' work at most.
+const TRIM_EVERY: u64 = 1000;
+const TRIM_BYTES: usize = 64 << 20;
+
 /// When keys expire: by key, and in the order of their moments.
 #[derive(Debug)]
 pub(crate) struct Expiries {
@@ -81,6 +86,9 @@ impl Engine {
     pub fn advance(&mut self, now: Millis) {
         if now <= self.now {
             return;
+        }
+        if now.0 / TRIM_EVERY > self.now.0 / TRIM_EVERY {
+            self.store.pool.trim(TRIM_BYTES);
         }
         self.now = now;
         while let Some(key) = self.expiries.due(now) {
@@ -397,5 +405,24 @@ impl Engine {
             ControlFlow::Continue(())
         });
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, Expiry, Settings};
+    use headwater_base::Millis;
+
+    #[test]
+    fn memory_that_keys_left_goes_back_as_time_passes() {
+        let mut engine = Engine::new(Settings::default());
+        let key = |at: u64| alloc::format!("{at}").into_bytes();
+        for at in 0..100 {
+            engine.set(&key(at), &[b'x'; 50_000], Expiry::Never).unwrap();
+        }
+        let full = engine.store.pool.allocated();
+        (0..100).for_each(|at| assert!(engine.remove(&key(at)).unwrap()));
+        (1..=3).for_each(|second| engine.advance(Millis(second * 1000)));
+        assert!(engine.store.pool.allocated() < full / 10);
     }
 }

@@ -108,6 +108,8 @@ pub(crate) struct Blocks {
     buffer_bytes: usize,
     pub(crate) allocated: usize,
     pub(crate) idle_bytes: usize,
+    /// The least that `idle_bytes` was since [`Blocks::trim`].
+    idle_bytes_least: usize,
     /// Bytes of the blocks of buffers that have a class.
     pub(crate) held_bytes: usize,
     pub(crate) live_blocks: usize,
@@ -141,6 +143,7 @@ impl Blocks {
             buffer_bytes: BUFFER_BYTES_MAX,
             allocated: 0,
             idle_bytes: 0,
+            idle_bytes_least: 0,
             held_bytes: 0,
             live_blocks: 0,
             live_bytes: 0,
@@ -206,6 +209,7 @@ impl Blocks {
     fn take_elsewhere(&mut self, class: usize, growth: Growth) -> Option<u32> {
         if let Some(number) = self.idle.pop() {
             self.idle_bytes -= self.buffers[number as usize].bytes;
+            self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes);
             self.assign(number, class);
             return Some(self.take_from(number));
         }
@@ -334,6 +338,14 @@ impl Blocks {
             self.vacant.push(number);
         }
         before - self.allocated
+    }
+
+    /// Returns up to about `most` bytes of the buffers that were to spare ever since the last call.
+    pub(crate) fn trim(&mut self, most: usize) -> usize {
+        let spare = self.idle_bytes_least.min(self.idle_bytes).min(most);
+        let returned = self.shrink(self.idle_bytes - spare);
+        self.idle_bytes_least = self.idle_bytes;
+        returned
     }
 
     /// Puts a buffer with room into its class's list: before the others, so that the block that

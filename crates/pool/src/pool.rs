@@ -96,6 +96,13 @@ impl Pool {
         self.blocks.shrink(keep)
     }
 
+    /// Returns memory to the system that was to spare ever since the last call: up to about `most`
+    /// bytes, which bounds the time that it takes; gives the bytes returned. To be called now and then.
+    /// Memory that values leave and come back to between two calls stays.
+    pub fn trim(&mut self, most: usize) -> usize {
+        self.blocks.trim(most)
+    }
+
     /// Stores `bytes` and gives the first reference to them, beyond the limit if it must be.
     ///
     /// # Panics

@@ -292,3 +292,26 @@ fn a_held_view_outlives_the_key() {
     pool.release(short);
     assert_eq!(pool.bytes(), 0);
 }
+
+#[test]
+fn memory_that_stays_idle_goes_back_and_memory_in_use_does_not() {
+    let mut pool = Pool::new();
+    let bytes = vec![7; 100_000];
+    let fill = |pool: &mut Pool| (0..100).map(|_| pool.insert(&bytes)).collect::<Vec<_>>();
+    let empty = |pool: &mut Pool, values: Vec<ValueRef>| {
+        values.into_iter().for_each(|value| pool.release(value));
+    };
+    let values = fill(&mut pool);
+    empty(&mut pool, values);
+    assert_eq!(pool.trim(usize::MAX), 0, "it was in use since the last call");
+    let values = fill(&mut pool);
+    let full = pool.allocated();
+    empty(&mut pool, values);
+    assert_eq!(pool.trim(usize::MAX), 0, "it was in use once more");
+    let returned = pool.trim(1);
+    assert!(returned > 0 && returned < 10_000_000 && pool.idle() > 0, "no more than was asked");
+    assert!(pool.trim(usize::MAX) > 0);
+    assert_eq!(pool.idle(), 0);
+    assert!(pool.allocated() < full / 100);
+    pool.check_invariants([]);
+}
