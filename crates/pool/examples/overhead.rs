@@ -19,6 +19,17 @@ fn main() {
     show("10–100 KiB", &sizes);
     let sizes: Vec<usize> = (0..2_000_000).map(|_| draw(8, 300)).collect();
     show("8–300 B", &sizes);
+
+    // Lengths of real tweets, each as often as in the sample, in no order.
+    let tweets = include_str!("../../../data/tweet_lengths.csv");
+    let mut lengths = Vec::new();
+    for line in tweets.lines().skip(1) {
+        let (bytes, count) = line.split_once(',').expect("lines are bytes,count");
+        let parse = |text: &str| text.parse::<usize>().expect("a number");
+        lengths.extend(core::iter::repeat_n(parse(bytes), parse(count)));
+    }
+    let sizes: Vec<usize> = (0..2_000_000).map(|_| lengths[draw(0, lengths.len())]).collect();
+    show("tweets", &sizes);
 }
 
 /// Stores values of these lengths: the buffers that are full by then say what they take.

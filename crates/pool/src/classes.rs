@@ -1,8 +1,9 @@
 //! Sizes of blocks, and which blocks a value takes.
 //!
 //! Steps of 8 bytes up to 128, then eight classes per doubling up to 4 KiB: a value in one block
-//! wastes at most 1/9 of it, on average 1/18. Real values are short: of the tweets of
-//! the measured sample, most lie between 30 and 200 bytes, where the step is 8 or 16.
+//! wastes at most 1/9 of it, on average 1/18. Real values are short: 98 % of the tweets in
+//! `data/tweet_lengths.csv` have 30 to 200 bytes, where the step is 8 or 16. What lengths like
+//! theirs take is shown by `cargo run --release -p headwater-pool --example overhead`.
 //!
 //! A value longer than the largest block is a chain of those and a tail. Where the next class
 //! would waste much of the tail's block, the tail takes two blocks.

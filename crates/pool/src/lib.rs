@@ -79,6 +79,7 @@
 //! | 1 MiB | 1 052 691 B | 0.39 % |
 //! | 10–100 KiB, random |  | 0.45 % on average |
 //! | 8–300 B, random |  | 12.7 % on average |
+//! | real tweets, 111 B on average |  | 16.3 % on average |
 //!
 //! # Invariants
 //! - P1. Each reference that the pool hands out is released exactly once; a retained one is
