@@ -142,6 +142,14 @@ impl Common {
     pub fn tell(&self, report: &Report) -> Result<()> {
         let mut out = std::io::stdout().lock();
         out.write_all(report::table::of(report).as_bytes())?;
+        self.write(report)
+    }
+
+    /// Writes the files.
+    ///
+    /// # Errors
+    /// As [`Common::tell`].
+    pub fn write(&self, report: &Report) -> Result<()> {
         if let Some(path) = &self.json {
             let text = serde_json::to_string_pretty(&report::json::of(report))? + "\n";
             std::fs::write(path, text)

@@ -8,7 +8,7 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
@@ -18,6 +18,7 @@ pub mod growth;
 pub mod measure;
 pub mod newp;
 pub mod peer;
+pub mod pool;
 pub mod raw;
 pub mod report;
 pub mod twip;
@@ -38,6 +39,8 @@ pub enum Workload {
     Null(Box<raw::run::Null>),
     /// Hit ratios at equal resident memory, on a trace.
     Cache(Box<cache::run::Cache>),
+    /// The pool as a library, beside a map of vectors and others.
+    Pool(Box<pool::run::Pool>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
 }
@@ -53,6 +56,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Raw(raw) => raw.run(),
         Workload::Null(null) => null.run(),
         Workload::Cache(cache) => cache.run(),
+        Workload::Pool(pool) => pool.run(),
         Workload::Growth(growth) => growth.run(),
     }
 }

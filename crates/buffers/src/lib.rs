@@ -24,7 +24,8 @@
 
 use core::alloc::Layout;
 use headwater_pool::{Owner, Owners};
-use memmap2::{MmapMut, MmapOptions};
+pub use memmap2::MmapMut;
+use memmap2::MmapOptions;
 
 /// Bytes of a huge page, on the processors that we know.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -137,3 +137,26 @@ fn a_wrong_option_is_told_with_what_is_allowed() {
     let error = refused(&["twip", "--json", "/nowhere/x.json"]);
     assert!(error.contains("--json: there is no folder /nowhere"), "{error}");
 }
+
+#[test]
+fn the_pool_and_its_peers_hold_what_they_were_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("pool.json");
+    let peers = ["--against", "hashmap,hashmap-reuse,small-pages,memcpy"];
+    let files = ["--scale", "0.0005", "--pairs", "1", "--json", json.to_str().unwrap()];
+    let output = bench(&[&["pool"], &peers[..], &files[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let cases = report["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 10);
+    for case in cases {
+        let runs = case["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 5, "{case}");
+        for run in runs {
+            assert_eq!(run["verified"], Value::Bool(true), "{run}");
+            assert_eq!(run["operations"], runs[0]["operations"], "all do the same: {run}");
+        }
+    }
+    let output = bench(&["pool", "--against", "rocksdb", "--rocksdb", "missing"]);
+    assert!(stderr(&output).contains("bench-rocksdb/build"), "{}", stderr(&output));
+}

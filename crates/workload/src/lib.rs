@@ -6,8 +6,10 @@
 //! - [`TweetLengths`]: texts whose lengths are those of real tweets.
 //! - [`Trace`]: requests to a cache; the real trace that is shipped, a file in one of three
 //!   formats, or a generated one whose distributions are real.
+//! - [`entries`]: the steps that everything which holds entries is measured by.
 //! - [`Rng`]: the one source of chance.
 
+pub mod entries;
 mod graph;
 mod open;
 mod rng;
