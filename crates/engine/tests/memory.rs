@@ -88,7 +88,7 @@ fn base_keys_that_joins_read_never_go() {
     (0..10).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
     let told = Rc::new(Told(Cell::new(1000)));
     engine.set_memory(told, Some(1000));
-    assert!(!engine.make_room(1), "the meter still says that all is taken");
+    assert!(!engine.make_room(1000), "the meter still says that all is taken");
     assert_eq!(engine.evicted().ranges, 10);
     assert_eq!(engine.key_count(), 60);
     engine.set_memory_limit(None);

@@ -135,7 +135,8 @@ mod tests {
         let bytes = vec![1u8; 32 << 20];
         let with = (heap.live(), heap.sample());
         assert!(with.0 - before.0 >= bytes.len() && with.0 - before.0 < bytes.len() + (8 << 20));
-        assert!(with.1.active >= before.1.active + bytes.len());
+        // Other tests' threads allocate and free meanwhile: what is of the process is not exact.
+        assert!(with.1.active + (8 << 20) >= before.1.active + bytes.len());
         drop(bytes);
         assert!(heap.live() < before.0 + (1 << 20));
         assert!(heap.gross() >= 32 << 20);
