@@ -535,7 +535,6 @@ mod tests {
 #[cfg(test)]
 mod churn {
     use super::*;
-    use alloc::string::ToString;
     use alloc::vec::Vec;
 
     #[test]
@@ -544,7 +543,7 @@ mod churn {
         let mut keys: Vec<u32> = Vec::new();
         let mut state = 3u64;
         for step in 0..120_000u32 {
-            let key = alloc::format!("m0|{}", step.to_string());
+            let key = alloc::format!("m0|{}", step);
             tree.insert(key.as_bytes(), u64::from(step), Some(5));
             keys.push(step);
             if keys.len() > 24_000 {
