@@ -11,7 +11,6 @@ use core::ops::ControlFlow;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{KeyRange, Millis};
-use headwater_policy::Heat;
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
@@ -52,11 +51,6 @@ impl Expiries {
             self.by_key.insert(key.clone(), at);
             self.order.insert((at, key));
         }
-    }
-
-    /// Forgets when a key expires.
-    pub(crate) fn forget(&mut self, key: &[u8]) {
-        self.set(key, None);
     }
 
     /// The keys that expire, the first one first.
@@ -296,10 +290,8 @@ impl Engine {
     /// it was done. No reader is told.
     #[inline]
     fn replace(&mut self, table: TableId, key: &[u8], bytes: &[u8]) -> bool {
-        let judge = self.memory.judge_of_keys();
-        let used = |heat| judge.map_or(heat, |judge| judge.hit(Heat::from_byte(heat)).byte());
         let (table, pool) = self.store.table_mut(table);
-        let replaced = table.replace(pool, key, bytes, used);
+        let replaced = table.replace(pool, key, bytes, |heat| self.memory.used(heat));
         if replaced {
             self.watches.note(key);
         }

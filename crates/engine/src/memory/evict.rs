@@ -64,7 +64,7 @@ impl Engine {
         if let Some(keys) = &mut self.memory.keys {
             keys.evicted(hash, heat, self.memory.key_count);
         }
-        self.expiries.forget(key);
+        self.expiries.set(key, None);
         self.remove_base(table, key);
     }
 

@@ -91,10 +91,10 @@ impl Memory {
         }
     }
 
-    /// What judges keys, where the policy lets any go.
+    /// The byte of a key's heat after one more use; the same where no policy asks for it.
     #[inline]
-    pub(crate) fn judge_of_keys(&self) -> Option<&Evictor> {
-        self.keys.as_ref()
+    pub(crate) fn used(&self, heat: u8) -> u8 {
+        self.keys.as_ref().map_or(heat, |keys| keys.hit(Heat::from_byte(heat)).byte())
     }
 
     /// Whether the operation under way has given up for want of memory.
@@ -228,13 +228,10 @@ impl Engine {
     /// The value of a stored key, which is noted as used.
     #[inline]
     pub(crate) fn stored(&mut self, table: TableId, key: &[u8]) -> Option<ValueRef> {
-        match &self.memory.keys {
-            None => self.store.table(table).get(key),
-            Some(keys) => {
-                let used = |heat| keys.hit(Heat::from_byte(heat)).byte();
-                self.store.table_mut(table).0.touch(key, used)
-            }
+        if self.memory.keys.is_none() {
+            return self.store.table(table).get(key);
         }
+        self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat))
     }
 
     /// Notes that a base key came or was written again.
@@ -246,8 +243,7 @@ impl Engine {
             let heat = keys.inserted(hash_bytes(self.memory.seed, key), self.memory.key_count);
             self.store.table_mut(table).0.touch(key, |_| heat.byte());
         } else {
-            let used = |heat| keys.hit(Heat::from_byte(heat)).byte();
-            self.store.table_mut(table).0.touch(key, used);
+            self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat));
         }
     }
 }
