@@ -192,7 +192,7 @@ impl Engine {
 
     /// What an operation that met missing data answers.
     pub(crate) fn stop(&mut self) -> Stop {
-        if self.memory.is_lacking() {
+        if self.memory.ends_lacking() {
             self.waits.lacking.clear();
             return Stop::Failed(EngineError::OutOfMemory);
         }

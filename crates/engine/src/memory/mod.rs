@@ -47,8 +47,10 @@ pub(crate) struct Memory {
     /// Keys that were there when it was looked at last.
     key_count: usize,
     pub(crate) evicted: Evicted,
-    /// What the operation that has just failed would have taken at least.
+    /// What the operation under way would take at least, where it has given up.
     lacking: Option<usize>,
+    /// What the last operation that failed for want of memory would have taken at least.
+    wanted: Option<usize>,
     seed: u64,
 }
 
@@ -87,6 +89,7 @@ impl Memory {
             key_count: 0,
             evicted: Evicted::default(),
             lacking: None,
+            wanted: None,
             seed,
         }
     }
@@ -97,9 +100,11 @@ impl Memory {
         self.keys.as_ref().map_or(heat, |keys| keys.hit(Heat::from_byte(heat)).byte())
     }
 
-    /// Whether the operation under way has given up for want of memory.
-    pub(crate) fn is_lacking(&self) -> bool {
-        self.lacking.is_some()
+    /// Ends the operation under way; whether it has given up for want of memory.
+    pub(crate) fn ends_lacking(&mut self) -> bool {
+        let lacking = self.lacking.take();
+        self.wanted = lacking.or(self.wanted);
+        lacking.is_some()
     }
 
     /// How many bytes an execution may collect before it gives up. What it collects is
@@ -216,7 +221,7 @@ impl Engine {
     /// After an operation failed with [`OutOfMemory`](crate::EngineError::OutOfMemory): evicts
     /// for it; whether it is worth while to run it again.
     pub fn make_room_again(&mut self) -> bool {
-        self.memory.lacking.take().is_some_and(|bytes| self.make_room(bytes))
+        self.memory.wanted.take().is_some_and(|bytes| self.make_room(bytes))
     }
 
     /// What has been evicted so far.
