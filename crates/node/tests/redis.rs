@@ -10,32 +10,34 @@ use headwater_command::{Command, Reply, describe};
 use headwater_node::{Node, Outcome, Settings};
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser, Version, decode, find};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A `redis-server` of our own that ends with the test.
 struct Redis {
     process: Child,
-    port: u16,
+    /// Holds its socket: a file cannot be taken by another test meanwhile, as a port can.
+    folder: tempfile::TempDir,
 }
 
 impl Redis {
     /// `None` where it is not installed.
     fn start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let process = std::process::Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--port", "0", "--unixsocket", "socket"])
             .args(["--save", "", "--appendonly", "no", "--databases", "1"])
+            .current_dir(folder.path())
             .stdout(Stdio::null())
             .spawn()
             .ok()?;
-        Some(Self { process, port })
+        Some(Self { process, folder })
     }
 
-    fn connect(&self) -> BufReader<TcpStream> {
-        for _ in 0..100 {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+    fn connect(&self) -> BufReader<UnixStream> {
+        for _ in 0..200 {
+            if let Ok(stream) = UnixStream::connect(self.folder.path().join("socket")) {
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 return BufReader::new(stream);
             }
@@ -53,7 +55,7 @@ impl Drop for Redis {
 }
 
 /// Reads one answer, with everything nested in it, as it is on the wire.
-fn read_answer(stream: &mut BufReader<TcpStream>, answer: &mut Vec<u8>) {
+fn read_answer(stream: &mut BufReader<UnixStream>, answer: &mut Vec<u8>) {
     let start = answer.len();
     stream.read_until(b'\n', answer).expect("an answer in time");
     let line = String::from_utf8_lossy(&answer[start..]).trim_end().to_owned();

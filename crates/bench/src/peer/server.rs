@@ -13,6 +13,8 @@ use super::{System, program, stop};
 use crate::measure::{pin::Pinning, process};
 use crate::wire::{Connection, postgres, resp};
 use anyhow::{Context, Result, bail};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use rustix::process::Signal;
 use std::fs::File;
@@ -28,6 +30,8 @@ const START_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(10);
 /// The user name under which PostgreSQL's cluster is made.
 pub const POSTGRES_USER: &str = "postgres";
+/// Where ports for servers are taken from: below those of outgoing connections.
+const PORTS: Range<u16> = 10_000..32_000;
 /// memcached's memory in MB: enough that it evicts nothing.
 const MEMCACHED_MB: &str = "16384";
 
@@ -212,9 +216,19 @@ impl Drop for Server {
     }
 }
 
+/// A port that nobody listens on. It is none that the system gives to outgoing connections, and
+/// none that this process was given before: either could be taken before the server binds it.
 fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
-    Ok(listener.local_addr()?.port())
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(64);
+    for _ in PORTS {
+        let step = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + (step % PORTS.len() as u32) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from {} to {} is free", PORTS.start, PORTS.end - 1)
 }
 
 fn answers(system: System, port: u16) -> bool {
