@@ -1,4 +1,5 @@
-//! The words every other room uses: keys, key ranges, times, limits, exact decimals, hashing.
+//! The words every other room uses: keys, key ranges, times, limits, exact decimals, hashing,
+//! and the ports to what lives outside.
 //!
 //! Nothing here knows a slot, a socket or a clock.
 
@@ -10,6 +11,7 @@ pub mod hash;
 pub mod key;
 pub mod limits;
 pub mod memory;
+pub mod source;
 pub mod spill;
 pub mod time;
 

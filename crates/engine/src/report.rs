@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use headwater_base::source::FetchId;
 use headwater_base::{KeyRange, Millis};
 
 /// Why an operation did not answer.
@@ -23,14 +24,6 @@ impl From<EngineError> for Stop {
 /// One waiting operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub u64);
-
-/// One load that was asked of a source.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct FetchId(pub u64);
-
-/// Where a source stands in its own order of changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Position(pub u64);
 
 /// What the engine asks of the world.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,26 +53,6 @@ pub enum Effect {
         /// Its answer.
         error: EngineError,
     },
-}
-
-/// A change of one key at a source: its new value, or `None` where it was removed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// Where the source stands after the change.
-    pub position: Position,
-    /// The key.
-    pub key: Vec<u8>,
-    /// The value it now has.
-    pub value: Option<Vec<u8>>,
-}
-
-/// What a source delivered for one [`Effect::Load`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Loaded {
-    /// Where the source stood; changes up to here are in `pairs`.
-    pub position: Position,
-    /// Every key of the range with its value, in any order.
-    pub pairs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A refusal. Its `Display` text is complete but for the code word.

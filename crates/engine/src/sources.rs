@@ -13,12 +13,13 @@
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::memory::range_hash;
-use crate::report::{Change, Effect, EngineError, FetchId, Loaded, Position, Stop, Ticket};
+use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::key::before_end;
+use headwater_base::source::{Change, FetchId, Loaded, Pair, Position};
 use headwater_policy::{Evictor, Heat};
 use headwater_store::TableId;
 
@@ -50,7 +51,7 @@ struct Loading {
     range: KeyRange,
     /// Where the source stood, as far as known here, when the load was asked for.
     asked_at: Position,
-    changes: Vec<Change>,
+    changes: Vec<(Position, Change)>,
 }
 
 /// Operations that wait, and numbers for new ones.
@@ -250,12 +251,13 @@ impl Engine {
 
     /// Stores a load's pairs and the changes that came after it (L2).
     fn take_in(&mut self, table: TableId, loading: Loading, loaded: Loaded) {
-        let mut pairs: BTreeMap<Vec<u8>, Vec<u8>> = loaded.pairs.into_iter().collect();
-        for change in loading.changes {
-            if change.position > loaded.position {
-                match change.value {
-                    Some(value) => pairs.insert(change.key, value),
-                    None => pairs.remove(&change.key),
+        let mut pairs: BTreeMap<_, _> =
+            loaded.pairs.into_iter().map(|Pair { key, value, .. }| (key, value)).collect();
+        for (position, Change { key, value }) in loading.changes {
+            if position > loaded.position {
+                match value {
+                    Some(value) => pairs.insert(key, value),
+                    None => pairs.remove(&key),
                 };
             }
         }
@@ -275,38 +277,35 @@ impl Engine {
         }
     }
 
-    /// Changes at a source, in its order. Those outside followed ranges are ignored, and so are
-    /// those delivered before.
-    pub fn changed(&mut self, source: &str, changes: &[Change]) {
+    /// One transaction at a source, which stands at `position` after it. Changes outside followed
+    /// ranges are ignored, and so is a transaction delivered before.
+    pub fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            let role = self.catalog.role(table).and_then(|role| role.sourced.as_ref());
-            if role.is_none_or(|sourced| sourced.name != source) {
+            let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
+            let Some(sourced) = role else { continue };
+            if sourced.name != source || position <= sourced.seen {
                 continue;
             }
+            sourced.seen = position;
             for change in changes {
-                self.change_at(table, change);
+                self.change_at(table, position, change);
             }
         }
     }
 
-    fn change_at(&mut self, table: TableId, change: &Change) {
-        let prefix_matches = change.key.starts_with(self.store.table(table).prefix());
+    fn change_at(&mut self, table: TableId, position: Position, change: &Change) {
+        if !change.key.starts_with(self.store.table(table).prefix()) {
+            return;
+        }
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
         let Some(sourced) = role else { return };
-        if change.position <= sourced.seen {
-            return;
-        }
-        sourced.seen = change.position;
-        if !prefix_matches {
-            return;
-        }
         for loading in &mut sourced.loading {
             if loading.range.contains(&change.key) {
-                loading.changes.push(change.clone());
+                loading.changes.push((position, change.clone()));
             }
         }
-        if sourced.loaded_at(&change.key).is_none_or(|position| change.position <= position) {
+        if sourced.loaded_at(&change.key).is_none_or(|loaded| position <= loaded) {
             return;
         }
         let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);

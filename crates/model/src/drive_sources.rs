@@ -166,8 +166,9 @@ impl Run<'_> {
 
     fn tell(&mut self, source: &str, most: usize) -> Result<(), String> {
         if let Some(state) = self.sources.get_mut(source) {
-            let changes = state.tell(most);
-            self.subject.changed(source, &changes);
+            for (position, change) in state.tell(most) {
+                self.subject.changed(source, position, &[change]);
+            }
         }
         Ok(())
     }

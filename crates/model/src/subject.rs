@@ -3,7 +3,7 @@
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
-    Loaded, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
+    Loaded, Position, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
 };
 
 /// A key with its value.
@@ -112,8 +112,8 @@ pub trait Subject {
     fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
         self.engine().loaded(fetch, answer);
     }
-    fn changed(&mut self, source: &str, changes: &[Change]) {
-        self.engine().changed(source, changes);
+    fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
+        self.engine().changed(source, position, changes);
     }
     fn take_effects(&mut self) -> Vec<Effect> {
         self.engine().take_effects()

@@ -33,7 +33,7 @@ enum Fault {
 
 enum State {
     Absent,
-    Loading(FetchId, Vec<Change>),
+    Loading(FetchId, Vec<(Position, Change)>),
     Failed(String),
     There(Position),
 }
@@ -217,12 +217,12 @@ impl Subject for Standin {
                 Err(message) => State::Failed(message.clone()),
                 Ok(loaded) => {
                     let pairs = loaded.pairs.iter().cloned();
-                    self.oracle.base.extend(pairs.map(|(key, value)| (key, (value, None))));
-                    let newer = early.iter().filter(|change| {
-                        change.position > loaded.position || fault == Fault::RepeatsOldChanges
+                    self.oracle.base.extend(pairs.map(|pair| (pair.key, (pair.value, None))));
+                    let newer = early.iter().filter(|(position, _)| {
+                        *position > loaded.position || fault == Fault::RepeatsOldChanges
                     });
                     if fault != Fault::LosesEarlyChanges {
-                        newer.for_each(|change| Self::apply(&mut self.oracle, change));
+                        newer.for_each(|(_, change)| Self::apply(&mut self.oracle, change));
                     }
                     State::There(loaded.position)
                 }
@@ -233,13 +233,13 @@ impl Subject for Standin {
         }
         self.effects.extend(self.waiting.drain(..).map(Effect::Wake));
     }
-    fn changed(&mut self, source: &str, changes: &[Change]) {
+    fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
         for change in changes {
             let table = table_of(&change.key).and_then(|name| self.tables.get_mut(name));
             let Some(table) = table.filter(|table| table.source == source) else { continue };
             match &mut table.state {
-                State::Loading(_, early) => early.push(change.clone()),
-                State::There(since) if change.position > *since => {
+                State::Loading(_, early) => early.push((position, change.clone())),
+                State::There(since) if position > *since => {
                     Self::apply(&mut self.oracle, change);
                 }
                 _ => {}

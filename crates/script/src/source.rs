@@ -6,7 +6,7 @@
 use crate::command::AsOf;
 use headwater_base::KeyRange;
 use headwater_base::key::end_at_most;
-use headwater_engine::{Change, FetchId, Loaded, Position};
+use headwater_engine::{Change, FetchId, Loaded, Pair, Position};
 use std::collections::BTreeMap;
 
 /// A load that the engine asked for and that is not answered.
@@ -46,8 +46,7 @@ impl ScriptedSource {
 
     /// Changes a key at the source; the engine does not know yet.
     pub fn change(&mut self, key: &[u8], value: Option<Vec<u8>>) {
-        let position = Position(self.position() + 1);
-        self.log.push(Change { position, key: key.to_vec(), value });
+        self.log.push(Change { key: key.to_vec(), value });
     }
 
     /// Every pair as of a position.
@@ -86,7 +85,8 @@ impl ScriptedSource {
     /// What the source delivers for a load; from now on its range is followed.
     pub fn answer(&mut self, load: &OpenLoad, position: u64) -> Loaded {
         let inside = |key: &Vec<u8>| load.range.contains(key);
-        let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| inside(key)).collect();
+        let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| inside(key));
+        let pairs = pairs.map(|(key, value)| Pair { key, value, expires: None }).collect();
         self.followed.push(load.range.clone());
         Loaded { position: Position(position), pairs }
     }
@@ -109,11 +109,12 @@ impl ScriptedSource {
         self.followed = left;
     }
 
-    /// The next `most` changes that the engine was not told of. All changes are told, those that
-    /// it does not follow as well.
-    pub fn tell(&mut self, most: usize) -> Vec<Change> {
+    /// The next `most` changes that the engine was not told of, each with its position. All
+    /// changes are told, those that it does not follow as well.
+    pub fn tell(&mut self, most: usize) -> Vec<(Position, Change)> {
         let end = self.log.len().min(self.told.saturating_add(most));
-        let changes = self.log[self.told..end].to_vec();
+        let changes = (self.told..end).map(|at| (Position(at as u64 + 1), self.log[at].clone()));
+        let changes = changes.collect();
         self.told = end;
         changes
     }

@@ -325,8 +325,11 @@ impl EngineTarget {
                 self.sources.entry(source.clone()).or_default().change(key, value.clone());
             }
             Command::Deliver { source, most } => {
-                let changes = self.sources.entry(source.clone()).or_default().tell(*most);
-                self.engine.changed(source, &changes);
+                for (position, change) in
+                    self.sources.entry(source.clone()).or_default().tell(*most)
+                {
+                    self.engine.changed(source, position, &[change]);
+                }
             }
             Command::Answer { source, load, .. } | Command::Fail { source, load, .. } => {
                 let state = self.sources.entry(source.clone()).or_default();

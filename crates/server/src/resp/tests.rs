@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::service::{Service, Stopped, Time, Work};
-use headwater_engine::{Effect, FetchId, Loaded, Position, TableOptions};
+use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::resp::Held;
 
 /// A service with a table `x` whose data is elsewhere, and two connections.
@@ -72,8 +72,11 @@ impl Stage {
 
     /// Answers a load with these pairs, and tells which clients may go on.
     fn answer(&mut self, fetch: FetchId, pairs: &[(&str, &str)]) -> Vec<usize> {
-        let pairs =
-            pairs.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into()));
+        let pairs = pairs.iter().map(|(key, value)| Pair {
+            key: key.as_bytes().into(),
+            value: value.as_bytes().into(),
+            expires: None,
+        });
         let loaded = Loaded { position: Position(1), pairs: pairs.collect() };
         self.service.node_mut().engine_mut().loaded(fetch, Ok(loaded));
         self.woken()

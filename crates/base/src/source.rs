@@ -1,0 +1,179 @@
+//! The ports through which base data comes from where it lives, and goes there.
+//!
+//! Everything that base data can live in offers the same two verbs: *load this range as of a
+//! position*, and *follow its changes from that position*. A [`Source`] is asked without
+//! being waited for and answers with [`News`]; a [`Keep`] is told of every write as it is done.
+//!
+//! # What a source promises
+//! - Q1. Its news come in its own order: each [`News::Changed`] is one transaction, whole, at a position
+//!   greater than those before it.
+//! - Q2. A load's answer holds exactly the keys of the range as of its position: all of the
+//!   transactions up to it, and nothing of later ones.
+//! - Q3. From the position of a load's answer on, until the range is unfollowed, every change
+//!   of a key in it is told. Changes of keys that nobody follows may be told or left out.
+//! - Q4. Where it cannot keep Q3 (it was cut off for too long, a table was truncated, a transaction was too large),
+//!   it says [`News::Reset`]: what was loaded of that range is not to be believed any more.
+
+use crate::{KeyRange, Millis};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Where a source stands in its own order of changes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Position(pub u64);
+
+/// One load that was asked of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FetchId(pub u64);
+
+/// A key of a load, with what it holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// When it expires, if ever.
+    pub expires: Option<Millis>,
+}
+
+/// What a source delivered for one load.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// Where the source stood; changes up to here are in `pairs`.
+    pub position: Position,
+    /// Every key of the range, in any order.
+    pub pairs: Vec<Pair>,
+}
+
+/// A change of one key at a source: its new value, or `None` where it was removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value it now has.
+    pub value: Option<Vec<u8>>,
+}
+
+/// How a source does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// It answers, and its changes arrive.
+    Up,
+    /// It does not, for this reason: what was loaded may be out of date until it is up again.
+    Down(String),
+}
+
+/// What a source says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// The answer to [`Source::load`], or why there is none.
+    Loaded {
+        /// Which load.
+        fetch: FetchId,
+        /// Its pairs, or a sentence that says what went wrong.
+        answer: Result<Loaded, String>,
+    },
+    /// One transaction: the source stands at `position` now. With no changes, it has only
+    /// come so far: nothing that concerns anybody has happened up to there.
+    Changed {
+        /// Where the source stands after the transaction.
+        position: Position,
+        /// What it changed, in order; a key may be there more than once.
+        changes: Vec<Change>,
+    },
+    /// What was loaded of this range is not to be believed any more: forget it, and load it again when
+    /// it is wanted.
+    Reset {
+        /// The keys concerned.
+        range: KeyRange,
+    },
+    /// How the source does has changed.
+    Health(Health),
+    /// The answer to [`Source::declare`]: warnings for whoever declared the table, or why it
+    /// cannot be.
+    Declared {
+        /// Which declaration.
+        request: u64,
+        /// Sentences, or one that refuses.
+        answer: Result<Vec<String>, String>,
+    },
+    /// The answer to [`Source::position`]: a position that everything committed before the
+    /// question is at or below.
+    Position {
+        /// Which question.
+        request: u64,
+        /// The position, or why there is none.
+        answer: Result<Position, String>,
+    },
+    /// The answer to [`Source::write`]: the position at which the writes are in the source.
+    Written {
+        /// Which request.
+        request: u64,
+        /// The position, or why they were not done; none of them was, then.
+        answer: Result<Position, String>,
+    },
+}
+
+/// Where a source puts its news. It may be called from any thread, and never blocks for long.
+pub trait Sink: Send + Sync {
+    /// Takes `news`; gives `false` where nobody listens any more.
+    fn tell(&self, news: News) -> bool;
+}
+
+/// Something that holds base data: a database, another shard. Each call returns at once; what comes
+/// of it arrives as [`News`].
+pub trait Source: Send {
+    /// A table of keys is kept here: those that begin with `prefix`, mapped to what the source holds by `mapping`, whose
+    /// words are the source's own. Declaring a prefix again replaces its mapping.
+    fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]);
+
+    /// No table is kept here under `prefix` any more.
+    fn withdraw(&mut self, prefix: &[u8]);
+
+    /// Asks for the keys of `range`, within a declared prefix, and to be told of their changes from then on.
+    fn load(&mut self, fetch: FetchId, range: &KeyRange);
+
+    /// The changes of `range` are of no interest any more.
+    fn unfollow(&mut self, range: &KeyRange);
+
+    /// Asks for the source's position now.
+    fn position(&mut self, request: u64);
+
+    /// Asks for these writes to be done, in one transaction.
+    fn write(&mut self, request: u64, changes: &[Change]);
+
+    /// A position from the text that the source's own users know it by, such as a WAL location.
+    ///
+    /// # Errors
+    /// The text is none; the sentence says what one looks like.
+    fn parse_position(&self, text: &[u8]) -> Result<Position, String>;
+
+    /// The text for a position.
+    fn show_position(&self, position: Position) -> String;
+
+    /// Facts for those who operate it, as names and values: lag, slot, reconnections.
+    fn facts(&self) -> Vec<(&'static str, String)>;
+}
+
+/// An embedded store that keeps base keys on disk. It is told of every write in the order in which they
+/// are done, on the shard's thread; when a write is safe is between it and whoever sends replies.
+pub trait Keep: core::fmt::Debug {
+    /// `key` now has the value that `parts` make up, one behind the other.
+    fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        expires: Option<Millis>,
+    ) -> Position;
+
+    /// `key` is gone.
+    fn remove(&mut self, key: &[u8]) -> Position;
+
+    /// All keys are gone.
+    fn clear(&mut self) -> Position;
+
+    /// Asks for the keys of `range` as of the writes told so far, or some later ones; the answer is
+    /// [`News::Loaded`].
+    fn load(&mut self, fetch: FetchId, range: &KeyRange);
+}
