@@ -173,6 +173,9 @@ pub trait Keep: core::fmt::Debug {
     /// All keys are gone.
     fn clear(&mut self) -> Position;
 
+    /// Whether it surely holds no key of `range`. It may say no where it would have to look long.
+    fn holds_nothing(&mut self, range: &KeyRange) -> bool;
+
     /// Asks for the keys of `range` as of the writes told so far, or some later ones; the answer is
     /// [`News::Loaded`].
     fn load(&mut self, fetch: FetchId, range: &KeyRange);

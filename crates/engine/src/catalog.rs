@@ -158,6 +158,8 @@ pub(crate) struct Role {
     pub(crate) declared: bool,
     /// Where its base keys come from, if not from clients.
     pub(crate) sourced: Option<Box<Sourced>>,
+    /// TABLE.SET has said that the embedded store does not keep it.
+    pub(crate) unkept: bool,
     /// Whether its base keys may be evicted; `None`: if no join reads them.
     pub(crate) evict: Option<bool>,
 }

@@ -4,7 +4,7 @@ use crate::catalog::Catalog;
 use crate::maintain::Changed;
 use crate::memory::Memory;
 use crate::report::{Counters, Stats, TableReport};
-use crate::sources::Waits;
+use crate::sources::{Keeping, Sources, Waits};
 use crate::status::{GroupNote, StatusId, Statuses};
 use crate::streams::{Spilling, Streams};
 use crate::updaters::{Target, UpdaterId, Updaters};
@@ -44,6 +44,8 @@ pub struct Engine {
     pub(crate) streams: Streams,
     pub(crate) spilling: Spilling,
     pub(crate) waits: Waits,
+    pub(crate) sources: Sources,
+    pub(crate) keeping: Keeping,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
     /// A write is being applied: no execution is under way.
@@ -81,6 +83,8 @@ impl Engine {
             streams: Streams::default(),
             spilling: Spilling::default(),
             waits: Waits::default(),
+            sources: Sources::default(),
+            keeping: Keeping::default(),
             queue: VecDeque::new(),
             writing: false,
             counters: Counters::default(),

@@ -80,6 +80,9 @@ impl Engine {
                     sourced.seen().0
                 ),
             ));
+            if let Some(reason) = self.sources.down(&sourced.name) {
+                lines.push(line(1, "stale", format!("'{}' is down: {reason}", sourced.name)));
+            }
         }
         let mut joined = false;
         for &id in &role.writers {

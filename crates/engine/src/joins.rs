@@ -2,8 +2,9 @@
 
 use crate::catalog::{Installed, Plan};
 use crate::engine::Engine;
-use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, TableOptions};
-use crate::sources::Sourced;
+use crate::exec::Missing;
+use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
+use crate::sources::{KEPT, Sourced};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -338,11 +339,7 @@ impl Engine {
     /// The name or an option cannot be accepted.
     pub fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
         let shown = String::from_utf8_lossy(name);
-        if name.contains(&SEPARATOR) || name.len() >= self.settings.limits.key_bytes_max {
-            return refused(format!(
-                "'{shown}' cannot be a table's name: it has a '|' or is too long"
-            ));
-        }
+        let prefix = self.table_prefix(name)?;
         if let Some(boundary) = options.boundary
             && boundary > COMPONENTS_MAX
         {
@@ -350,9 +347,16 @@ impl Engine {
                 "a boundary is 0 to {COMPONENTS_MAX} components, not {boundary}"
             ));
         }
-        let prefix = [name, &[SEPARATOR]].concat();
         let existing = self.store.find(&prefix);
+        if let Some(keep) = options.keep {
+            self.check_keep(&shown, existing, keep)?;
+        }
         if let Some(source) = &options.source {
+            if options.keep == Some(true) || source == KEPT {
+                return refused(format!(
+                    "table '{shown}' cannot have a source and be kept by '{KEPT}' as well"
+                ));
+            }
             let held = existing.and_then(|id| self.catalog.role(id)?.sourced.as_ref());
             if held.is_some_and(|held| held.name != *source) {
                 return refused(format!("table '{shown}' has another source already"));
@@ -368,6 +372,12 @@ impl Engine {
         if !self.catalog.role_for(table).declared {
             self.store.pin(table);
             self.catalog.role_for(table).declared = true;
+        }
+        if let Some(keep) = options.keep {
+            self.catalog.role_for(table).unkept = !keep;
+            if keep {
+                self.keep_table(table);
+            }
         }
         if options.evict.is_some() {
             self.catalog.role_for(table).evict = options.evict;
@@ -387,6 +397,60 @@ impl Engine {
                 let (table, pool) = self.store.table_mut(layer);
                 table.set_boundary(pool, boundary);
             }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Waits until memory knows all base keys that a join's outputs could be, where an embedded store
+    /// keeps them: [`Engine::join_add`] refuses joins that match any. A text that is no join is
+    /// left to that.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where they must be loaded first.
+    pub fn know_outputs(&mut self, text: &str) -> Result<(), Stop> {
+        let Ok(join) = Join::parse(text, &self.settings.limits) else { return Ok(()) };
+        let range = join.output.range_of_all();
+        let Some(table) = self.store.table_of(&range.first) else { return Ok(()) };
+        if !self.is_kept(table) {
+            return Ok(());
+        }
+        self.need(table, &range).map_err(|Missing| self.stop())
+    }
+
+    /// `name|`.
+    pub(crate) fn table_prefix(&self, name: &[u8]) -> Result<Vec<u8>, EngineError> {
+        if name.contains(&SEPARATOR) || name.len() >= self.settings.limits.key_bytes_max {
+            let shown = String::from_utf8_lossy(name);
+            return refused(format!(
+                "'{shown}' cannot be a table's name: it has a '|' or is too long"
+            ));
+        }
+        Ok([name, &[SEPARATOR]].concat())
+    }
+
+    /// Whether a table may begin to be kept, or to be not.
+    fn check_keep(
+        &self,
+        shown: &str,
+        existing: Option<TableId>,
+        keep: bool,
+    ) -> Result<(), EngineError> {
+        if keep && !self.has_keep() {
+            return refused(String::from(
+                "there is no store on disk: start the server with --data",
+            ));
+        }
+        let is_kept = existing.is_some_and(|id| self.is_kept(id));
+        let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
+        if keep != is_kept && keys > 0 {
+            return refused(format!(
+                "table '{shown}' holds {keys} keys; whether it is kept is said while it is empty"
+            ));
+        }
+        if is_kept && !keep {
+            return refused(format!("table '{shown}' is kept: remove its keys and restart"));
         }
         Ok(())
     }

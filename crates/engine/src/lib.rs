@@ -35,13 +35,13 @@ mod watches;
 mod write;
 
 pub use engine::{Engine, Settings};
-pub use headwater_base::source::{Change, FetchId, Loaded, Pair, Position};
+pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Position};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
 pub use memory::{Evicted, ValueMemory};
 pub use report::{
     Difference, Effect, EngineError, Expiry, ExplainLine, JoinInstalled, JoinReport, RangeOptions,
-    Stats, Stop, TableOptions, TableReport, Ticket,
+    SourceReport, Stats, Stop, TableOptions, TableReport, Ticket,
 };
 pub use streams::{StreamBytes, StreamReport};

@@ -112,7 +112,7 @@ impl Engine {
             }
         }
         let sourced = self.catalog.role(table).is_some_and(|role| role.sourced.is_some());
-        if sourced && self.need(table, &KeyRange::point(key)).is_err() {
+        if sourced && self.need_key(table, key).is_err() {
             missing = Err(Missing);
         }
         missing
@@ -373,7 +373,7 @@ impl Engine {
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
         if self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
-            self.need(table, &KeyRange::point(key))?;
+            self.need_key(table, key)?;
         }
         if self.store.table(table).get(key).is_some() {
             return Ok(true);

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::source::FetchId;
+use headwater_base::source::{FetchId, Position};
 use headwater_base::{KeyRange, Millis};
 
 /// Why an operation did not answer.
@@ -219,6 +219,28 @@ pub struct TableOptions {
     /// Whether its base keys may be evicted by the policy in force. If nobody says: only where no
     /// join reads them.
     pub evict: Option<bool>,
+    /// Whether the embedded store keeps its base data, which clients write. If nobody says: as
+    /// [`crate::Engine::set_keep`] was told.
+    pub keep: Option<bool>,
+}
+
+/// A source that tables have, as SOURCE.LIST and INFO show it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SourceReport {
+    /// Its name.
+    pub name: String,
+    /// The names of the tables that it keeps.
+    pub tables: Vec<Vec<u8>>,
+    /// Where it stood at the last change that was applied.
+    pub position: Position,
+    /// Why what was loaded may be out of date.
+    pub down: Option<String>,
+    /// Ranges that are loaded.
+    pub loaded: u64,
+    /// Ranges that are being loaded.
+    pub loading: u64,
+    /// Keys in memory of its tables.
+    pub keys: u64,
 }
 
 /// One table, as TABLE.LIST, TABLE.INFO and INFO show it.

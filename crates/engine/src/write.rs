@@ -2,6 +2,7 @@
 
 use crate::cells::Change;
 use crate::engine::Engine;
+use crate::exec::Missing;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -89,7 +90,7 @@ impl Engine {
             self.expiries.set(&key, None);
             self.counters.expired += 1;
             if let Some(table) = self.store.table_of(&key) {
-                self.remove_base(table, &key);
+                self.erase(table, &key);
             }
         }
         while let Some(&(at, id)) = self.snapshots.first()
@@ -113,6 +114,10 @@ impl Engine {
     pub fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
         self.check_write(key, value.len())?;
         let table = self.store.table_for(key);
+        if self.writes_kept(table) {
+            self.set_kept(table, key, value, expiry);
+            return Ok(());
+        }
         // Where no join reads the table, nobody asks for the old value.
         if self.has_readers(table) || !self.replace(table, key, value) {
             let value = self.store.pool.insert(value);
@@ -138,6 +143,7 @@ impl Engine {
     /// As for [`Engine::set`]; [`Stop::Wait`] where the old value must be loaded first.
     pub fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
         self.check_write(key, tail.len())?;
+        self.know(key)?;
         let table = self.store.table_for(key);
         let old = self.store.table(table).get(key).unwrap_or(ValueRef::EMPTY);
         if old.is_handle() {
@@ -149,7 +155,12 @@ impl Engine {
         // The old value must outlive the exchange: readers of the table are told of it.
         self.store.pool.retain(old);
         let value = self.store.pool.append(old, tail, 0);
-        self.put_base(table, key, value);
+        if self.writes_kept(table) {
+            let expires = self.expiries.get(key);
+            self.put_kept(table, key, value, expires);
+        } else {
+            self.put_base(table, key, value);
+        }
         Ok(length)
     }
 
@@ -159,11 +170,36 @@ impl Engine {
     /// The key is a join's output; or the old value must be loaded first.
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
         self.check_owner(key)?;
+        self.know(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
         if self.expiries.len() > 0 {
             self.expiries.set(key, None);
         }
-        Ok(self.remove_base(table, key))
+        Ok(self.erase(table, key))
+    }
+
+    /// Removes a base key, from the embedded store as well where it is kept there.
+    fn erase(&mut self, table: TableId, key: &[u8]) -> bool {
+        let there = self.remove_base(table, key);
+        if there && self.is_kept(table) {
+            self.erase_kept(table, key);
+        }
+        there
+    }
+
+    /// [`Engine::set`] for a kept table.
+    fn set_kept(&mut self, table: TableId, key: &[u8], value: &[u8], expiry: Expiry) {
+        let expires = match expiry {
+            Expiry::Keep => self.expiries.get(key),
+            Expiry::Never => None,
+            Expiry::At(at) => Some(at),
+        };
+        let value = self.store.pool.insert(value);
+        self.put_kept(table, key, value, expires);
+        if expires.is_some_and(|at| at <= self.now) {
+            self.expiries.set(key, None);
+            self.erase(table, key);
+        }
     }
 
     /// Sets or clears the expiry of `key`; whether the key is there.
@@ -173,16 +209,18 @@ impl Engine {
     /// The key is a join's output.
     pub fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
         self.check_owner(key)?;
+        self.know(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
-        if self.store.table(table).get(key).is_none() {
-            return Ok(false);
-        }
+        let Some(value) = self.store.table(table).get(key) else { return Ok(false) };
         let passed = at.is_some_and(|at| at <= self.now);
         self.expiries.set(key, at.filter(|_| !passed));
         if passed {
-            self.remove_base(table, key);
+            self.erase(table, key);
         } else {
             self.watches.note(key);
+            if self.is_kept(table) {
+                self.tell_kept(table, key, value, at);
+            }
         }
         Ok(true)
     }
@@ -207,9 +245,14 @@ impl Engine {
         }
         let mut removed = 0;
         let parts = self.store.parts(first, last);
-        for (table, _, _) in &parts {
+        let mut missing = Ok(());
+        for (table, from, to) in &parts {
             self.check_source(*table)?;
+            if self.is_kept(*table) && self.need(*table, &KeyRange::new(from, to)).is_err() {
+                missing = Err(Missing);
+            }
         }
+        missing.map_err(|Missing| self.stop())?;
         for (table, from, to) in parts {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let outputs: Vec<_> = match self.catalog.role(table) {
@@ -227,7 +270,7 @@ impl Engine {
                 if self.expiries.len() > 0 {
                     self.expiries.set(&key, None);
                 }
-                removed += u64::from(self.remove_base(table, &key));
+                removed += u64::from(self.erase(table, &key));
             }
         }
         Ok(removed)
@@ -275,6 +318,7 @@ impl Engine {
     fn check_source(&self, table: TableId) -> Result<(), EngineError> {
         match self.catalog.role(table).and_then(|role| role.sourced.as_ref()) {
             None => Ok(()),
+            Some(sourced) if sourced.kept => Ok(()),
             Some(sourced) => {
                 let prefix = self.store.table(table).prefix();
                 let name = String::from_utf8_lossy(prefix.strip_suffix(b"|").unwrap_or(prefix));
@@ -300,9 +344,14 @@ impl Engine {
 
     /// Gives a base key its value, of which one reference is taken over, and tells its readers.
     pub(crate) fn put_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
+        self.watches.note(key);
+        self.place_base(table, key, value);
+    }
+
+    /// As [`Engine::put_base`], of a value that the key has had: it comes back into memory.
+    pub(crate) fn place_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
         let old = self.store.insert(table, key, value);
         self.note_written(table, key, old.is_none());
-        self.watches.note(key);
         if self.has_readers(table) {
             let change = self.replaced((table, key), old, value);
             self.notify(table, key, change);
@@ -345,6 +394,7 @@ impl Engine {
         self.updaters.clear();
         self.expiries = Expiries::new(self.settings.hash_seed);
         self.forget_loaded();
+        self.clear_kept();
         self.watches = watched;
     }
 

@@ -14,6 +14,7 @@ pub mod generate;
 pub mod generate_sources;
 pub mod history;
 pub mod join;
+pub mod kept;
 pub mod number;
 pub mod oracle;
 pub mod rng;

@@ -1,6 +1,7 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, Plan, check};
+use headwater_model::kept::Kept;
 use headwater_model::subject::{Plain, Subject};
 use headwater_model::{drive, generate};
 
@@ -18,6 +19,18 @@ fn holds(kind: Kind, share: u64) {
 #[test]
 fn reads_equal_recomputation_after_any_history() {
     holds(Kind::Plain, 1);
+}
+
+/// All base data is kept by an embedded store, and evicted from memory at random.
+#[test]
+fn reads_equal_recomputation_where_a_store_keeps_the_data() {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let plan = Plan::engine(Kind::Plain, 5_000_000, histories / 2, threads);
+    let plan = Plan { subject: || Box::new(Kept::default()), ..plan };
+    let found = check(&plan, 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub(crate) fn joins(
 ) -> Result<(), Stop> {
     match *command {
         Joins::Add { name, spec, replace } => {
+            engine.know_outputs(spec)?;
             let installed = engine.join_add(name, spec, replace)?;
             reply.map(2);
             write_text("spec", &installed.canonical, reply);
@@ -72,8 +73,8 @@ pub(crate) fn tables(
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     match *command {
-        Tables::Set { name, boundary, source, evict } => {
-            let options = TableOptions { boundary, source: source.map(String::from), evict };
+        Tables::Set { name, boundary, source, evict, keep } => {
+            let options = TableOptions { boundary, source: source.map(String::from), evict, keep };
             engine.table_set(name, &options)?;
             reply.ok();
         }

@@ -56,7 +56,10 @@ fn set_with_options(
     if acts {
         match how.expiry {
             SetExpiry::Never => engine.set(key, value, Expiry::Never)?,
-            SetExpiry::Keep => engine.set(key, value, Expiry::Keep)?,
+            SetExpiry::Keep => {
+                engine.know(key)?;
+                engine.set(key, value, Expiry::Keep)?;
+            }
             SetExpiry::Deadline(deadline) => {
                 set_until(engine, key, value, moment(deadline, engine.now()))?;
             }

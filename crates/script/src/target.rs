@@ -213,8 +213,11 @@ impl EngineTarget {
                 self.engine.set_limits(limits);
             }
             Command::Table { name, boundary, source } => {
-                let options =
-                    TableOptions { boundary: *boundary, source: source.clone(), evict: None };
+                let options = TableOptions {
+                    boundary: *boundary,
+                    source: source.clone(),
+                    ..TableOptions::default()
+                };
                 self.engine.table_set(name, &options)?;
             }
             _ => {

@@ -221,6 +221,12 @@ impl<N: Note> Table<N> {
         self.find(prefix).map(GroupId)
     }
 
+    /// What all keys of the group of `key` begin with, whether or not the group exists.
+    #[must_use]
+    pub fn group_prefix_of<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        group_prefix(key, self.prefix.len(), self.boundary)
+    }
+
     /// The group in which all of `[first, last)` lies, if there is one.
     #[inline]
     #[must_use]

@@ -111,6 +111,8 @@ pub enum Tables<'a> {
         source: Option<&'a str>,
         /// Whether its base keys may be evicted.
         evict: Option<bool>,
+        /// Whether the embedded store keeps it.
+        keep: Option<bool>,
     },
     /// The tables that exist.
     List,

@@ -32,6 +32,10 @@ impl Engine {
     fn evict(&mut self, victim: Option<Victim>) -> bool {
         match victim {
             None => return false,
+            Some(Victim::Key(table, key, _)) if self.is_kept(table) => {
+                self.memory.evicted.loaded += 1;
+                self.evict_kept(table, &key);
+            }
             Some(Victim::Key(table, key, heat)) => {
                 // Of a stream the oldest part goes, and the rest when its turn comes again.
                 let stream = self.store.table(table).get(&key).and_then(ValueRef::as_handle);
@@ -51,7 +55,11 @@ impl Engine {
             }
             Some(Victim::Loaded(table, first)) => {
                 self.memory.evicted.loaded += 1;
-                self.unload(table, &first);
+                let whole = self.sourced(table).and_then(|sourced| sourced.loaded_from(&first));
+                if let Some(whole) = whole {
+                    let range = self.run_from(table, &first, Some(whole));
+                    self.unload(table, &range);
+                }
             }
         }
         true
@@ -68,20 +76,28 @@ impl Engine {
         self.remove_base(table, key);
     }
 
-    /// Forgets the loaded range that begins at `first`, and stops following it.
-    pub(crate) fn unload(&mut self, table: TableId, first: &[u8]) {
+    /// Forgets what is loaded of `range`, and stops following it.
+    pub(crate) fn unload(&mut self, table: TableId, range: &KeyRange) {
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
         let Some(sourced) = role else { return };
-        let Some(range) = sourced.forget(first) else { return };
-        let source = sourced.name.clone();
-        // What was computed from the range is not kept up to date any more.
-        for id in self.readers_of(table, &range) {
-            if self.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
-                self.invalidate(id);
+        let (mut parts, kept) = (sourced.cut(range), sourced.kept);
+        if kept {
+            // Single keys are in memory without being in a loaded range (L3).
+            parts = alloc::vec![range.clone()];
+        }
+        for range in parts {
+            // What was computed from the range is not kept up to date any more.
+            for id in self.readers_of(table, &range) {
+                if self.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
+                    self.invalidate(id);
+                }
+            }
+            self.drop_base_keys(table, &range);
+            if !kept && let Some(sourced) = self.sourced(table) {
+                let source = sourced.name.clone();
+                self.waits.effects.push(Effect::Unfollow { source, range });
             }
         }
-        self.drop_base_keys(table, &range);
-        self.waits.effects.push(Effect::Unfollow { source, range });
     }
 
     /// The status ranges that have read, or may have read, keys of `range`.

@@ -42,8 +42,10 @@ pub(crate) struct Memory {
     policy: Policy,
     /// Judges ranges.
     pub(crate) ranges: Evictor,
-    /// Judges keys, where the policy lets any go.
+    /// Judges keys, where any may go.
     keys: Option<Evictor>,
+    /// Those of kept tables may go under any policy.
+    keeps: bool,
     /// Keys that were there when it was looked at last.
     key_count: usize,
     pub(crate) evicted: Evicted,
@@ -86,12 +88,26 @@ impl Memory {
             policy: Policy { volatile: false, order: None },
             ranges: Evictor::new(Order::Cost, seed),
             keys: None,
+            keeps: false,
             key_count: 0,
             evicted: Evicted::default(),
             lacking: None,
             wanted: None,
             seed,
         }
+    }
+
+    /// Lets keys of kept tables go.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
+        if self.keys.is_none() {
+            self.judge();
+        }
+    }
+
+    fn judge(&mut self) {
+        let order = self.policy.order.or(self.keeps.then_some(Order::Cost));
+        self.keys = order.map(|order| Evictor::new(order, self.seed));
     }
 
     /// The byte of a key's heat after one more use; the same where no policy asks for it.
@@ -141,7 +157,7 @@ impl Engine {
     pub fn set_eviction_policy(&mut self, policy: Policy) {
         if self.memory.policy != policy {
             self.memory.policy = policy;
-            self.memory.keys = policy.order.map(|order| Evictor::new(order, self.memory.seed));
+            self.memory.judge();
         }
     }
 

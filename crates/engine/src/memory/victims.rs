@@ -66,18 +66,20 @@ impl Engine {
             }
         }
         for table in self.catalog.sourced_tables() {
+            let sizes = self.store.table(table).sizes();
             for _ in 0..SAMPLES {
-                let draw = self.memory.ranges.chance();
-                let Some(sourced) = self.catalog.role(table).and_then(|role| role.sourced.as_ref())
-                else {
-                    break;
-                };
+                let role = self.catalog.role_mut(table);
+                let Some(sourced) = role.and_then(|role| role.sourced.as_mut()) else { break };
                 let count = sourced.counts().0;
-                let Some((first, heat)) = sourced.some_loaded(draw) else { break };
-                let bytes = self.store.table(table).sizes().page_bytes / count.max(1);
+                // Of a kept table the keys go, until there are hardly any.
+                if sourced.kept && sizes.keys as usize >= count {
+                    break;
+                }
+                let Some((first, heat)) = sourced.next_loaded() else { break };
+                let bytes = sizes.page_bytes / count.max(1);
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
-                least.offer(Victim::Loaded(table, first.to_vec()), score);
+                least.offer(Victim::Loaded(table, first), score);
             }
         }
         least.take()
@@ -118,8 +120,10 @@ impl Engine {
         let mut keys = self.memory.keys.take()?;
         let volatile = self.memory.policy.volatile;
         let mut least = Least::default();
-        if keys.order() != Order::Expiry {
-            let tables = self.evictable_tables();
+        let by_expiry = keys.order() == Order::Expiry;
+        if !by_expiry || self.keeping.is_some() {
+            let mut tables = self.evictable_tables();
+            tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
             let most = if volatile { VOLATILE_DRAWS } else { SAMPLES };
             let mut drawn = 0;
@@ -135,6 +139,7 @@ impl Engine {
                 });
                 let Some(&(table, _)) = table else { break };
                 let draw = keys.chance();
+                let volatile = volatile && !self.is_kept(table);
                 let mut renewed = Vec::new();
                 self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
                     if volatile && self.expiries.get(key).is_none() {
@@ -187,10 +192,12 @@ impl Engine {
     /// Whether base keys of the table may be given up: those that nobody else keeps, only
     /// where no join reads them, unless the administrator says otherwise.
     pub(crate) fn is_evictable(&self, table: TableId) -> bool {
-        self.catalog.role(table).is_none_or(|role| {
-            role.sourced.is_none()
-                && role.writers.is_empty()
-                && role.evict.unwrap_or(role.readers.is_empty())
+        let policy = self.memory.policy.order.is_some();
+        self.catalog.role(table).map_or(policy, |role| match &role.sourced {
+            Some(sourced) => sourced.kept,
+            None => {
+                policy && role.writers.is_empty() && role.evict.unwrap_or(role.readers.is_empty())
+            }
         })
     }
 
@@ -207,7 +214,14 @@ impl Engine {
         let (turn, draw) = (draw % kinds, draw / kinds);
         let of_table = |&table: &TableId| {
             let sourced = self.catalog.role(table)?.sourced.as_ref()?;
-            Some(Victim::Loaded(table, sourced.some_loaded(draw)?.0.to_vec()))
+            if sourced.kept && draw % 3 > 0 {
+                let mut found = None;
+                self.store.table(table).sample(draw / 3, 1, &mut |key, _, heat| {
+                    found = Some(Victim::Key(table, key.to_vec(), Heat::from_byte(heat)));
+                });
+                return found;
+            }
+            Some(Victim::Loaded(table, sourced.any_loaded(draw)?.to_vec()))
         };
         let computed = || self.statuses.near(draw).map(Victim::Computed);
         // The kind whose turn it is comes first.

@@ -45,6 +45,9 @@ impl Engine {
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
         let by = match (join, &role.sourced) {
             (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
+            (None, Some(sourced)) if sourced.kept => {
+                String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
+            }
             (None, Some(sourced)) => format!("source '{}' keeps it", sourced.name),
             (None, None) => return Ok(()),
         };
@@ -87,6 +90,9 @@ impl Engine {
             Some(number) => number,
             None => {
                 let table = self.store.table_for(key);
+                if self.writes_kept(table) {
+                    self.check_table_of_streams(table)?;
+                }
                 let number = self.streams.insert(Stream::default());
                 self.put_base(table, key, ValueRef::handle(number));
                 number

@@ -91,7 +91,12 @@ fn join_add(args: Args<'_>) -> Result<Joins<'_>, Refusal<'_>> {
 }
 
 fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
-    let (mut boundary, mut source, mut evict) = (None, None, None);
+    let (mut boundary, mut source, mut evict, mut keep) = (None, None, None, None);
+    let yes_or_no = |word: Option<&[u8]>| match word {
+        Some(word) if is(word, "yes") => Some(true),
+        Some(word) if is(word, "no") => Some(false),
+        _ => None,
+    };
     let mut options = args.from(2).iter();
     while let Some(option) = options.next() {
         if is(option, "boundary") {
@@ -103,18 +108,18 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
             let name = options.next().ok_or(Refusal::Text("SOURCE needs a name"))?;
             source = Some(text(name, "the name of a source must be UTF-8 text")?);
         } else if is(option, "evict") {
-            evict = match options.next() {
-                Some(word) if is(word, "yes") => Some(true),
-                Some(word) if is(word, "no") => Some(false),
-                _ => return Err(Refusal::Text("EVICT needs YES or NO")),
-            };
+            let given = yes_or_no(options.next());
+            evict = Some(given.ok_or(Refusal::Text("EVICT needs YES or NO"))?);
+        } else if is(option, "keep") {
+            let given = yes_or_no(options.next());
+            keep = Some(given.ok_or(Refusal::Text("KEEP needs YES or NO"))?);
         } else {
             return Err(Refusal::Quoting {
                 before: "syntax error: unknown option '",
                 bytes: option,
-                after: "'; allowed are BOUNDARY n, SOURCE name and EVICT YES|NO",
+                after: "'; allowed are BOUNDARY n, SOURCE name, EVICT YES|NO and KEEP YES|NO",
             });
         }
     }
-    Ok(Tables::Set { name: args.at(1), boundary, source, evict })
+    Ok(Tables::Set { name: args.at(1), boundary, source, evict, keep })
 }

@@ -4,45 +4,52 @@
 //! the source to load it and waits; when the load has arrived, the operation runs again from
 //! its start, and so answers from one state. Reads that lack the same range share one load.
 //!
+//! A table may also be *kept*: clients write it, and every write goes to an embedded store as well
+//! (`kept`). That is a source like any other, except that its changes are this engine's own.
+//!
 //! # Invariants
-//! - L1. `loaded` ranges are disjoint; a loaded range holds exactly what the source had at the
+//! - L1. Loaded ranges are disjoint; a loaded range holds exactly what the source had at the
 //!   later of its load's position and the last change delivered.
 //! - L2. Changes of a range that is being loaded are kept until the load arrives; those up to
 //!   the load's position are in it already.
+//! - L3. A key of a kept table that is in memory, inside of a loaded range or not, has the value
+//!   and the expiry that the embedded store was told last.
+
+mod health;
+mod kept;
+mod ranges;
+mod waits;
+
+pub(crate) use health::Sources;
+pub(crate) use kept::{KEPT, Keeping};
+pub(crate) use waits::Waits;
 
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::memory::range_hash;
 use crate::report::{Effect, EngineError, Stop, Ticket};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::key::before_end;
-use headwater_base::source::{Change, FetchId, Loaded, Pair, Position};
-use headwater_policy::{Evictor, Heat};
+use headwater_base::source::{Change, FetchId, Loaded, Position};
+use headwater_base::{KeyRange, Millis};
+use headwater_policy::Heat;
 use headwater_store::TableId;
+use ranges::{Here, Ranges};
 
 /// A table's source, and what of it is here.
 #[derive(Debug)]
 pub(crate) struct Sourced {
     pub(crate) name: String,
-    /// By first key.
-    loaded: BTreeMap<Vec<u8>, Here>,
+    /// Clients write the table, and the embedded store is told.
+    pub(crate) kept: bool,
+    /// Ranges of more than one key were asked for.
+    ranged: bool,
+    loaded: Ranges,
     loading: Vec<Loading>,
     /// The last change delivered.
     seen: Position,
-}
-
-/// A loaded range.
-#[derive(Debug)]
-struct Here {
-    /// Where it ends.
-    last: Vec<u8>,
-    /// The position of its load.
-    position: Position,
-    /// How it is used.
-    heat: Heat,
 }
 
 #[derive(Debug)]
@@ -51,65 +58,47 @@ struct Loading {
     range: KeyRange,
     /// Where the source stood, as far as known here, when the load was asked for.
     asked_at: Position,
-    changes: Vec<(Position, Change)>,
+    changes: Vec<Late>,
 }
 
-/// Operations that wait, and numbers for new ones.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    next_fetch: u64,
-    next_ticket: u64,
-    waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
-    /// What the operation under way lacks.
-    lacking: BTreeSet<FetchId>,
-    pub(crate) effects: Vec<Effect>,
+/// A change that a load under way may not show.
+#[derive(Debug)]
+struct Late {
+    position: Position,
+    key: Vec<u8>,
+    value: Option<(Vec<u8>, Option<Millis>)>,
 }
 
 impl Sourced {
     pub(crate) fn new(name: String) -> Self {
-        Self { name, loaded: BTreeMap::new(), loading: Vec::new(), seen: Position(0) }
-    }
-
-    /// The parts of `range` that are not loaded.
-    fn gaps(&self, range: &KeyRange) -> Vec<KeyRange> {
-        subtract(range, self.loaded.iter().map(|(first, here)| (first, &here.last)))
-    }
-
-    /// The position of the loaded range around `key`.
-    fn loaded_at(&self, key: &[u8]) -> Option<Position> {
-        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
-        let (_, here) = self.loaded.range::<[u8], _>(upto).next_back()?;
-        before_end(key, &here.last).then_some(here.position)
-    }
-
-    /// Some loaded range, found from a draw: its first key, and how it is used.
-    pub(crate) fn some_loaded(&self, draw: u64) -> Option<(&[u8], Heat)> {
-        // Ranges are few beside their keys, and only evictions ask: a walk will do.
-        let at = (draw % self.loaded.len().max(1) as u64) as usize;
-        self.loaded.iter().nth(at).map(|(first, here)| (first.as_slice(), here.heat))
-    }
-
-    /// Forgets the loaded range that begins at `first`.
-    pub(crate) fn forget(&mut self, first: &[u8]) -> Option<KeyRange> {
-        let (first, here) = self.loaded.remove_entry(first)?;
-        Some(KeyRange { first, last: here.last })
-    }
-
-    /// Notes that the loaded ranges over `range` are read.
-    fn touch(&mut self, range: &KeyRange, judge: &Evictor) {
-        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Excluded(&*range.last));
-        let below: &mut dyn DoubleEndedIterator<Item = (&Vec<u8>, &mut Here)> =
-            if range.last.is_empty() {
-                &mut self.loaded.iter_mut()
-            } else {
-                &mut self.loaded.range_mut::<[u8], _>(upto)
-            };
-        for (_, here) in below.rev() {
-            if !here.last.is_empty() && here.last <= range.first {
-                break;
-            }
-            here.heat = judge.hit(here.heat);
+        Self {
+            name,
+            kept: false,
+            ranged: false,
+            loaded: Ranges::default(),
+            loading: Vec::new(),
+            seen: Position(0),
         }
+    }
+
+    /// A loaded range in its turn: its first key, and how it is used.
+    pub(crate) fn next_loaded(&mut self) -> Option<(Vec<u8>, Heat)> {
+        self.loaded.next_in_turn()
+    }
+
+    /// Some loaded range, named by a number.
+    pub(crate) fn any_loaded(&self, draw: u64) -> Option<&[u8]> {
+        self.loaded.any(draw)
+    }
+
+    /// The loaded range that begins at `first`.
+    pub(crate) fn loaded_from(&self, first: &[u8]) -> Option<KeyRange> {
+        self.loaded.at(first)
+    }
+
+    /// Takes `range` out of what is loaded, and gives the parts of it that were.
+    pub(crate) fn cut(&mut self, range: &KeyRange) -> Vec<KeyRange> {
+        self.loaded.cut(range)
     }
 
     /// Ranges loaded and being loaded.
@@ -120,6 +109,21 @@ impl Sourced {
     /// Where the source stands as far as is known here.
     pub(crate) fn seen(&self) -> Position {
         self.seen
+    }
+
+    /// Notes a change for the loads under way that it may come too late for (L2).
+    fn note(
+        &mut self,
+        position: Position,
+        key: &[u8],
+        value: Option<(&dyn Fn() -> Vec<u8>, Option<Millis>)>,
+    ) {
+        for loading in &mut self.loading {
+            if loading.range.contains(key) {
+                let value = value.map(|(bytes, expires)| (bytes(), expires));
+                loading.changes.push(Late { position, key: key.to_vec(), value });
+            }
+        }
     }
 }
 
@@ -152,12 +156,32 @@ fn subtract<'a>(
 }
 
 impl Engine {
+    /// Checks that a base key is here, and asks for it if it is not.
+    #[inline]
+    pub(crate) fn need_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
+        let Some(sourced) = self.catalog.role(table).and_then(|role| role.sourced.as_ref()) else {
+            return Ok(());
+        };
+        if let Some((_, here)) = sourced.loaded.around(key) {
+            let heat = self.memory.ranges.hit(here.heat);
+            if heat == here.heat {
+                return Ok(());
+            }
+        } else if sourced.kept && self.store.table(table).get(key).is_some() {
+            // L3.
+            return Ok(());
+        }
+        self.need(table, &KeyRange::point(key))
+    }
+
     /// Checks that the base keys of `range` are here, and asks for what is not.
     pub(crate) fn need(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
         if self.catalog.role(table).is_none_or(|role| role.sourced.is_none()) {
             return Ok(());
         }
-        let wanted = KeyRange::prefix(self.store.table(table).prefix()).intersection(range);
+        let prefix = KeyRange::prefix(self.store.table(table).prefix());
+        let wanted = prefix.intersection(range);
+        let group = self.group_range(table, &wanted.first);
         let waits = &mut self.waits;
         let Some(sourced) = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut())
         else {
@@ -166,8 +190,14 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
-        sourced.touch(&wanted, &self.memory.ranges);
-        let gaps = sourced.gaps(&wanted);
+        let is_point = is_point(&wanted);
+        sourced.ranged |= !is_point;
+        sourced.loaded.touch(&wanted, &self.memory.ranges);
+        let mut gaps = sourced.loaded.gaps(&wanted);
+        if sourced.kept && is_point && !gaps.is_empty() {
+            // The keys of a group are read together, and one range is less to remember than many.
+            gaps = group.map_or(gaps, |group| sourced.loaded.gaps(&group));
+        }
         for gap in &gaps {
             let mut under_way: Vec<_> =
                 sourced.loading.iter().filter(|loading| loading.range.overlaps(gap)).collect();
@@ -176,19 +206,24 @@ impl Engine {
             let others =
                 under_way.iter().map(|loading| (&loading.range.first, &loading.range.last));
             for range in subtract(gap, others) {
-                let fetch = FetchId(waits.next_fetch);
-                waits.next_fetch += 1;
+                let fetch = waits.fetch();
                 waits.lacking.insert(fetch);
-                waits.effects.push(Effect::Load {
-                    fetch,
-                    source: sourced.name.clone(),
-                    range: range.clone(),
-                });
-                let asked_at = sourced.seen;
-                sourced.loading.push(Loading { fetch, range, asked_at, changes: Vec::new() });
+                let (asked_at, changes) = (sourced.seen, Vec::new());
+                sourced.loading.push(Loading { fetch, range: range.clone(), asked_at, changes });
+                if sourced.kept {
+                    self.keeping.load(fetch, &range);
+                } else {
+                    let source = sourced.name.clone();
+                    waits.effects.push(Effect::Load { fetch, source, range });
+                }
             }
         }
         if gaps.is_empty() { Ok(()) } else { Err(Missing) }
+    }
+
+    /// The keys of the group in which `key` is, where its table has groups.
+    fn group_range(&self, table: TableId, key: &[u8]) -> Option<KeyRange> {
+        self.store.table(table).group_prefix_of(key).map(KeyRange::prefix)
     }
 
     /// What an operation that met missing data answers.
@@ -198,15 +233,11 @@ impl Engine {
             return Stop::Failed(EngineError::OutOfMemory);
         }
         debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
-        let lacking = core::mem::take(&mut self.waits.lacking);
-        let ticket = self.next_ticket();
-        self.waits.waiting.insert(ticket, lacking);
-        Stop::Wait(ticket)
+        Stop::Wait(self.waits.wait())
     }
 
     pub(crate) fn next_ticket(&mut self) -> Ticket {
-        self.waits.next_ticket += 1;
-        Ticket(self.waits.next_ticket - 1)
+        self.waits.ticket()
     }
 
     /// The answer to [`Effect::Load`]: the pairs of its range as of a position, or why not.
@@ -229,18 +260,24 @@ impl Engine {
                     let loading = &mut sourced.loading[at];
                     loading.asked_at = sourced.seen;
                     loading.changes.clear();
-                    self.waits.effects.push(Effect::Load {
-                        fetch,
-                        source: sourced.name.clone(),
-                        range: loading.range.clone(),
-                    });
+                    let (source, range) = (sourced.name.clone(), loading.range.clone());
+                    if sourced.kept {
+                        self.keeping.load(fetch, &range);
+                    } else {
+                        self.waits.effects.push(Effect::Load { fetch, source, range });
+                    }
                 }
                 Ok(loaded) => {
                     let loading = sourced.loading.swap_remove(at);
                     let (range, position) = (loading.range.clone(), loaded.position);
                     let hash = range_hash(table.0, &range.first);
                     let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-                    sourced.loaded.insert(range.first, Here { last: range.last, position, heat });
+                    let here = Here { last: range.last, position, heat };
+                    if sourced.kept {
+                        sourced.loaded.merge(range.first, here);
+                    } else {
+                        sourced.loaded.insert(range.first, here);
+                    }
                     self.take_in(table, loading, loaded);
                     self.waits.wake(fetch);
                 }
@@ -252,8 +289,8 @@ impl Engine {
     /// Stores a load's pairs and the changes that came after it (L2).
     fn take_in(&mut self, table: TableId, loading: Loading, loaded: Loaded) {
         let mut pairs: BTreeMap<_, _> =
-            loaded.pairs.into_iter().map(|Pair { key, value, .. }| (key, value)).collect();
-        for (position, Change { key, value }) in loading.changes {
+            loaded.pairs.into_iter().map(|pair| (pair.key, (pair.value, pair.expires))).collect();
+        for Late { position, key, value } in loading.changes {
             if position > loaded.position {
                 match value {
                     Some(value) => pairs.insert(key, value),
@@ -267,12 +304,18 @@ impl Engine {
             }
             None => Vec::new(),
         };
-        for (key, value) in pairs {
-            if loading.range.contains(&key)
-                && !outputs.iter().any(|plan| plan.join.output.matches(&key))
+        let kept = self.is_kept(table);
+        for (key, (value, expires)) in pairs {
+            if !loading.range.contains(&key)
+                || outputs.iter().any(|plan| plan.join.output.matches(&key))
+                || (kept && !self.takes_kept(table, &key, expires))
             {
-                let value = self.store.pool.insert(&value);
-                self.put_base(table, &key, value);
+                continue;
+            }
+            let value = self.store.pool.insert(&value);
+            self.place_base(table, &key, value);
+            if expires.is_some() {
+                self.expiries.set(&key, expires);
             }
         }
     }
@@ -284,7 +327,7 @@ impl Engine {
         for table in tables {
             let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
             let Some(sourced) = role else { continue };
-            if sourced.name != source || position <= sourced.seen {
+            if sourced.kept || sourced.name != source || position <= sourced.seen {
                 continue;
             }
             sourced.seen = position;
@@ -292,6 +335,7 @@ impl Engine {
                 self.change_at(table, position, change);
             }
         }
+        self.reached(source, position);
     }
 
     fn change_at(&mut self, table: TableId, position: Position, change: &Change) {
@@ -300,12 +344,11 @@ impl Engine {
         }
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
         let Some(sourced) = role else { return };
-        for loading in &mut sourced.loading {
-            if loading.range.contains(&change.key) {
-                loading.changes.push((position, change.clone()));
-            }
-        }
-        if sourced.loaded_at(&change.key).is_none_or(|loaded| position <= loaded) {
+        let bytes = || change.value.clone().unwrap_or_default();
+        let value = change.value.as_ref().map(|_| (&bytes as &dyn Fn() -> Vec<u8>, None));
+        sourced.note(position, &change.key, value);
+        let here = sourced.loaded.around(&change.key);
+        if here.is_none_or(|(_, here)| position <= here.position) {
             return;
         }
         let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
@@ -331,15 +374,7 @@ impl Engine {
         let Some(role) = self.catalog.role_mut(table) else { return };
         let Some(sourced) = &mut role.sourced else { return };
         let hidden = plan.join.output.range_of_all();
-        let mut ranges = Vec::new();
-        sourced.loaded.retain(|first, here| {
-            let range = KeyRange::new(first, &here.last);
-            let keep = !range.overlaps(&hidden);
-            if !keep {
-                ranges.push(range);
-            }
-            keep
-        });
+        let (ranges, kept) = (sourced.loaded.cut(&hidden), sourced.kept);
         let source = sourced.name.clone();
         // What was computed from these ranges is not kept up to date any more.
         let readers: Vec<_> = role.readers.iter().map(|reader| reader.join).collect();
@@ -348,7 +383,9 @@ impl Engine {
         }
         for range in ranges {
             self.drop_base_keys(table, &range);
-            self.waits.effects.push(Effect::Unfollow { source: source.clone(), range });
+            if !kept {
+                self.waits.effects.push(Effect::Unfollow { source: source.clone(), range });
+            }
         }
     }
 
@@ -362,6 +399,9 @@ impl Engine {
         };
         keys.retain(|key| !is_output(key));
         for key in keys {
+            if self.expiries.len() > 0 {
+                self.expiries.set(&key, None);
+            }
             if let Some(value) = self.store.remove(table, &key) {
                 self.store.pool.release(value);
             }
@@ -373,12 +413,10 @@ impl Engine {
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
             let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
-            let Some(sourced) = role else { continue };
-            for (first, here) in core::mem::take(&mut sourced.loaded) {
-                self.waits.effects.push(Effect::Unfollow {
-                    source: sourced.name.clone(),
-                    range: KeyRange { first, last: here.last },
-                });
+            let Some(sourced) = role.filter(|sourced| !sourced.kept) else { continue };
+            let source = sourced.name.clone();
+            for range in sourced.loaded.take() {
+                self.waits.effects.push(Effect::Unfollow { source: source.clone(), range });
             }
         }
     }
@@ -391,28 +429,7 @@ impl Engine {
     }
 }
 
-impl Waits {
-    /// Wakes the operations for which `fetch` was the last thing they waited for.
-    fn wake(&mut self, fetch: FetchId) {
-        let effects = &mut self.effects;
-        self.waiting.retain(|&ticket, lacking| {
-            let woken = lacking.remove(&fetch) && lacking.is_empty();
-            if woken {
-                effects.push(Effect::Wake(ticket));
-            }
-            !woken
-        });
-    }
-
-    /// Fails all operations that waited for `fetch`.
-    fn fail(&mut self, fetch: FetchId, error: &EngineError) {
-        let effects = &mut self.effects;
-        self.waiting.retain(|&ticket, lacking| {
-            let failed = lacking.contains(&fetch);
-            if failed {
-                effects.push(Effect::Fail { ticket, error: error.clone() });
-            }
-            !failed
-        });
-    }
+/// Whether the range holds one key alone.
+fn is_point(range: &KeyRange) -> bool {
+    range.last.split_last().is_some_and(|(end, key)| *end == 0 && key == range.first)
 }

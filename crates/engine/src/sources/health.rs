@@ -1,0 +1,134 @@
+//! How sources do: where they stand, whether they are up, and who waits for them to come so far.
+
+use crate::engine::Engine;
+use crate::report::{Effect, SourceReport, Stop, Ticket};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::source::{Health, Position};
+
+/// What is known of the sources that tables have.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    map: BTreeMap<String, State>,
+}
+
+#[derive(Debug)]
+struct State {
+    seen: Position,
+    health: Health,
+    waiting: Vec<(Position, Ticket)>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { seen: Position(0), health: Health::Up, waiting: Vec::new() }
+    }
+}
+
+impl Sources {
+    /// Notes that a source has come to `position`; gives the tickets that waited for that.
+    pub(super) fn reach(&mut self, source: &str, position: Position) -> Vec<Ticket> {
+        if !self.map.contains_key(source) {
+            self.map.insert(String::from(source), State::default());
+        }
+        let Some(state) = self.map.get_mut(source) else { return Vec::new() };
+        state.seen = state.seen.max(position);
+        let (seen, mut woken) = (state.seen, Vec::new());
+        state.waiting.retain(|&(wanted, ticket)| {
+            let reached = wanted <= seen;
+            if reached {
+                woken.push(ticket);
+            }
+            !reached
+        });
+        woken
+    }
+
+    /// Why what a source has given may be out of date.
+    pub(crate) fn down(&self, source: &str) -> Option<&str> {
+        match &self.map.get(source)?.health {
+            Health::Up => None,
+            Health::Down(reason) => Some(reason),
+        }
+    }
+}
+
+impl Engine {
+    /// Notes how a source does. What was loaded of it is served all the same.
+    pub fn source_health(&mut self, source: &str, health: Health) {
+        self.sources.map.entry(String::from(source)).or_default().health = health;
+    }
+
+    /// Forgets what was loaded of `range` from a source: it has lost track of what changed there.
+    pub fn source_reset(&mut self, source: &str, range: &KeyRange) {
+        for table in self.catalog.sourced_tables() {
+            let prefix = KeyRange::prefix(self.store.table(table).prefix());
+            let part = prefix.intersection(range);
+            let is_its = self.sourced(table).is_some_and(|sourced| sourced.name == source);
+            if is_its && !part.is_empty() {
+                self.unload(table, &part);
+            }
+        }
+    }
+
+    /// Forgets a source that no table has any more.
+    pub fn source_forget(&mut self, source: &str) {
+        self.sources.map.remove(source);
+    }
+
+    /// Waits until the changes of a source up to `position` are applied here.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where they are not yet.
+    pub fn await_position(&mut self, source: &str, position: Position) -> Result<(), Stop> {
+        if self.sources.map.get(source).is_some_and(|state| state.seen >= position) {
+            return Ok(());
+        }
+        let ticket = self.next_ticket();
+        let state = self.sources.map.entry(String::from(source)).or_default();
+        state.waiting.push((position, ticket));
+        Err(Stop::Wait(ticket))
+    }
+
+    /// Ends what [`Engine::await_position`] began, if the ticket was not woken.
+    pub fn forget_position(&mut self, ticket: Ticket) {
+        for state in self.sources.map.values_mut() {
+            state.waiting.retain(|&(_, waiting)| waiting != ticket);
+        }
+    }
+
+    /// The sources that tables have, as they are seen from here.
+    #[must_use]
+    pub fn sources(&self) -> Vec<SourceReport> {
+        let mut reports: BTreeMap<&str, SourceReport> = BTreeMap::new();
+        for table in self.catalog.sourced_tables() {
+            let Some(sourced) = self.sourced(table) else { continue };
+            let report = reports.entry(&sourced.name).or_insert_with(|| SourceReport {
+                name: sourced.name.clone(),
+                down: self.sources.down(&sourced.name).map(String::from),
+                ..SourceReport::default()
+            });
+            let (loaded, loading) = sourced.counts();
+            let prefix = self.store.table(table).prefix();
+            report.tables.push(prefix.strip_suffix(b"|").unwrap_or(prefix).to_vec());
+            report.position = report.position.max(sourced.seen());
+            report.loaded += loaded as u64;
+            report.loading += loading as u64;
+            report.keys += self.store.table(table).sizes().keys as u64;
+        }
+        for (name, state) in &self.sources.map {
+            if let Some(report) = reports.get_mut(name.as_str()) {
+                report.position = report.position.max(state.seen);
+            }
+        }
+        reports.into_values().collect()
+    }
+
+    /// Applies that a source has come to `position`.
+    pub(super) fn reached(&mut self, source: &str, position: Position) {
+        let woken = self.sources.reach(source, position);
+        self.waits.effects.extend(woken.into_iter().map(Effect::Wake));
+    }
+}

@@ -1,0 +1,293 @@
+//! Tables that clients write and an embedded store keeps.
+//!
+//! Every write goes to the store as it is done, and into memory. What of it is in memory may go
+//! at any time, since it can be loaded again. Loads of ranges are as from any source; a single
+//! key that is in memory needs none (L3), so that keys that are read one by one are evicted one by
+//! one, and no range is remembered for each.
+
+use super::{Here, Sourced};
+use crate::engine::Engine;
+use crate::exec::Missing;
+use crate::report::{EngineError, Stop};
+use crate::status::GroupNote;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use headwater_base::source::{FetchId, Keep, Position};
+use headwater_base::{KeyRange, Millis};
+use headwater_policy::Heat;
+use headwater_pool::ValueRef;
+use headwater_store::{Scan, Store, TableId};
+
+/// What the embedded store is called where sources have names.
+pub(crate) const KEPT: &str = "data";
+
+/// Keys of a range that go at once.
+const RUN_KEYS: usize = 64;
+
+/// The embedded store, and which tables it keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    keep: Option<Box<dyn Keep>>,
+    /// Tables with a name are kept, if nobody says otherwise.
+    named: bool,
+    /// So are keys without a table.
+    plain: bool,
+}
+
+impl Keeping {
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.keep.is_some()
+    }
+
+    pub(super) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        self.keep.as_mut().expect("a kept table has a store").load(fetch, range);
+    }
+}
+
+impl Engine {
+    /// Sets the embedded store, which holds keys of `tables` (names; those with keys), and whether tables
+    /// with a name and keys without one are kept where nobody says otherwise. To be called
+    /// before anything else.
+    ///
+    /// # Errors
+    /// A name cannot be a table's.
+    pub fn set_keep(
+        &mut self,
+        keep: Box<dyn Keep>,
+        tables: &[Vec<u8>],
+        named: bool,
+        plain: bool,
+    ) -> Result<(), EngineError> {
+        self.keeping = Keeping { keep: Some(keep), named, plain };
+        self.memory.keep();
+        for name in tables {
+            let prefix = self.table_prefix(name)?;
+            let table = self.store.table_for(&prefix);
+            self.keep_table(table);
+        }
+        if plain {
+            self.keep_table(Store::<GroupNote>::UNNAMED);
+        }
+        Ok(())
+    }
+
+    /// Whether there is an embedded store.
+    #[must_use]
+    pub fn has_keep(&self) -> bool {
+        self.keeping.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn is_kept(&self, table: TableId) -> bool {
+        self.keeping.is_some() && self.sourced(table).is_some_and(|sourced| sourced.kept)
+    }
+
+    #[inline]
+    pub(crate) fn sourced(&self, table: TableId) -> Option<&Sourced> {
+        self.catalog.role(table).and_then(|role| role.sourced.as_deref())
+    }
+
+    /// Whether the table that is about to be written is kept.
+    #[inline]
+    pub(crate) fn writes_kept(&mut self, table: TableId) -> bool {
+        self.keeping.is_some() && self.adopt(table)
+    }
+
+    fn adopt(&mut self, table: TableId) -> bool {
+        if let Some(role) = self.catalog.role(table)
+            && (role.sourced.is_some() || role.unkept)
+        {
+            return role.sourced.as_ref().is_some_and(|sourced| sourced.kept);
+        }
+        let named = !self.store.table(table).prefix().is_empty();
+        let adopts = if named { self.keeping.named } else { self.keeping.plain };
+        // What it holds already was never told to the store.
+        if adopts && self.store.table(table).sizes().keys == 0 {
+            self.keep_table(table);
+            return true;
+        }
+        false
+    }
+
+    /// Has the embedded store keep a table.
+    pub(crate) fn keep_table(&mut self, table: TableId) {
+        let prefix = self.store.table(table).prefix().to_vec();
+        let range = KeyRange::prefix(&prefix);
+        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let nothing = keep.holds_nothing(&range);
+        let role = self.catalog.role_for(table);
+        if role.sourced.is_some() {
+            return;
+        }
+        let mut sourced = Sourced::new(String::from(KEPT));
+        sourced.kept = true;
+        if nothing {
+            let here = Here { last: range.last, position: Position(0), heat: Heat::default() };
+            sourced.loaded.insert(range.first, here);
+        }
+        role.sourced = Some(Box::new(sourced));
+        if !role.declared {
+            role.declared = true;
+            self.store.pin(table);
+        }
+    }
+
+    /// Gives a base key of a kept table its value, of which one reference is taken over.
+    pub(crate) fn put_kept(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: ValueRef,
+        expires: Option<Millis>,
+    ) {
+        self.tell_kept(table, key, value, expires);
+        self.put_base(table, key, value);
+        if expires.is_some() || self.expiries.len() > 0 {
+            self.expiries.set(key, expires);
+        }
+    }
+
+    /// Tells the embedded store what a key holds now.
+    pub(crate) fn tell_kept(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: ValueRef,
+        expires: Option<Millis>,
+    ) {
+        let view = self.store.pool.view(self.store.pool.content(value));
+        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let position = keep.put(key, &mut view.parts(), expires);
+        if let Some(sourced) =
+            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        {
+            sourced.seen = position;
+            sourced.note(position, key, Some((&|| view.to_vec(), expires)));
+        }
+    }
+
+    /// Tells the embedded store that a key is gone.
+    pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
+        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let position = keep.remove(key);
+        if let Some(sourced) =
+            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        {
+            sourced.seen = position;
+            sourced.note(position, key, None);
+        }
+    }
+
+    /// Tells the embedded store that all keys are gone.
+    pub(crate) fn clear_kept(&mut self) {
+        let Some(keep) = self.keeping.keep.as_mut() else { return };
+        let position = keep.clear();
+        for table in self.catalog.sourced_tables() {
+            let range = KeyRange::prefix(self.store.table(table).prefix());
+            let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut());
+            let Some(sourced) = role.filter(|sourced| sourced.kept) else { continue };
+            sourced.seen = position;
+            // What they show was there before.
+            for loading in core::mem::take(&mut sourced.loading) {
+                self.waits.wake(loading.fetch);
+            }
+            sourced.loaded.take();
+            let here = Here { last: range.last, position, heat: Heat::default() };
+            sourced.loaded.insert(range.first, here);
+        }
+    }
+
+    /// Whether a pair that was loaded is to be taken into memory: not where memory knows better, and
+    /// not where its time is over.
+    pub(super) fn takes_kept(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        expires: Option<Millis>,
+    ) -> bool {
+        if self.store.table_of(key) != Some(table) || self.store.table(table).get(key).is_some() {
+            return false;
+        }
+        let over = expires.is_some_and(|at| at <= self.now);
+        if over {
+            self.erase_kept(table, key);
+        }
+        !over
+    }
+
+    /// Waits until memory knows whether `key` is there, and what with: for writes that leave a part
+    /// of it as it was.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where it must be loaded first.
+    #[inline]
+    pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
+        if !self.keeping.is_some() {
+            return Ok(());
+        }
+        let Some(table) = self.store.table_of(key) else { return Ok(()) };
+        self.need_key(table, key).map_err(|Missing| self.stop())
+    }
+
+    /// Lets go of a key of a kept table, with others that are read with it.
+    pub(crate) fn evict_kept(&mut self, table: TableId, key: &[u8]) {
+        let Some(role) = self.catalog.role(table) else { return };
+        let Some(sourced) = role.sourced.as_deref() else { return };
+        if sourced.ranged || !role.readers.is_empty() {
+            let around = sourced.loaded.around(key);
+            let whole = around.map(|(first, here)| KeyRange::new(first, &here.last));
+            let range = self.run_from(table, key, whole);
+            self.unload(table, &range);
+            return;
+        }
+        // Keys that are read one by one: where a range has been evicted from, it is none.
+        if sourced.loaded.around(key).is_some()
+            && let Some(sourced) =
+                self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        {
+            sourced.loaded.take();
+        }
+        self.drop_base_keys(table, &KeyRange::point(key));
+    }
+
+    /// A few keys from `key` on, or its group where that is small, within `whole`.
+    pub(crate) fn run_from(&self, table: TableId, key: &[u8], whole: Option<KeyRange>) -> KeyRange {
+        let Some(whole) = whole else { return KeyRange::point(key) };
+        if let Some(group) = self.group_range(table, key) {
+            let group = group.intersection(&whole);
+            if let Some(range) = self.few_keys(table, &group, RUN_KEYS * 4) {
+                return range;
+            }
+        }
+        let run = KeyRange::new(key, &whole.last);
+        if let Some(range) = self.few_keys(table, &run, RUN_KEYS) {
+            return range;
+        }
+        let last = self.nth_key(table, &run, RUN_KEYS);
+        KeyRange { first: key.to_vec(), last: last.unwrap_or(whole.last) }
+    }
+
+    /// The range, if it holds at most so many keys.
+    fn few_keys(&self, table: TableId, range: &KeyRange, most: usize) -> Option<KeyRange> {
+        self.nth_key(table, range, most).is_none().then(|| range.clone())
+    }
+
+    fn nth_key(&self, table: TableId, range: &KeyRange, at: usize) -> Option<Vec<u8>> {
+        let mut left = at;
+        let mut found = None;
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
+        let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, _| {
+            if left == 0 {
+                found = Some(key.to_vec());
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            ControlFlow::Continue(())
+        });
+        found
+    }
+}

@@ -1,0 +1,222 @@
+//! The engine with all its base data kept by an embedded store that is a map: whatever is evicted, or
+//! loaded late, the answers must be those of an engine that has everything.
+//!
+//! Operations that wait are run again when what they lack has arrived, so that a history sees none of
+//! it. Before some writes a load of the same keys is begun, and answered after them, as of
+//! before.
+
+use crate::subject::{Pair, Subject};
+use headwater_base::{KeyRange, Millis};
+use headwater_engine::{
+    Difference, Engine, EngineError, Expiry, FetchId, JoinInstalled, Keep, Loaded, Position,
+    RangeOptions, Settings, Stop, TableReport, Value,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What the store holds, and what was asked of it.
+#[derive(Debug, Default)]
+struct Disk {
+    pairs: BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>,
+    position: u64,
+    /// Loads that are not answered, with what they show.
+    asked: Vec<(FetchId, Loaded)>,
+}
+
+impl Disk {
+    fn next(&mut self) -> Position {
+        self.position += 1;
+        Position(self.position)
+    }
+}
+
+#[derive(Debug)]
+struct Store(Rc<RefCell<Disk>>);
+
+impl Keep for Store {
+    fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        expires: Option<Millis>,
+    ) -> Position {
+        let mut disk = self.0.borrow_mut();
+        disk.pairs.insert(key.to_vec(), (parts.collect::<Vec<_>>().concat(), expires));
+        disk.next()
+    }
+    fn remove(&mut self, key: &[u8]) -> Position {
+        let mut disk = self.0.borrow_mut();
+        assert!(disk.pairs.remove(key).is_some(), "a key is removed that is not there");
+        disk.next()
+    }
+    fn clear(&mut self) -> Position {
+        let mut disk = self.0.borrow_mut();
+        disk.pairs.clear();
+        disk.next()
+    }
+    fn holds_nothing(&mut self, range: &KeyRange) -> bool {
+        !self.0.borrow().pairs.keys().any(|key| range.contains(key))
+    }
+    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        let mut disk = self.0.borrow_mut();
+        let inside = disk.pairs.iter().filter(|(key, _)| range.contains(key));
+        let pairs = inside.map(|(key, (value, expires))| headwater_engine::Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires: *expires,
+        });
+        let loaded = Loaded { position: Position(disk.position), pairs: pairs.collect() };
+        disk.asked.push((fetch, loaded));
+    }
+}
+
+/// An engine whose base data is kept.
+pub struct Kept {
+    engine: Engine,
+    disk: Rc<RefCell<Disk>>,
+    writes: u64,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
+        let disk = Rc::<RefCell<Disk>>::default();
+        engine.set_keep(Box::new(Store(disk.clone())), &[], true, true).expect("no table is named");
+        Self { engine, disk, writes: 0 }
+    }
+}
+
+/// How often an operation may wait before it counts as stuck.
+const PATIENCE: usize = 1000;
+
+impl Kept {
+    /// How many loads the store was asked for so far.
+    fn answer(&mut self) {
+        let asked = std::mem::take(&mut self.disk.borrow_mut().asked);
+        for (fetch, loaded) in asked {
+            self.engine.loaded(fetch, Ok(loaded));
+        }
+        self.engine.take_effects();
+    }
+
+    fn patient<T>(
+        &mut self,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        for _ in 0..PATIENCE {
+            match operation(&mut self.engine) {
+                Err(Stop::Wait(_)) => self.answer(),
+                done => return done,
+            }
+        }
+        panic!("an operation waits though all loads were answered");
+    }
+
+    /// Has everything in memory.
+    fn load_all(&mut self) {
+        let options = RangeOptions::default();
+        self.patient(|engine| engine.range(b"", b"", options, &mut |_, _| {}))
+            .expect("the store answers");
+    }
+
+    /// Begins a load that some writes come to be late for.
+    fn begin_load(&mut self, key: &[u8]) {
+        self.writes += 1;
+        if self.writes % 2 == 0 {
+            self.answer();
+        }
+        if self.writes % 3 == 0 {
+            drop(self.engine.get(key).map(drop));
+        }
+    }
+}
+
+impl Subject for Kept {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        self.patient(|engine| Ok(engine.get(key)?.map(|value| value.to_vec())))
+    }
+    fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
+        if expiry == Expiry::Keep {
+            self.patient(|engine| engine.know(key)).expect("the store answers");
+        }
+        self.begin_load(key);
+        self.engine.set(key, value, expiry)
+    }
+    fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
+        self.patient(|engine| engine.append(key, tail))
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
+        self.begin_load(key);
+        self.patient(|engine| engine.remove(key))
+    }
+    fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
+        self.patient(|engine| engine.set_expiry(key, at))
+    }
+    fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
+        self.patient(|engine| engine.expiry(key))
+    }
+    fn range(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+    ) -> Result<Vec<Pair>, Stop> {
+        self.patient(|engine| {
+            let mut pairs = Vec::new();
+            let mut each =
+                |key: &[u8], value: Value<'_>| pairs.push((key.to_vec(), value.to_vec()));
+            engine.range(first, last, options, &mut each)?;
+            Ok(pairs)
+        })
+    }
+    fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
+        self.patient(|engine| engine.remove_range(first, last))
+    }
+    fn key_count(&mut self) -> u64 {
+        self.load_all();
+        self.engine.key_count()
+    }
+    fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+        self.load_all();
+        let mut keys = Vec::new();
+        let next = self.engine.scan(cursor, count, &mut |key| keys.push(key.to_vec()));
+        (next, keys)
+    }
+    fn random_key(&mut self, draw: u64) -> Option<Vec<u8>> {
+        self.load_all();
+        self.engine.random_key(draw)
+    }
+    fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        self.patient(|engine| engine.watch(key))
+    }
+    fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
+        self.patient(|engine| engine.watched(key))
+    }
+    fn evict(&mut self, draw: u64, count: u64) {
+        for step in 0..3 * count {
+            if !self.engine.evict_any(draw + step) {
+                break;
+            }
+        }
+    }
+    fn join_add(
+        &mut self,
+        name: &str,
+        text: &str,
+        replace: bool,
+    ) -> Result<JoinInstalled, EngineError> {
+        self.patient(|engine| engine.know_outputs(text)).expect("the store answers");
+        self.engine.join_add(name, text, replace)
+    }
+    fn tables(&mut self) -> Vec<TableReport> {
+        self.load_all();
+        self.engine.tables()
+    }
+    fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
+        self.patient(|engine| engine.verify(range, most))
+    }
+}
