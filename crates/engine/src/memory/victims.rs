@@ -72,7 +72,7 @@ impl Engine {
                 let Some(sourced) = role.and_then(|role| role.sourced.as_mut()) else { break };
                 let count = sourced.counts().0;
                 // Of a kept table the keys go, until there are hardly any.
-                if sourced.kept && sizes.keys as usize >= count {
+                if sourced.kept && sizes.keys >= count {
                     break;
                 }
                 let Some((first, heat)) = sourced.next_loaded() else { break };

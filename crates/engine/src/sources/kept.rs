@@ -165,7 +165,7 @@ impl Engine {
             self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
         {
             sourced.seen = position;
-            sourced.note(position, key, Some((&|| view.to_vec(), expires)));
+            sourced.note(position, key, || Some((view.to_vec(), expires)));
         }
     }
 
@@ -177,7 +177,7 @@ impl Engine {
             self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
         {
             sourced.seen = position;
-            sourced.note(position, key, None);
+            sourced.note(position, key, || None);
         }
     }
 

@@ -66,8 +66,11 @@ struct Loading {
 struct Late {
     position: Position,
     key: Vec<u8>,
-    value: Option<(Vec<u8>, Option<Millis>)>,
+    value: Held,
 }
+
+/// What a key holds, and until when; nothing where there is no such key.
+type Held = Option<(Vec<u8>, Option<Millis>)>;
 
 impl Sourced {
     pub(crate) fn new(name: String) -> Self {
@@ -112,16 +115,10 @@ impl Sourced {
     }
 
     /// Notes a change for the loads under way that it may come too late for (L2).
-    fn note(
-        &mut self,
-        position: Position,
-        key: &[u8],
-        value: Option<(&dyn Fn() -> Vec<u8>, Option<Millis>)>,
-    ) {
+    fn note(&mut self, position: Position, key: &[u8], value: impl Fn() -> Held) {
         for loading in &mut self.loading {
             if loading.range.contains(key) {
-                let value = value.map(|(bytes, expires)| (bytes(), expires));
-                loading.changes.push(Late { position, key: key.to_vec(), value });
+                loading.changes.push(Late { position, key: key.to_vec(), value: value() });
             }
         }
     }
@@ -344,9 +341,7 @@ impl Engine {
         }
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
         let Some(sourced) = role else { return };
-        let bytes = || change.value.clone().unwrap_or_default();
-        let value = change.value.as_ref().map(|_| (&bytes as &dyn Fn() -> Vec<u8>, None));
-        sourced.note(position, &change.key, value);
+        sourced.note(position, &change.key, || change.value.clone().map(|value| (value, None)));
         let here = sourced.loaded.around(&change.key);
         if here.is_none_or(|(_, here)| position <= here.position) {
             return;
