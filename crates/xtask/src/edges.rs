@@ -58,6 +58,7 @@ pub const ROOMS: &[Room] = &[
         tests_use: &["protocol"],
     },
     room("spill", &["base"]),
+    room("keep", &["base"]),
     room("server", &["base", "command", "engine", "node", "protocol", "spill"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.

@@ -1,0 +1,173 @@
+//! The folder around the store: whose it is, what format it has, how far it was safe, and whether its manifests
+//! are as they were written.
+//!
+//! ```text
+//! DIR/headwater-data   the format, as text; written last when a folder is made
+//! DIR/lock             held by the server that uses the folder
+//! DIR/safe             the last operation that was made safe: position:8 check:8
+//! DIR/store            fjall's files
+//! ```
+//!
+//! The store's journal ends where its first broken batch begins: to it, damage in the middle looks like a write that a
+//! crash cut short. `safe` tells the two apart: whatever was synced must be there. It is overwritten in place after
+//! each sync, and not synced itself: an old number is too low, which only makes the check weaker, and it can
+//! be older only after a failure of the whole machine.
+
+use headwater_base::hash::hash_bytes;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_128;
+
+const FORMAT_FILE: &str = "headwater-data";
+const LOCK_FILE: &str = "lock";
+const SAFE_FILE: &str = "safe";
+const STORE_FOLDER: &str = "store";
+/// What the format file says.
+const FORMAT: &str = "Headwater data, format 1\n";
+/// The file that a fjall database is known by.
+const STORE_MARKER: &str = "version";
+/// The seed of the checksum in `safe`.
+const SEED: u64 = 0x7361_6665;
+
+/// A folder that is ours as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Whether keys were kept here before.
+    pub(crate) is_new: bool,
+    _lock: File,
+}
+
+impl Folder {
+    /// Takes the folder, and makes it if it is not there.
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
+        fs::create_dir_all(path).map_err(io)?;
+        let lock = File::options().create(true).append(true).open(path.join(LOCK_FILE));
+        let lock = lock.map_err(io)?;
+        lock.try_lock().map_err(|_| String::from("another process uses this folder"))?;
+        let store = path.join(STORE_FOLDER);
+        let is_new = match fs::read(path.join(FORMAT_FILE)) {
+            Ok(text) if text == FORMAT.as_bytes() => false,
+            Ok(text) => {
+                let text = String::from_utf8_lossy(&text[..text.len().min(60)]).into_owned();
+                return Err(format!(
+                    "this server reads the format '{}', but {FORMAT_FILE} says '{}'",
+                    FORMAT.trim_end(),
+                    text.trim_end()
+                ));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(format!("{FORMAT_FILE}: {error}")),
+        };
+        let has_store = store.join(STORE_MARKER).try_exists().map_err(io)?;
+        match (is_new, has_store) {
+            (false, false) => {
+                return Err(format!(
+                    "{STORE_FOLDER}/{STORE_MARKER} is missing: the data is damaged"
+                ));
+            }
+            // A folder whose making was cut short: nothing was ever acknowledged from it.
+            (true, false) if store.exists() => fs::remove_dir_all(&store).map_err(io)?,
+            _ => {}
+        }
+        Ok(Self { path: path.to_owned(), is_new, _lock: lock })
+    }
+
+    /// Where the store's files are.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path.join(STORE_FOLDER)
+    }
+
+    /// Notes that the folder is complete.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        let partial = self.path.join(format!("{FORMAT_FILE}.new"));
+        fs::write(&partial, FORMAT)?;
+        File::open(&partial)?.sync_all()?;
+        fs::rename(&partial, self.path.join(FORMAT_FILE))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Bytes that the file system has left.
+    pub(crate) fn bytes_free(&self) -> io::Result<u64> {
+        let known = rustix::fs::statvfs(&self.path)?;
+        Ok(known.f_bavail.saturating_mul(known.f_frsize))
+    }
+
+    /// The file that says how far the data was safe, and what it says.
+    pub(crate) fn safe(&self) -> io::Result<(Safe, Option<u64>)> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false);
+        let safe = Safe { file: file.open(self.path.join(SAFE_FILE))? };
+        let told = safe.read();
+        Ok((safe, told))
+    }
+
+    /// Checks the manifests, which say what files make up each tree: the store itself trusts them.
+    ///
+    /// # Errors
+    /// Names the one that is damaged.
+    pub(crate) fn check_manifests(&self) -> Result<(), String> {
+        let trees = match fs::read_dir(self.store().join("keyspaces")) {
+            Ok(trees) => trees,
+            Err(error) if error.kind() == ErrorKind::NotFound && self.is_new => return Ok(()),
+            Err(error) => return Err(format!("{STORE_FOLDER}/keyspaces: {error}")),
+        };
+        for tree in trees {
+            let tree = tree.map_err(|error| error.to_string())?.path();
+            check_manifest(&tree).map_err(|why| {
+                let name = tree.strip_prefix(&self.path).unwrap_or(&tree).display();
+                format!("{name}: {why}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks one tree's: `current` names the manifest, and has its checksum.
+fn check_manifest(tree: &Path) -> Result<(), String> {
+    let current = match fs::read(tree.join("current")) {
+        Ok(current) => current,
+        // Without one the tree is being made, or being removed.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let damaged = || String::from("the file 'current' is damaged");
+    let (number, rest) = current.split_first_chunk::<8>().ok_or_else(damaged)?;
+    let (check, kind) = rest.split_first_chunk::<16>().ok_or_else(damaged)?;
+    if kind != [0] {
+        return Err(damaged());
+    }
+    let name = format!("v{}", u64::from_le_bytes(*number));
+    let bytes = fs::read(tree.join(&name)).map_err(|error| format!("{name}: {error}"))?;
+    if xxh3_128(&bytes) != u128::from_le_bytes(*check) {
+        return Err(format!("the manifest {name} is not as it was written"));
+    }
+    Ok(())
+}
+
+/// The file that says how far the data was safe.
+#[derive(Debug)]
+pub(crate) struct Safe {
+    file: File,
+}
+
+impl Safe {
+    fn read(&self) -> Option<u64> {
+        let mut record = [0; 16];
+        self.file.read_exact_at(&mut record, 0).ok()?;
+        let (position, check) = record.split_first_chunk::<8>()?;
+        (hash_bytes(SEED, position).to_le_bytes() == *check).then(|| u64::from_le_bytes(*position))
+    }
+
+    /// Notes that everything up to `position` is safe.
+    pub(crate) fn write(&self, position: u64) -> io::Result<()> {
+        let position = position.to_le_bytes();
+        let mut record = [0; 16];
+        record[..8].copy_from_slice(&position);
+        record[8..].copy_from_slice(&hash_bytes(SEED, &position).to_le_bytes());
+        self.file.write_all_at(&record, 0)
+    }
+}

@@ -1,0 +1,515 @@
+//! The embedded store: base keys and definitions on disk, written as they change, loaded as they are wanted.
+//!
+//! The shard tells every write ([`Keeper`]), which costs a copy into the turn that gathers. At the end of a turn of the
+//! server's loop, [`Store::commit`] hands the turn to a writer thread, which puts all turns that wait into
+//! the store as one batch, and syncs the store's journal as [`Durability`] asks. Loads are answered by threads of their
+//! own. Nothing here blocks the shard, except where the writer is megabytes behind.
+//!
+//! The store is [fjall](https://docs.rs/fjall): a log-structured store in Rust, with atomic batches over several
+//! keyspaces, snapshots, and checksums of journal batches and of table blocks. What it does not check is checked
+//! here: its manifests at start, each record as it is read, and that the journal reaches as far as was once safe.
+//!
+//! # Invariants
+//! - E1. Operations are numbered, without gaps, over restarts. The number of the last one that is in the store is in the
+//!   store itself, and changes with it: whatever a snapshot shows, the position in it is exact.
+//! - E2. A load shows every operation told before it was asked for.
+//! - E3. [`Store::durable`] is at most the last operation that was synced: what a reply may tell of under
+//!   [`Durability::Always`].
+//! - E4. Bytes that are not as they were written are never given as a value: the start, or the load, fails
+//!   with a sentence that says what is damaged.
+//! - E5. After a failed write or sync nothing more is written, and [`Store::refusal`] says why. Loads go on,
+//!   with what could not be written laid over what was.
+//!
+//! # Cost
+//! A write: one copy of key and value on the shard's thread. On the writer's thread another one, an insertion into a
+//! skip list, a batch's share of one `write` and one `fdatasync`. A load reads the blocks of its range. Memory:
+//! [`Options::memory_bytes`], and what is being loaded.
+
+mod files;
+mod loader;
+mod lost;
+mod record;
+mod shared;
+mod tables;
+mod turn;
+mod writer;
+
+use crate::files::Folder;
+use crate::record::{STATE, State};
+use crate::shared::{Keys, Progress, QUEUE_BYTES_MAX, Queue, Request, Shared, lock};
+use crate::tables::Tables;
+use crate::turn::Turn;
+use crate::writer::Writer;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use headwater_base::source::{FetchId, Keep, Position, Sink};
+use headwater_base::{KeyRange, Millis};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Threads that load.
+const LOADERS: usize = 2;
+/// Bytes of the store's cache of blocks.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Bytes of a table of the store that is gathered in memory; there may be four that wait to be written.
+const TABLE_BYTES: u64 = 4 << 20;
+
+/// When writes are made safe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// When the system sees fit.
+    None,
+    /// Some time after they are acknowledged.
+    #[default]
+    Interval,
+    /// Before they are acknowledged.
+    Always,
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "interval" => Ok(Self::Interval),
+            "always" => Ok(Self::Always),
+            _ => Err(String::from("it is one of none, interval, always")),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Interval => "interval",
+            Self::Always => "always",
+        })
+    }
+}
+
+/// How to keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// When writes are made safe.
+    pub durability: Durability,
+    /// Under [`Durability::Interval`], how long after the first write that is not safe yet.
+    pub interval: Duration,
+    /// A load of more bytes than this is refused.
+    pub load_bytes_max: u64,
+    /// Writes are refused while the disk has fewer bytes free.
+    pub free_bytes_min: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            interval: Duration::from_secs(1),
+            load_bytes_max: 256 << 20,
+            free_bytes_min: 64 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// What all this takes of memory at most, besides what is being loaded.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        5 * TABLE_BYTES + CACHE_BYTES + 2 * QUEUE_BYTES_MAX as u64
+    }
+}
+
+/// Something that was declared and is declared again at the next start: a join, a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Definition {
+    /// What it is; no zero bytes.
+    pub kind: String,
+    /// Its name among those of its kind.
+    pub name: Vec<u8>,
+    /// Whatever whoever declared it needs to do so again.
+    pub text: Vec<u8>,
+}
+
+/// What is known of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// The last operation that was told.
+    pub position: u64,
+    /// The last one that is safe.
+    pub durable: u64,
+    /// Bytes of operations that wait for the writer.
+    pub pending_bytes: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Syncs done.
+    pub syncs: u64,
+    /// What they took together, in microseconds.
+    pub sync_micros: u64,
+    /// What the last one took, in microseconds.
+    pub sync_micros_last: u64,
+    /// Loads answered.
+    pub loads: u64,
+    /// Loads that failed.
+    pub loads_failed: u64,
+    /// Keys that loads gave.
+    pub loaded_keys: u64,
+    /// Bytes of keys and values that loads gave.
+    pub loaded_bytes: u64,
+    /// Bytes that the store takes on disk.
+    pub disk_bytes: u64,
+}
+
+/// What gathers for the next commit.
+#[derive(Debug)]
+struct Gathered {
+    turn: Turn,
+    tables: Tables,
+}
+
+/// The shard's side.
+#[derive(Debug)]
+struct Front {
+    gathered: Mutex<Gathered>,
+    shared: Arc<Shared>,
+}
+
+/// An open store. Dropping it writes and syncs what was told.
+#[derive(Debug)]
+pub struct Store {
+    front: Arc<Front>,
+    options: Options,
+    writer: Option<JoinHandle<()>>,
+    loaders: Vec<JoinHandle<()>>,
+}
+
+/// The shard's end of a store.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    front: Arc<Front>,
+}
+
+/// A sentence for an error of the store.
+fn describe(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(error) => error.to_string(),
+        fjall::Error::Locked => String::from("another process uses the store"),
+        fjall::Error::Poisoned => String::from("an earlier write of the store failed"),
+        fjall::Error::InvalidVersion(_) => {
+            String::from("the store's files have another format than this server reads")
+        }
+        other => format!("the store's files are damaged ({other:?})"),
+    }
+}
+
+/// The keyspace of the keys of a generation.
+fn keys_name(generation: u64) -> String {
+    format!("keys-{generation}")
+}
+
+fn table_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default().max_memtable_size(TABLE_BYTES)
+}
+
+fn keys_keyspace(database: &Database, generation: u64) -> fjall::Result<Keyspace> {
+    database.keyspace(&keys_name(generation), table_options)
+}
+
+/// What was found in the store at start.
+struct Found {
+    database: Database,
+    meta: Keyspace,
+    definitions: Keyspace,
+    keys: Keys,
+    state: State,
+}
+
+/// Opens fjall's part, and makes it where the folder is new.
+fn open_database(folder: &Folder) -> Result<Found, String> {
+    let text = |error: fjall::Error| describe(&error);
+    let database = Database::builder(folder.store())
+        .cache_size(CACHE_BYTES)
+        .worker_threads(1)
+        .open()
+        .map_err(text)?;
+    if !folder.is_new {
+        for name in ["meta", "definitions"] {
+            if !database.keyspace_exists(name) {
+                return Err(format!("the store's part '{name}' is missing: the data is damaged"));
+            }
+        }
+    }
+    let meta = database.keyspace("meta", table_options).map_err(text)?;
+    let definitions = database.keyspace("definitions", table_options).map_err(text)?;
+    let state = match meta.get(STATE).map_err(text)? {
+        Some(record) => State::read(&record).ok_or("the store's record of itself is damaged")?,
+        None if folder.is_new => State::default(),
+        None => return Err(String::from("the store's record of itself is missing")),
+    };
+    if !folder.is_new && !database.keyspace_exists(&keys_name(state.generation)) {
+        return Err(String::from("the keys are missing: the data is damaged"));
+    }
+    let keyspace = keys_keyspace(&database, state.generation).map_err(text)?;
+    // A flush that was cut short leaves the keyspace before or after it.
+    for name in database.list_keyspace_names() {
+        if name.starts_with("keys-") && *name != *keys_name(state.generation) {
+            let stray = database.keyspace(&name, table_options).map_err(text)?;
+            database.delete_keyspace(stray).map_err(text)?;
+        }
+    }
+    if folder.is_new {
+        let write = || {
+            meta.insert(STATE, state.write())?;
+            database.persist(PersistMode::SyncAll)
+        };
+        write().map_err(text)?;
+        folder.finish().map_err(|error| error.to_string())?;
+    }
+    let keys = Keys { generation: state.generation, keyspace };
+    Ok(Found { database, meta, definitions, keys, state })
+}
+
+/// All definitions, in the order in which they were made.
+fn read_definitions(keyspace: &Keyspace) -> Result<Vec<Definition>, String> {
+    let mut found = Vec::new();
+    for guard in keyspace.iter() {
+        let (key, record) = guard.into_inner().map_err(|error| describe(&error))?;
+        let split = key.iter().position(|&byte| byte == 0);
+        let text = record::read_definition(&key, &record);
+        let (Some(split), Some((order, text))) = (split, text) else {
+            return Err(format!("the definition '{}' is damaged", key.escape_ascii()));
+        };
+        let kind = String::from_utf8_lossy(&key[..split]).into_owned();
+        let (name, text) = (key[split + 1..].to_vec(), text.to_vec());
+        found.push((order, Definition { kind, name, text }));
+    }
+    found.sort_by_key(|(order, _)| *order);
+    Ok(found.into_iter().map(|(_, definition)| definition).collect())
+}
+
+impl Store {
+    /// Opens the store in the folder `path`, and makes it where there is none. Loads are answered to `sink`; `waker` is called
+    /// from other threads when [`Self::durable`] or [`Self::refusal`] has changed. The definitions are those to
+    /// declare again, in order.
+    ///
+    /// # Errors
+    /// The folder cannot be used, is used by another process, or is damaged; the sentence says which and where.
+    pub fn open(
+        path: &Path,
+        options: Options,
+        sink: Arc<dyn Sink>,
+        waker: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<(Self, Vec<Definition>), String> {
+        let folder = Arc::new(Folder::open(path)?);
+        folder.check_manifests()?;
+        // Damaged files may stop the store at an assertion of its own.
+        let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder)))
+            .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
+        let Found { database, meta, definitions, keys, state } = found;
+        let (safe, told) = folder.safe().map_err(|error| format!("safe: {error}"))?;
+        if let Some(told) = told
+            && told > state.position
+        {
+            return Err(format!(
+                "the data is damaged: it ends with operation {}, but all up to {told} were safe; \
+                 to go on with what is left, remove the file 'safe'",
+                state.position
+            ));
+        }
+        safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
+        let declared = read_definitions(&definitions)?;
+        let tables = Tables::find(&keys.keyspace).map_err(|error| describe(&error))?;
+        let progress = Progress { committed: state.position, ..Progress::default() };
+        let shared = Arc::new(Shared {
+            database,
+            meta,
+            keys: Mutex::new(keys),
+            definitions,
+            queue: Mutex::new(Queue::default()),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            progress: Mutex::new(progress),
+            moved: Condvar::new(),
+            // What the journal gave was synced while it was opened.
+            durable: AtomicU64::new(state.position),
+            refusing: AtomicBool::new(false),
+            refusal: Mutex::new(None),
+            failed: AtomicBool::new(false),
+            counters: shared::Counters::default(),
+            sink,
+            waker,
+        });
+        let writer = Writer {
+            shared: shared.clone(),
+            folder,
+            safe,
+            options,
+            state,
+            unsynced: None,
+            disk_seen: Instant::now(),
+        };
+        let failed = |error: std::io::Error| error.to_string();
+        let named = |name: &str| thread::Builder::new().name(name.to_owned());
+        let front = Arc::new(Front {
+            gathered: Mutex::new(Gathered { turn: Turn::after(state.position), tables }),
+            shared: shared.clone(),
+        });
+        let mut store = Self { front, options, writer: None, loaders: Vec::new() };
+        store.writer = Some(named("keep-write").spawn(move || writer.run()).map_err(failed)?);
+        for _ in 0..LOADERS {
+            let shared = shared.clone();
+            let run = move || loader::run(&shared, options.load_bytes_max);
+            store.loaders.push(named("keep-load").spawn(run).map_err(failed)?);
+        }
+        Ok((store, declared))
+    }
+
+    /// The shard's end.
+    #[must_use]
+    pub fn keeper(&self) -> Keeper {
+        Keeper { front: self.front.clone() }
+    }
+
+    /// Hands what was told since the last time to the writer; gives the position of the last operation told.
+    pub fn commit(&self) -> Position {
+        let mut gathered = lock(&self.front.gathered);
+        if !gathered.turn.is_empty() {
+            let full = core::mem::take(&mut gathered.turn);
+            gathered.turn = self.front.shared.push(full);
+        }
+        Position(gathered.turn.last())
+    }
+
+    /// The last operation that is safe.
+    #[must_use]
+    pub fn durable(&self) -> Position {
+        Position(self.front.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// Whether writing has failed for good, so that [`Self::durable`] moves no more.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.front.shared.failed.load(Ordering::Acquire)
+    }
+
+    /// Why no writes are to be accepted now, if so.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        let shared = &self.front.shared;
+        if !shared.refusing.load(Ordering::Acquire) {
+            return None;
+        }
+        lock(&shared.refusal).clone()
+    }
+
+    /// How it keeps.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// What is known of it now.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let shared = &self.front.shared;
+        let (gathered, position) = {
+            let gathered = lock(&self.front.gathered);
+            (gathered.turn.bytes(), gathered.turn.last())
+        };
+        let counters = &shared.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Facts {
+            position,
+            durable: read(&shared.durable),
+            pending_bytes: (gathered + lock(&shared.queue).bytes) as u64,
+            batches: read(&counters.batches),
+            syncs: read(&counters.syncs),
+            sync_micros: read(&counters.sync_micros),
+            sync_micros_last: read(&counters.sync_micros_last),
+            loads: read(&counters.loads),
+            loads_failed: read(&counters.loads_failed),
+            loaded_keys: read(&counters.loaded_keys),
+            loaded_bytes: read(&counters.loaded_bytes),
+            disk_bytes: shared.database.disk_space().unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.commit();
+        let shared = &self.front.shared;
+        lock(&shared.queue).closing = true;
+        shared.work.notify_all();
+        if let Some(writer) = self.writer.take() {
+            let _ended = writer.join();
+        }
+        lock(&shared.progress).closing = true;
+        shared.moved.notify_all();
+        for loader in self.loaders.drain(..) {
+            let _ended = loader.join();
+        }
+    }
+}
+
+impl Keeper {
+    /// Keeps a definition, in the place of one of this name.
+    pub fn define(&mut self, kind: &str, name: &[u8], text: &[u8]) -> Position {
+        let turn = &mut lock(&self.front.gathered).turn;
+        let order = turn.last() + 1;
+        Position(turn.define(&[kind.as_bytes(), name].join(&0), order, text))
+    }
+
+    /// Forgets a definition.
+    pub fn undefine(&mut self, kind: &str, name: &[u8]) -> Position {
+        Position(lock(&self.front.gathered).turn.undefine(&[kind.as_bytes(), name].join(&0)))
+    }
+
+    /// Whether there is surely no key in `range`; it may say no where there is none.
+    #[must_use]
+    pub fn surely_none(&self, range: &KeyRange) -> bool {
+        lock(&self.front.gathered).tables.surely_none(range)
+    }
+
+    /// The keys of `range` are gone.
+    pub fn remove_range(&mut self, range: &KeyRange) -> Position {
+        Position(lock(&self.front.gathered).turn.remove_range(range))
+    }
+}
+
+impl Keep for Keeper {
+    fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        expires: Option<Millis>,
+    ) -> Position {
+        let mut gathered = lock(&self.front.gathered);
+        gathered.tables.add(key);
+        Position(gathered.turn.put(key, parts, expires))
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Position {
+        Position(lock(&self.front.gathered).turn.remove(key))
+    }
+
+    fn clear(&mut self) -> Position {
+        let mut gathered = lock(&self.front.gathered);
+        gathered.tables.clear();
+        Position(gathered.turn.clear())
+    }
+
+    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        let at = lock(&self.front.gathered).turn.last();
+        let request = Request { fetch, range: range.clone(), at };
+        lock(&self.front.shared.progress).requests.push_back(request);
+        // Both loaders, since the one that wakes may be waiting for a commit.
+        self.front.shared.moved.notify_all();
+    }
+}

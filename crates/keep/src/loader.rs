@@ -1,0 +1,107 @@
+//! The threads that load: exactly the keys of a range, as of a known operation.
+//!
+//! A load waits until the writer has committed what was told before it. Then it reads a snapshot, in which the
+//! position is a record like any other: so what it has read and the position that it tells belong together.
+
+use crate::describe;
+use crate::record::{STATE, State, read_value};
+use crate::shared::{Keys, Request, Shared, lock};
+use core::ops::Bound;
+use fjall::Readable;
+use headwater_base::source::{Loaded, News, Pair, Position};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// The bounds of a range whose end may be open.
+pub(crate) fn bounds<'r>(first: &'r [u8], last: &'r [u8]) -> (Bound<&'r [u8]>, Bound<&'r [u8]>) {
+    let end = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) };
+    (Bound::Included(first), end)
+}
+
+/// Answers requests until there will be no more.
+pub(crate) fn run(shared: &Shared, load_bytes_max: u64) {
+    while let Some(request) = wait(shared) {
+        let done = catch_unwind(AssertUnwindSafe(|| load(shared, &request, load_bytes_max)));
+        let answer = done.unwrap_or_else(|_| Err(String::from("it stopped at a fault of its own")));
+        let counters = &shared.counters;
+        match &answer {
+            Ok(loaded) => {
+                let bytes: usize = loaded.pairs.iter().map(|p| p.key.len() + p.value.len()).sum();
+                counters.loads.fetch_add(1, Ordering::Relaxed);
+                counters.loaded_keys.fetch_add(loaded.pairs.len() as u64, Ordering::Relaxed);
+                counters.loaded_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            Err(_) => _ = counters.loads_failed.fetch_add(1, Ordering::Relaxed),
+        }
+        shared.sink.tell(News::Loaded { fetch: request.fetch, answer });
+    }
+}
+
+/// The next request whose operations are committed, or lost; `None` at the end.
+fn wait(shared: &Shared) -> Option<Request> {
+    let mut progress = lock(&shared.progress);
+    loop {
+        if progress.closing {
+            return None;
+        }
+        let (committed, lost) = (progress.committed, progress.lost.is_some());
+        // Requests come in the order of what they wait for.
+        let ready =
+            progress.requests.front().is_some_and(|request| lost || request.at <= committed);
+        if ready {
+            return progress.requests.pop_front();
+        }
+        progress = shared.moved.wait(progress).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loaded, String> {
+    let (first, last) = (&*request.range.first, &*request.range.last);
+    if request.range.is_empty() {
+        return Ok(Loaded { position: Position(request.at), pairs: Vec::new() });
+    }
+    // Once something is lost, nothing more is committed: so any later snapshot is what it is laid over.
+    let has_lost = lock(&shared.progress).lost.is_some();
+    let (snapshot, state, keys) = loop {
+        let snapshot = shared.database.snapshot();
+        let record = snapshot.get(&shared.meta, STATE).map_err(|error| describe(&error))?;
+        let state = record.as_deref().and_then(State::read);
+        let state = state.ok_or("the store's record of itself is damaged")?;
+        let Keys { generation, keyspace } = lock(&shared.keys).clone();
+        // Between the two, all keys may have been removed: look again.
+        if generation == state.generation {
+            break (snapshot, state, keyspace);
+        }
+    };
+    let mut pairs = Vec::new();
+    let mut bytes = 0;
+    let mut add = |key: &[u8], record: &[u8]| {
+        let damaged = || format!("the record of the key '{}' is damaged", key.escape_ascii());
+        let (value, expires) = read_value(key, record).ok_or_else(damaged)?;
+        bytes += (key.len() + value.len() + size_of::<Pair>()) as u64;
+        if bytes > load_bytes_max {
+            return Err(format!(
+                "the range asked for has more than {load_bytes_max} bytes: ask for less at once"
+            ));
+        }
+        pairs.push(Pair { key: key.to_vec(), value: value.to_vec(), expires });
+        Ok(())
+    };
+    let mut position = state.position;
+    if has_lost && let Some(lost) = &lock(&shared.progress).lost {
+        position = position.max(lost.last);
+        for (key, record) in lost.records(first, last) {
+            add(key, record)?;
+        }
+    }
+    for guard in snapshot.range::<&[u8], _>(&keys, bounds(first, last)) {
+        let (key, record) = guard.into_inner().map_err(|error| describe(&error))?;
+        let hidden =
+            has_lost && lock(&shared.progress).lost.as_ref().is_some_and(|lost| lost.hides(&key));
+        if !hidden {
+            add(&key, &record)?;
+        }
+    }
+    Ok(Loaded { position: Position(position), pairs })
+}

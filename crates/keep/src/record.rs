@@ -1,0 +1,148 @@
+//! What is behind a key on disk: a checksum, when the key expires, and its value; and the records
+//! that the store keeps about itself.
+//!
+//! ```text
+//! value       check:8  0x00 value…  |  check:8  0x01 expires:8 value…
+//! definition  check:8  order:8 text…
+//! state       check:8  position:8 generation:8
+//! ```
+//!
+//! Numbers are little-endian. A checksum covers the key and everything behind the checksum, so that neither
+//! a changed byte nor another key's record is taken for the truth.
+
+use headwater_base::Millis;
+use headwater_base::hash::hash_bytes;
+
+/// Bytes of a checksum.
+const CHECK_BYTES: usize = 8;
+/// The seed of all checksums: part of the format.
+const SEED: u64 = 0x6865_6164_7761_7465;
+
+fn check(key: &[u8], rest: &[u8]) -> [u8; CHECK_BYTES] {
+    hash_bytes(hash_bytes(SEED, key), rest).to_le_bytes()
+}
+
+/// Writes the checksum of the record that begins at `at`, behind which all is written.
+fn seal(key: &[u8], out: &mut [u8]) {
+    let check = check(key, &out[CHECK_BYTES..]);
+    out[..CHECK_BYTES].copy_from_slice(&check);
+}
+
+/// What is behind the checksum, if it holds.
+fn open<'r>(key: &[u8], record: &'r [u8]) -> Option<&'r [u8]> {
+    let (told, rest) = record.split_first_chunk::<CHECK_BYTES>()?;
+    (*told == check(key, rest)).then_some(rest)
+}
+
+fn split_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+/// Writes the record of a value behind `out`.
+pub(crate) fn write_value(
+    key: &[u8],
+    parts: &mut dyn Iterator<Item = &[u8]>,
+    expires: Option<Millis>,
+    out: &mut Vec<u8>,
+) {
+    let at = out.len();
+    out.extend_from_slice(&[0; CHECK_BYTES]);
+    match expires {
+        None => out.push(0),
+        Some(Millis(expires)) => {
+            out.push(1);
+            out.extend_from_slice(&expires.to_le_bytes());
+        }
+    }
+    parts.for_each(|part| out.extend_from_slice(part));
+    seal(key, &mut out[at..]);
+}
+
+/// The value in a record and when it expires; `None` where the record is not what was written.
+pub(crate) fn read_value<'r>(key: &[u8], record: &'r [u8]) -> Option<(&'r [u8], Option<Millis>)> {
+    match open(key, record)?.split_first()? {
+        (0, value) => Some((value, None)),
+        (1, rest) => split_number(rest).map(|(expires, value)| (value, Some(Millis(expires)))),
+        _ => None,
+    }
+}
+
+/// Writes the record of a definition behind `out`.
+pub(crate) fn write_definition(key: &[u8], order: u64, text: &[u8], out: &mut Vec<u8>) {
+    let at = out.len();
+    out.extend_from_slice(&[0; CHECK_BYTES]);
+    out.extend_from_slice(&order.to_le_bytes());
+    out.extend_from_slice(text);
+    seal(key, &mut out[at..]);
+}
+
+/// The order and the text of a definition.
+pub(crate) fn read_definition<'r>(key: &[u8], record: &'r [u8]) -> Option<(u64, &'r [u8])> {
+    split_number(open(key, record)?)
+}
+
+/// What the store knows of itself: written with every batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct State {
+    /// The last operation that is in the store.
+    pub(crate) position: u64,
+    /// Which keyspace the keys are in.
+    pub(crate) generation: u64,
+}
+
+/// The key of the state.
+pub(crate) const STATE: &[u8] = b"state";
+
+impl State {
+    /// Its record.
+    pub(crate) fn write(self) -> Vec<u8> {
+        let mut out = vec![0; CHECK_BYTES];
+        out.extend_from_slice(&self.position.to_le_bytes());
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        seal(STATE, &mut out);
+        out
+    }
+
+    /// The state in a record.
+    pub(crate) fn read(record: &[u8]) -> Option<Self> {
+        let (position, rest) = split_number(open(STATE, record)?)?;
+        let (generation, rest) = split_number(rest)?;
+        rest.is_empty().then_some(Self { position, generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_or_not_at_all() {
+        for (value, expires) in [(&b""[..], None), (b"x", Some(Millis(7))), (&[7; 300], None)] {
+            let mut good = b"before".to_vec();
+            write_value(b"key", &mut value.chunks(7), expires, &mut good);
+            let good = good.split_off(6);
+            assert_eq!(read_value(b"key", &good), Some((value, expires)));
+            assert_eq!(read_value(b"kez", &good), None, "another key's");
+            for bit in 0..good.len() * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(read_value(b"key", &bad), None, "bit {bit}");
+            }
+            for len in 0..good.len() {
+                assert_eq!(read_value(b"key", &good[..len]), None, "{len} bytes are left");
+            }
+        }
+    }
+
+    #[test]
+    fn definitions_and_states_come_back() {
+        let mut record = Vec::new();
+        write_definition(b"join\0t", 5, b"text", &mut record);
+        assert_eq!(read_definition(b"join\0t", &record), Some((5, &b"text"[..])));
+        assert_eq!(read_definition(b"join\0u", &record), None);
+        let state = State { position: 9, generation: 2 };
+        assert_eq!(State::read(&state.write()), Some(state));
+        assert_eq!(State::read(&state.write()[1..]), None);
+    }
+}

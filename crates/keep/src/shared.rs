@@ -1,0 +1,128 @@
+//! What the shard, the writer and the loaders have in common.
+
+use crate::lost::Lost;
+use crate::turn::Turn;
+use fjall::{Database, Keyspace};
+use headwater_base::KeyRange;
+use headwater_base::source::{FetchId, Sink};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The shard waits when so many bytes of operations wait for the writer.
+pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
+
+/// Locks; what a thread that panicked left is as good as any other, since each change is one assignment.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Turns on their way to the writer.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) turns: VecDeque<Turn>,
+    pub(crate) bytes: usize,
+    /// Emptied turns, for new use.
+    pub(crate) spare: Vec<Turn>,
+    /// No more will come.
+    pub(crate) closing: bool,
+}
+
+/// A load that was asked for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) fetch: FetchId,
+    pub(crate) range: KeyRange,
+    /// The operations up to here must be seen.
+    pub(crate) at: u64,
+}
+
+/// How far the writer has come, and what waits for that.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The last operation that loads can see in the store.
+    pub(crate) committed: u64,
+    /// Operations that the store did not take.
+    pub(crate) lost: Option<Lost>,
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) closing: bool,
+}
+
+/// Where the keys are.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(crate) generation: u64,
+    pub(crate) keyspace: Keyspace,
+}
+
+/// Numbers for whoever operates the server.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) sync_micros: AtomicU64,
+    pub(crate) sync_micros_last: AtomicU64,
+    pub(crate) loads: AtomicU64,
+    pub(crate) loads_failed: AtomicU64,
+    pub(crate) loaded_keys: AtomicU64,
+    pub(crate) loaded_bytes: AtomicU64,
+}
+
+/// What all threads see.
+pub(crate) struct Shared {
+    pub(crate) database: Database,
+    pub(crate) meta: Keyspace,
+    pub(crate) keys: Mutex<Keys>,
+    pub(crate) definitions: Keyspace,
+    pub(crate) queue: Mutex<Queue>,
+    /// The writer has something to do.
+    pub(crate) work: Condvar,
+    /// The queue has become shorter.
+    pub(crate) room: Condvar,
+    pub(crate) progress: Mutex<Progress>,
+    /// The writer has come further, or a load was asked for.
+    pub(crate) moved: Condvar,
+    /// The last operation that replies may tell of.
+    pub(crate) durable: AtomicU64,
+    /// Whether writes are refused, and why.
+    pub(crate) refusing: AtomicBool,
+    pub(crate) refusal: Mutex<Option<Arc<str>>>,
+    /// Whether the writer has failed for good.
+    pub(crate) failed: AtomicBool,
+    pub(crate) counters: Counters,
+    pub(crate) sink: Arc<dyn Sink>,
+    /// Called when `durable` has moved, or writes are refused from now on.
+    pub(crate) waker: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("durable", &self.durable).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Gives a turn to the writer, and waits where it is far behind.
+    pub(crate) fn push(&self, turn: Turn) -> Turn {
+        let mut queue = lock(&self.queue);
+        while queue.bytes >= QUEUE_BYTES_MAX && !self.failed.load(Ordering::Acquire) {
+            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        let last = turn.last();
+        queue.bytes += turn.bytes();
+        queue.turns.push_back(turn);
+        let mut next = queue.spare.pop().unwrap_or_default();
+        drop(queue);
+        self.work.notify_one();
+        next.reset(last);
+        next
+    }
+
+    /// Refuses writes from now on, or allows them.
+    pub(crate) fn refuse(&self, why: Option<String>) {
+        self.refusing.store(why.is_some(), Ordering::Release);
+        *lock(&self.refusal) = why.map(Arc::from);
+        (self.waker)();
+    }
+}

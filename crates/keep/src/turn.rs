@@ -1,0 +1,179 @@
+//! The operations of one turn, as bytes one behind the other, on their way from the shard to the writer.
+
+use crate::record;
+use headwater_base::{KeyRange, Millis};
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Put,
+    Remove,
+    RemoveRange,
+    Clear,
+    Define,
+    Undefine,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    /// Bytes of the key, or of the first key of a range.
+    key: u32,
+    /// Bytes of the record behind it, or of the end of a range.
+    record: u32,
+}
+
+/// One operation, as the writer sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Op<'t> {
+    /// A key has this record.
+    Put(&'t [u8], &'t [u8]),
+    /// A key is gone.
+    Remove(&'t [u8]),
+    /// The keys of a range are gone.
+    RemoveRange(&'t [u8], &'t [u8]),
+    /// All keys are gone.
+    Clear,
+    /// A definition has this record.
+    Define(&'t [u8], &'t [u8]),
+    /// A definition is gone.
+    Undefine(&'t [u8]),
+}
+
+/// Operations in order.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    entries: Vec<Entry>,
+    bytes: Vec<u8>,
+    /// The position of the last one.
+    last: u64,
+}
+
+/// An emptied turn keeps its memory up to this size.
+const BYTES_KEPT: usize = 256 << 10;
+
+impl Turn {
+    /// An empty turn whose operations follow `position`.
+    pub(crate) fn after(position: u64) -> Self {
+        Self { last: position, ..Self::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+    }
+
+    /// The position of the last operation, or of the one before the first.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Empties it, to hold what follows `position`.
+    pub(crate) fn reset(&mut self, position: u64) {
+        self.entries.clear();
+        self.bytes.clear();
+        self.entries.shrink_to(BYTES_KEPT / size_of::<Entry>());
+        self.bytes.shrink_to(BYTES_KEPT);
+        self.last = position;
+    }
+
+    fn push(&mut self, kind: Kind, key: usize, at: usize) -> u64 {
+        let record = self.bytes.len() - at - key;
+        self.entries.push(Entry { kind, key: key as u32, record: record as u32 });
+        self.last += 1;
+        self.last
+    }
+
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        expires: Option<Millis>,
+    ) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        record::write_value(key, parts, expires, &mut self.bytes);
+        self.push(Kind::Put, key.len(), at)
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.push(Kind::Remove, key.len(), at)
+    }
+
+    pub(crate) fn remove_range(&mut self, range: &KeyRange) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&range.first);
+        self.bytes.extend_from_slice(&range.last);
+        self.push(Kind::RemoveRange, range.first.len(), at)
+    }
+
+    pub(crate) fn clear(&mut self) -> u64 {
+        self.push(Kind::Clear, 0, self.bytes.len())
+    }
+
+    pub(crate) fn define(&mut self, key: &[u8], order: u64, text: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        record::write_definition(key, order, text, &mut self.bytes);
+        self.push(Kind::Define, key.len(), at)
+    }
+
+    pub(crate) fn undefine(&mut self, key: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.push(Kind::Undefine, key.len(), at)
+    }
+
+    /// The operations with their positions.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = (u64, Op<'_>)> {
+        let before = self.last - self.entries.len() as u64;
+        let mut rest = &self.bytes[..];
+        self.entries.iter().zip(before + 1..).map(move |(entry, position)| {
+            let (key, behind) = rest.split_at(entry.key as usize);
+            let (record, behind) = behind.split_at(entry.record as usize);
+            rest = behind;
+            let op = match entry.kind {
+                Kind::Put => Op::Put(key, record),
+                Kind::Remove => Op::Remove(key),
+                Kind::RemoveRange => Op::RemoveRange(key, record),
+                Kind::Clear => Op::Clear,
+                Kind::Define => Op::Define(key, record),
+                Kind::Undefine => Op::Undefine(key),
+            };
+            (position, op)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_come_out_as_they_went_in() {
+        let mut turn = Turn::after(7);
+        assert_eq!(turn.put(b"a", &mut [&b"x"[..], b"y"].into_iter(), None), 8);
+        assert_eq!(turn.remove(b"bc"), 9);
+        assert_eq!(turn.clear(), 10);
+        assert_eq!(turn.remove_range(&KeyRange::new(b"k", b"")), 11);
+        assert_eq!(turn.define(b"join\0t", 3, b"text"), 12);
+        assert_eq!(turn.undefine(b"join\0u"), 13);
+        let ops: Vec<(u64, Op<'_>)> = turn.ops().collect();
+        let (Op::Put(key, value), Op::Define(name, text)) = (ops[0].1, ops[4].1) else {
+            panic!("{ops:?}")
+        };
+        assert_eq!(record::read_value(key, value), Some((&b"xy"[..], None)));
+        assert_eq!(record::read_definition(name, text), Some((3, &b"text"[..])));
+        let rest = [Op::Remove(b"bc"), Op::Clear, Op::RemoveRange(b"k", b"")];
+        assert_eq!([ops[1].1, ops[2].1, ops[3].1], rest);
+        assert_eq!(ops[5], (13, Op::Undefine(b"join\0u")));
+        turn.reset(13);
+        assert_eq!((turn.is_empty(), turn.bytes(), turn.last()), (true, 0, 13));
+    }
+}

@@ -1,0 +1,247 @@
+//! The thread that writes: what has gathered goes into the store as one batch, and is synced as asked.
+//!
+//! While it writes and syncs, the next turns gather: so under `always` a sync serves all of them
+//! (group commit).
+
+use crate::files::{Folder, Safe};
+use crate::lost::Lost;
+use crate::record::{STATE, State};
+use crate::shared::{Keys, Shared, lock};
+use crate::turn::{Op, Turn};
+use crate::{Durability, Options, keys_keyspace};
+use fjall::{OwnedWriteBatch as WriteBatch, PersistMode, Readable};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the room on the disk is looked at, at most.
+const DISK_EVERY: Duration = Duration::from_millis(250);
+/// Keys of a range that are removed at a time.
+const RANGE_KEYS: usize = 4096;
+
+/// What the thread owns.
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) folder: Arc<Folder>,
+    pub(crate) safe: Safe,
+    pub(crate) options: Options,
+    pub(crate) state: State,
+    /// When the oldest operation was written that is not synced.
+    pub(crate) unsynced: Option<Instant>,
+    pub(crate) disk_seen: Instant,
+}
+
+impl Writer {
+    /// Writes until the queue is closed and empty.
+    pub(crate) fn run(mut self) {
+        while let Some(mut turns) = self.wait() {
+            if !turns.is_empty() && !self.shared.failed.load(Ordering::Acquire) {
+                let done = catch_unwind(AssertUnwindSafe(|| self.write(&turns)));
+                self.note(done, &turns);
+            } else if !turns.is_empty() {
+                self.lose(&turns);
+            }
+            if self.is_sync_due() {
+                let done = catch_unwind(AssertUnwindSafe(|| self.sync()));
+                self.note(done, &VecDeque::new());
+            }
+            self.look_at_disk(!turns.is_empty());
+            let mut queue = lock(&self.shared.queue);
+            if let Some(turn) = turns.pop_front()
+                && queue.spare.len() < 2
+            {
+                queue.spare.push(turn);
+            }
+        }
+        if !self.shared.failed.load(Ordering::Acquire) {
+            let _best_effort = catch_unwind(AssertUnwindSafe(|| self.sync()));
+        }
+    }
+
+    /// What is to be written now; `None` at the end.
+    fn wait(&self) -> Option<VecDeque<Turn>> {
+        let mut queue = lock(&self.shared.queue);
+        loop {
+            if !queue.turns.is_empty() {
+                queue.bytes = 0;
+                let turns = core::mem::take(&mut queue.turns);
+                self.shared.room.notify_all();
+                return Some(turns);
+            }
+            if queue.closing {
+                return None;
+            }
+            let until = match (self.options.durability, self.unsynced) {
+                (Durability::Interval, Some(since)) => Some(since + self.options.interval),
+                _ if self.shared.refusing.load(Ordering::Acquire) => {
+                    Some(Instant::now() + DISK_EVERY)
+                }
+                _ => None,
+            };
+            let Some(until) = until else {
+                queue = self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let most = until.saturating_duration_since(Instant::now());
+            let (locked, timeout) =
+                self.shared.work.wait_timeout(queue, most).unwrap_or_else(PoisonError::into_inner);
+            queue = locked;
+            if timeout.timed_out() && queue.turns.is_empty() {
+                return Some(VecDeque::new());
+            }
+        }
+    }
+
+    fn is_sync_due(&self) -> bool {
+        let Some(since) = self.unsynced else { return false };
+        let due = match self.options.durability {
+            Durability::None => false,
+            Durability::Interval => since.elapsed() >= self.options.interval,
+            Durability::Always => true,
+        };
+        due && !self.shared.failed.load(Ordering::Acquire)
+    }
+
+    /// Writes turns; what was committed is visible to loads at once.
+    fn write(&mut self, turns: &VecDeque<Turn>) -> fjall::Result<()> {
+        let shared = self.shared.clone();
+        let mut keys = lock(&shared.keys).keyspace.clone();
+        let mut batch = shared.database.batch();
+        let mut last = self.state.position;
+        for (position, op) in turns.iter().flat_map(Turn::ops) {
+            match op {
+                Op::Put(key, record) => batch.insert(&keys, key, record),
+                Op::Remove(key) => batch.remove(&keys, key),
+                Op::Define(key, record) => batch.insert(&shared.definitions, key, record),
+                Op::Undefine(key) => batch.remove(&shared.definitions, key),
+                Op::RemoveRange(first, end) => {
+                    self.commit(core::mem::replace(&mut batch, shared.database.batch()), last)?;
+                    self.remove_range(first, end, position)?;
+                }
+                Op::Clear => {
+                    self.commit(core::mem::replace(&mut batch, shared.database.batch()), last)?;
+                    keys = self.clear(position)?;
+                }
+            }
+            last = position;
+        }
+        self.commit(batch, last)
+    }
+
+    /// Commits a batch together with the position of its last operation.
+    fn commit(&mut self, mut batch: WriteBatch, position: u64) -> fjall::Result<()> {
+        if position == self.state.position {
+            return Ok(());
+        }
+        let state = State { position, ..self.state };
+        batch.insert(&self.shared.meta, STATE, state.write());
+        batch.commit()?;
+        self.state = state;
+        self.unsynced.get_or_insert_with(Instant::now);
+        self.shared.counters.batches.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.progress).committed = position;
+        self.shared.moved.notify_all();
+        Ok(())
+    }
+
+    /// Removes the keys of a range, part by part.
+    fn remove_range(&mut self, first: &[u8], last: &[u8], position: u64) -> fjall::Result<()> {
+        let keys = lock(&self.shared.keys).keyspace.clone();
+        let snapshot = self.shared.database.snapshot();
+        let found = snapshot.range::<&[u8], _>(&keys, crate::loader::bounds(first, last));
+        let mut batch = self.shared.database.batch();
+        for guard in found {
+            batch.remove(&keys, guard.key()?);
+            if batch.len() >= RANGE_KEYS {
+                core::mem::replace(&mut batch, self.shared.database.batch()).commit()?;
+            }
+        }
+        self.commit(batch, position)
+    }
+
+    /// Goes on with an empty keyspace, and removes the one before it.
+    fn clear(&mut self, position: u64) -> fjall::Result<fjall::Keyspace> {
+        let generation = self.state.generation + 1;
+        let keyspace = keys_keyspace(&self.shared.database, generation)?;
+        let mut batch = self.shared.database.batch();
+        let state = State { position, generation };
+        batch.insert(&self.shared.meta, STATE, state.write());
+        batch.commit()?;
+        self.state = state;
+        self.unsynced.get_or_insert_with(Instant::now);
+        let new = Keys { generation, keyspace: keyspace.clone() };
+        let old = core::mem::replace(&mut *lock(&self.shared.keys), new);
+        // The old keyspace must not be gone before the state that says so is safe.
+        self.shared.database.persist(PersistMode::SyncData)?;
+        self.shared.database.delete_keyspace(old.keyspace)?;
+        lock(&self.shared.progress).committed = position;
+        self.shared.moved.notify_all();
+        Ok(keyspace)
+    }
+
+    fn sync(&mut self) -> fjall::Result<()> {
+        let begun = Instant::now();
+        self.shared.database.persist(PersistMode::SyncData)?;
+        let micros = begun.elapsed().as_micros() as u64;
+        let counters = &self.shared.counters;
+        counters.syncs.fetch_add(1, Ordering::Relaxed);
+        counters.sync_micros.fetch_add(micros, Ordering::Relaxed);
+        counters.sync_micros_last.store(micros, Ordering::Relaxed);
+        self.unsynced = None;
+        // A weaker check at the next start is no reason to refuse writes.
+        let _best_effort = self.safe.write(self.state.position);
+        self.shared.durable.store(self.state.position, Ordering::Release);
+        (self.shared.waker)();
+        Ok(())
+    }
+
+    /// Takes note of what came of a step; `turns` are those that it may have left undone.
+    fn note(&mut self, done: std::thread::Result<fjall::Result<()>>, turns: &VecDeque<Turn>) {
+        let why = match done {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => crate::describe(&error),
+            Err(_) => String::from("the store stopped at a fault of its own"),
+        };
+        self.shared.failed.store(true, Ordering::Release);
+        self.lose(turns);
+        self.shared.room.notify_all();
+        self.shared.refuse(Some(format!("data can no longer be written: {why}")));
+    }
+
+    /// Keeps operations that the store will not take.
+    fn lose(&self, turns: &VecDeque<Turn>) {
+        let mut progress = lock(&self.shared.progress);
+        let committed = progress.committed;
+        let lost = progress.lost.get_or_insert_with(|| Lost::after(committed));
+        for (position, op) in turns.iter().flat_map(Turn::ops) {
+            if position > committed {
+                lost.add(position, op);
+            }
+        }
+        drop(progress);
+        self.shared.moved.notify_all();
+    }
+
+    /// Refuses writes while the disk has too little room, before the store fails for want of it.
+    fn look_at_disk(&mut self, wrote: bool) {
+        let refusing = self.shared.refusing.load(Ordering::Acquire);
+        if self.shared.failed.load(Ordering::Acquire)
+            || self.disk_seen.elapsed() < DISK_EVERY
+            || !(wrote || refusing)
+        {
+            return;
+        }
+        self.disk_seen = Instant::now();
+        let Ok(free) = self.folder.bytes_free() else { return };
+        let least = self.options.free_bytes_min;
+        if free < least {
+            let why =
+                format!("the disk of the data has {free} bytes left, and {least} are to stay free");
+            self.shared.refuse(Some(why));
+        } else if refusing {
+            self.shared.refuse(None);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Files that are not as they were written: an error at start or of a load, never another answer.
+
+mod common;
+
+use common::{Rng, Told, close, copy, files, load, open, value_of};
+use headwater_base::KeyRange;
+use headwater_base::source::Keep;
+use headwater_keep::{Durability, Options};
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Fills a folder, with tables on disk where `many`, and changes much of it again.
+fn fill(path: &Path, many: bool) -> (Content, usize) {
+    let options = Options { durability: Durability::Always, ..Options::default() };
+    let (store, told, _) = open(path, options);
+    let mut keeper = store.keeper();
+    let mut content = Content::new();
+    let mut rng = Rng(if many { 1 } else { 2 });
+    let steps = if many { 60_000 } else { 300 };
+    for step in 0..steps {
+        let key = format!("p|{:05}", rng.below(steps / 2)).into_bytes();
+        if rng.below(5) == 0 {
+            keeper.remove(&key);
+            content.remove(&key);
+        } else {
+            let value = value_of(step, 10 + rng.below(300) as usize);
+            keeper.put(&key, &mut value.chunks(4096), None);
+            content.insert(key, value);
+        }
+        if step % (steps / 50) == 0 {
+            let position = store.commit();
+            told.wait_until(|| store.durable() >= position);
+        }
+    }
+    keeper.define("join", b"t", b"t|<a> = copy p|<a>");
+    drop(keeper);
+    close(store);
+    (content, 1)
+}
+
+/// Opens a folder and reads all; a sentence where that is refused.
+fn read(path: &Path) -> Result<(Content, usize), String> {
+    let (store, told, definitions) = Told::try_open(path, Options::default())?;
+    let mut keeper = store.keeper();
+    let loaded = load(&store, &mut keeper, &told, &KeyRange::all());
+    let result = loaded.map(|loaded| {
+        let pairs = loaded.pairs.into_iter().map(|pair| (pair.key, pair.value));
+        (pairs.collect(), definitions.len())
+    });
+    drop(keeper);
+    close(store);
+    result
+}
+
+/// Damages one file after another, each in a fresh copy, and reads; gives how often that was refused,
+/// and how often the damage changed nothing.
+fn with_damage(many: bool, rounds: u64, damage: impl Fn(&Path, &mut Rng)) -> (usize, usize) {
+    let place = tempfile::tempdir().unwrap();
+    let expected = fill(place.path(), many);
+    assert!(read(place.path()).unwrap() == expected, "undamaged data is read");
+    let names: Vec<_> = files(place.path())
+        .into_iter()
+        .map(|file| file.strip_prefix(place.path()).unwrap().to_owned())
+        .collect();
+    let mut rng = Rng(7);
+    let (mut refused, mut unchanged) = (0, 0);
+    for _ in 0..rounds {
+        for name in &names {
+            let broken = tempfile::tempdir().unwrap();
+            copy(place.path(), broken.path());
+            damage(&broken.path().join(name), &mut rng);
+            // A store that stops at a fault of its own is as good as a refusal.
+            match catch_unwind(AssertUnwindSafe(|| read(broken.path()))) {
+                Ok(Ok(found)) => {
+                    assert!(found == expected, "wrong data with {} damaged", name.display());
+                    unchanged += 1;
+                }
+                Ok(Err(why)) => {
+                    assert!(!why.is_empty());
+                    refused += 1;
+                }
+                Err(_) => panic!("damage in {} stops the program", name.display()),
+            }
+        }
+    }
+    (refused, unchanged)
+}
+
+/// The part of a file that was written: journals are made longer in advance.
+fn written(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1)
+}
+
+fn flip(file: &Path, rng: &mut Rng) {
+    let mut bytes = fs::read(file).unwrap();
+    let end = written(&bytes);
+    if end > 0 {
+        let at = rng.below(end as u64) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+        fs::write(file, bytes).unwrap();
+    }
+}
+
+fn cut(file: &Path, rng: &mut Rng) {
+    let bytes = fs::read(file).unwrap();
+    let open = fs::File::options().write(true).open(file).unwrap();
+    open.set_len(rng.below(written(&bytes) as u64 + 1)).unwrap();
+}
+
+#[test]
+fn flipped_bits_are_never_believed() {
+    let (refused, _) = with_damage(false, common::rounds(20), flip);
+    assert!(refused > 0);
+    let (refused, _) = with_damage(true, common::rounds(2), flip);
+    assert!(refused > 0);
+}
+
+#[test]
+fn cut_files_are_never_believed() {
+    let (refused, _) = with_damage(false, common::rounds(5), cut);
+    assert!(refused > 0);
+    let (refused, _) = with_damage(true, common::rounds(2), cut);
+    assert!(refused > 0);
+}
+
+#[test]
+fn missing_files_are_noticed() {
+    for many in [false, true] {
+        let (refused, _) = with_damage(many, 1, |file, _| fs::remove_file(file).unwrap());
+        assert!(refused > 0);
+    }
+}

@@ -1,0 +1,237 @@
+//! The store against a plain map: random operations, loads and reopenings; a folder that is in use; lost keyspaces.
+
+mod common;
+
+use common::{Rng, Told, close, load, open, value_of};
+use headwater_base::source::Keep;
+use headwater_base::{KeyRange, Millis};
+use headwater_keep::{Durability, Options, Store};
+use std::collections::BTreeMap;
+use std::fs;
+
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
+
+fn key_of(rng: &mut Rng) -> Vec<u8> {
+    let table = ["p", "q", "s"][rng.below(3) as usize];
+    format!("{table}|{}|{:03}", rng.below(4), rng.below(60)).into_bytes()
+}
+
+fn range_of(rng: &mut Rng) -> KeyRange {
+    match rng.below(4) {
+        0 => KeyRange::all(),
+        1 => KeyRange::prefix(&key_of(rng)[..4]),
+        2 => KeyRange::point(&key_of(rng)),
+        _ => KeyRange::new(&key_of(rng), &key_of(rng)),
+    }
+}
+
+fn expected(model: &Model, range: &KeyRange) -> Vec<(Vec<u8>, Vec<u8>, Option<Millis>)> {
+    let within = model.iter().filter(|(key, _)| range.contains(key));
+    within.map(|(key, (value, expires))| (key.clone(), value.clone(), *expires)).collect()
+}
+
+fn history(seed: u64, durability: Durability) {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability, ..Options::default() };
+    let (mut store, told, definitions) = open(place.path(), options);
+    assert!(definitions.is_empty());
+    let mut keeper = store.keeper();
+    let mut told = told;
+    let (mut model, mut joins) = (Model::new(), Vec::<(Vec<u8>, Vec<u8>)>::new());
+    let mut rng = Rng(seed);
+    let mut position = 0;
+    for step in 0..1500 {
+        let before = position;
+        match rng.below(100) {
+            0..50 => {
+                let key = key_of(&mut rng);
+                let most = if rng.below(50) == 0 { 60_000 } else { 100 };
+                let len = rng.below(most) as usize;
+                let value = value_of(step, len);
+                let expires = (rng.below(4) == 0).then(|| Millis(rng.below(1 << 40)));
+                position = keeper.put(&key, &mut value.chunks(4096), expires).0;
+                model.insert(key, (value, expires));
+            }
+            50..65 => {
+                let key = key_of(&mut rng);
+                position = keeper.remove(&key).0;
+                model.remove(&key);
+            }
+            65 => {
+                let range = range_of(&mut rng);
+                position = keeper.remove_range(&range).0;
+                model.retain(|key, _| !range.contains(key));
+            }
+            66 => {
+                position = keeper.clear().0;
+                model.clear();
+            }
+            67..72 => {
+                let name = format!("j{}", rng.below(5)).into_bytes();
+                joins.retain(|(known, _)| *known != name);
+                if rng.below(2) == 0 {
+                    let text = value_of(step, 20);
+                    position = keeper.define("join", &name, &text).0;
+                    joins.push((name, text));
+                } else {
+                    position = keeper.undefine("join", &name).0;
+                }
+            }
+            72..80 => _ = store.commit(),
+            80..98 => {
+                let range = range_of(&mut rng);
+                if keeper.surely_none(&range) {
+                    assert_eq!(expected(&model, &range), [], "seed {seed}, step {step}");
+                }
+                // What was told counts, committed or not.
+                let answer = load(&store, &mut keeper, &told, &range).unwrap();
+                assert_eq!(answer.position.0, position, "seed {seed}, step {step}");
+                let mut found: Vec<_> =
+                    answer.pairs.into_iter().map(|p| (p.key, p.value, p.expires)).collect();
+                found.sort();
+                assert_eq!(found, expected(&model, &range), "seed {seed}, step {step}: {range:?}");
+            }
+            _ => {
+                drop(keeper);
+                close(store);
+                let (again, again_told, definitions) = open(place.path(), options);
+                (store, told) = (again, again_told);
+                keeper = store.keeper();
+                assert_eq!((store.durable().0, store.facts().position), (position, position));
+                let found: Vec<_> = definitions.into_iter().map(|d| (d.name, d.text)).collect();
+                assert_eq!(found, joins, "seed {seed}, step {step}");
+            }
+        }
+        assert!(position == before || position == before + 1, "E1");
+    }
+}
+
+#[test]
+fn the_store_is_a_map_whatever_happens() {
+    for seed in 0..common::rounds(1) {
+        for durability in [Durability::None, Durability::Interval, Durability::Always] {
+            history(seed, durability);
+        }
+    }
+}
+
+#[test]
+fn what_is_durable_follows_what_was_told() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::Always, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    let mut keeper = store.keeper();
+    for number in 0..50_u64 {
+        keeper.put(&number.to_be_bytes(), &mut [&b"x"[..]].into_iter(), None);
+        if number % 10 == 9 {
+            let position = store.commit();
+            assert_eq!(position.0, number + 1);
+            told.wait_until(|| store.durable() >= position);
+        }
+    }
+    let facts = store.facts();
+    assert!(facts.syncs >= 1 && facts.syncs <= 5, "{facts:?}");
+    assert_eq!((facts.position, facts.durable, facts.pending_bytes), (50, 50, 0));
+}
+
+#[test]
+fn loads_read_their_range_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let (store, told, _) = open(place.path(), Options::default());
+    let mut keeper = store.keeper();
+    for number in 0..100_000_u32 {
+        let key = format!("p|{:03}|{number:06}", number % 1000);
+        keeper.put(key.as_bytes(), &mut [&[b'v'; 100][..]].into_iter(), None);
+        if number % 1000 == 0 {
+            store.commit();
+        }
+    }
+    store.commit();
+    drop(keeper);
+    close(store);
+    let (store, told_again, _) = open(place.path(), Options::default());
+    drop(told);
+    let mut keeper = store.keeper();
+    let before = common::bytes_read();
+    for user in [7, 500, 999] {
+        let range = KeyRange::prefix(format!("p|{user:03}|").as_bytes());
+        let answer = load(&store, &mut keeper, &told_again, &range).unwrap();
+        assert_eq!(answer.pairs.len(), 100);
+    }
+    // Three times 13 KB of records, of 14 MB; blocks are 4 KB, and there are indexes and filters.
+    let read = common::bytes_read() - before;
+    assert!(read < 1_000_000, "{read} bytes read");
+    assert_eq!(store.facts().loaded_keys, 300);
+}
+
+#[test]
+fn a_load_beyond_the_limit_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { load_bytes_max: 10_000, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    let mut keeper = store.keeper();
+    for number in 0..100 {
+        let key = format!("p|{number:03}");
+        keeper.put(key.as_bytes(), &mut [&[b'v'; 200][..]].into_iter(), None);
+    }
+    let error = load(&store, &mut keeper, &told, &KeyRange::all()).unwrap_err();
+    assert!(error.contains("10000 bytes"), "{error}");
+    let few = load(&store, &mut keeper, &told, &KeyRange::prefix(b"p|00")).unwrap();
+    assert_eq!(few.pairs.len(), 10);
+}
+
+#[test]
+fn a_folder_has_one_user_and_a_known_format() {
+    let place = tempfile::tempdir().unwrap();
+    let (store, _, _) = open(place.path(), Options::default());
+    let error = Told::try_open(place.path(), Options::default()).unwrap_err();
+    assert!(error.contains("another process"), "{error}");
+    close(store);
+    fs::write(place.path().join("headwater-data"), "Headwater data, format 9\n").unwrap();
+    let error = Told::try_open(place.path(), Options::default()).unwrap_err();
+    assert!(error.contains("format 1") && error.contains("format 9"), "{error}");
+    fs::write(place.path().join("file"), "x").unwrap();
+    assert!(Told::try_open(&place.path().join("file"), Options::default()).is_err());
+}
+
+#[test]
+fn a_folder_whose_making_was_cut_short_is_made_again() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir_all(place.path().join("store")).unwrap();
+    fs::write(place.path().join("store/0.jnl"), "").unwrap();
+    let (store, _, _) = open(place.path(), Options::default());
+    store.keeper().put(b"k", &mut [&b"v"[..]].into_iter(), None);
+    close(store);
+    // The format file was not there yet, but the store was: nothing of it may go.
+    fs::remove_file(place.path().join("headwater-data")).unwrap();
+    let (store, told, _) = open(place.path(), Options::default());
+    let found = load(&store, &mut store.keeper(), &told, &KeyRange::all()).unwrap();
+    assert_eq!(found.pairs.len(), 1);
+    close(store);
+    fs::remove_file(place.path().join("store/version")).unwrap();
+    let error = Told::try_open(place.path(), Options::default()).unwrap_err();
+    assert!(error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn writes_are_refused_while_the_disk_is_full() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { free_bytes_min: u64::MAX, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    assert_eq!(store.refusal(), None);
+    let mut keeper = store.keeper();
+    told.wait_until(|| {
+        keeper.put(b"k", &mut [&b"v"[..]].into_iter(), None);
+        store.commit();
+        store.refusal().is_some()
+    });
+    let why = store.refusal().unwrap();
+    assert!(why.contains("bytes left"), "{why}");
+    assert!(!store.failed());
+    let found = load(&store, &mut keeper, &told, &KeyRange::all()).unwrap();
+    assert_eq!(found.pairs.len(), 1);
+}
+
+fn _assert_send(store: Store) -> impl Send {
+    store
+}
