@@ -8,8 +8,8 @@
 //! DIR/store            fjall's files
 //! ```
 //!
-//! The store's journal ends where its first broken batch begins: to it, damage in the middle looks like a write that a
-//! crash cut short. `safe` tells the two apart: whatever was synced must be there. It is overwritten in place after
+//! Where the journals end in a broken batch, a crash may have cut a write short, or what was safe is damaged. `safe`
+//! tells the two apart: whatever was synced must be there. It is overwritten in place after
 //! each sync, and not synced itself: an old number is too low, which only makes the check weaker, and it can
 //! be older only after a failure of the whole machine.
 

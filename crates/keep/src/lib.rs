@@ -26,6 +26,7 @@
 //! [`Options::memory_bytes`], and what is being loaded.
 
 mod files;
+mod journal;
 mod loader;
 mod lost;
 mod record;
@@ -39,7 +40,7 @@ use crate::record::{STATE, State};
 use crate::shared::{Keys, Progress, QUEUE_BYTES_MAX, Queue, Request, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
-use crate::writer::Writer;
+use crate::writer::{Writer, write_state};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::source::{FetchId, Keep, Position, Sink};
 use headwater_base::{KeyRange, Millis};
@@ -226,6 +227,7 @@ struct Found {
     database: Database,
     meta: Keyspace,
     definitions: Keyspace,
+    tables: Keyspace,
     keys: Keys,
     state: State,
 }
@@ -239,7 +241,7 @@ fn open_database(folder: &Folder) -> Result<Found, String> {
         .open()
         .map_err(text)?;
     if !folder.is_new {
-        for name in ["meta", "definitions"] {
+        for name in ["meta", "definitions", "tables"] {
             if !database.keyspace_exists(name) {
                 return Err(format!("the store's part '{name}' is missing: the data is damaged"));
             }
@@ -247,6 +249,7 @@ fn open_database(folder: &Folder) -> Result<Found, String> {
     }
     let meta = database.keyspace("meta", table_options).map_err(text)?;
     let definitions = database.keyspace("definitions", table_options).map_err(text)?;
+    let tables = database.keyspace("tables", table_options).map_err(text)?;
     let state = match meta.get(STATE).map_err(text)? {
         Some(record) => State::read(&record).ok_or("the store's record of itself is damaged")?,
         None if folder.is_new => State::default(),
@@ -264,15 +267,18 @@ fn open_database(folder: &Folder) -> Result<Found, String> {
         }
     }
     if folder.is_new {
-        let write = || {
-            meta.insert(STATE, state.write())?;
-            database.persist(PersistMode::SyncAll)
-        };
-        write().map_err(text)?;
+        write_state(&database, &meta, database.batch(), state).map_err(text)?;
+        database.persist(PersistMode::SyncAll).map_err(text)?;
         folder.finish().map_err(|error| error.to_string())?;
     }
     let keys = Keys { generation: state.generation, keyspace };
-    Ok(Found { database, meta, definitions, keys, state })
+    Ok(Found { database, meta, definitions, tables, keys, state })
+}
+
+/// The tables that have had keys.
+fn read_tables(keyspace: &Keyspace) -> fjall::Result<Tables> {
+    let keys: fjall::Result<Vec<_>> = keyspace.iter().map(|guard| guard.key()).collect();
+    Ok(Tables::of(keys?.into_iter().filter_map(|key| Some(key.split_first()?.1.to_vec()))))
 }
 
 /// All definitions, in the order in which they were made.
@@ -308,29 +314,36 @@ impl Store {
     ) -> Result<(Self, Vec<Definition>), String> {
         let folder = Arc::new(Folder::open(path)?);
         folder.check_manifests()?;
+        let (safe, told) = folder.safe().map_err(|error| format!("safe: {error}"))?;
+        let is_short = |found: u64| match told {
+            Some(told) if told > found => Err(format!(
+                "the data is damaged: it ends with operation {found}, but all up to {told} were safe; \
+                 to go on with what is left, remove the file 'safe'"
+            )),
+            _ => Ok(()),
+        };
+        if let Some(position) = journal::check(&folder.store()).or_else(|why| match told {
+            Some(_) => Err(why),
+            // Someone has removed the file that says what must be there.
+            None => Ok(None),
+        })? {
+            is_short(position)?;
+        }
         // Damaged files may stop the store at an assertion of its own.
         let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder)))
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
-        let Found { database, meta, definitions, keys, state } = found;
-        let (safe, told) = folder.safe().map_err(|error| format!("safe: {error}"))?;
-        if let Some(told) = told
-            && told > state.position
-        {
-            return Err(format!(
-                "the data is damaged: it ends with operation {}, but all up to {told} were safe; \
-                 to go on with what is left, remove the file 'safe'",
-                state.position
-            ));
-        }
+        let Found { database, meta, definitions, tables, keys, state } = found;
+        is_short(state.position)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let declared = read_definitions(&definitions)?;
-        let tables = Tables::find(&keys.keyspace).map_err(|error| describe(&error))?;
+        let known = read_tables(&tables).map_err(|error| describe(&error))?;
         let progress = Progress { committed: state.position, ..Progress::default() };
         let shared = Arc::new(Shared {
             database,
             meta,
             keys: Mutex::new(keys),
             definitions,
+            tables,
             queue: Mutex::new(Queue::default()),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -351,13 +364,14 @@ impl Store {
             safe,
             options,
             state,
+            tables: known.clone(),
             unsynced: None,
             disk_seen: Instant::now(),
         };
         let failed = |error: std::io::Error| error.to_string();
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         let front = Arc::new(Front {
-            gathered: Mutex::new(Gathered { turn: Turn::after(state.position), tables }),
+            gathered: Mutex::new(Gathered { turn: Turn::after(state.position), tables: known }),
             shared: shared.clone(),
         });
         let mut store = Self { front, options, writer: None, loaders: Vec::new() };
@@ -374,6 +388,13 @@ impl Store {
     #[must_use]
     pub fn keeper(&self) -> Keeper {
         Keeper { front: self.front.clone() }
+    }
+
+    /// The tables that may have keys, by what their keys begin with: `name|`, or nothing for keys
+    /// without a table.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Vec<u8>> {
+        lock(&self.front.gathered).tables.prefixes().map(<[u8]>::to_vec).collect()
     }
 
     /// Hands what was told since the last time to the writer; gives the position of the last operation told.
@@ -471,12 +492,6 @@ impl Keeper {
         Position(lock(&self.front.gathered).turn.undefine(&[kind.as_bytes(), name].join(&0)))
     }
 
-    /// Whether there is surely no key in `range`; it may say no where there is none.
-    #[must_use]
-    pub fn surely_none(&self, range: &KeyRange) -> bool {
-        lock(&self.front.gathered).tables.surely_none(range)
-    }
-
     /// The keys of `range` are gone.
     pub fn remove_range(&mut self, range: &KeyRange) -> Position {
         Position(lock(&self.front.gathered).turn.remove_range(range))
@@ -491,7 +506,7 @@ impl Keep for Keeper {
         expires: Option<Millis>,
     ) -> Position {
         let mut gathered = lock(&self.front.gathered);
-        gathered.tables.add(key);
+        let _may_be_new = gathered.tables.add(key);
         Position(gathered.turn.put(key, parts, expires))
     }
 
@@ -501,8 +516,12 @@ impl Keep for Keeper {
 
     fn clear(&mut self) -> Position {
         let mut gathered = lock(&self.front.gathered);
-        gathered.tables.clear();
+        let _gone = gathered.tables.clear();
         Position(gathered.turn.clear())
+    }
+
+    fn holds_nothing(&mut self, range: &KeyRange) -> bool {
+        lock(&self.front.gathered).tables.surely_none(range)
     }
 
     fn load(&mut self, fetch: FetchId, range: &KeyRange) {

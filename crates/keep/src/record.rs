@@ -4,7 +4,7 @@
 //! ```text
 //! value       check:8  0x00 value…  |  check:8  0x01 expires:8 value…
 //! definition  check:8  order:8 text…
-//! state       check:8  position:8 generation:8
+//! state       check:8  position:8 generation:8 number:8
 //! ```
 //!
 //! Numbers are little-endian. A checksum covers the key and everything behind the checksum, so that neither
@@ -89,6 +89,8 @@ pub(crate) struct State {
     pub(crate) position: u64,
     /// Which keyspace the keys are in.
     pub(crate) generation: u64,
+    /// The least sequence number that the batch with this record can have.
+    pub(crate) number: u64,
 }
 
 /// The key of the state.
@@ -100,6 +102,7 @@ impl State {
         let mut out = vec![0; CHECK_BYTES];
         out.extend_from_slice(&self.position.to_le_bytes());
         out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
         seal(STATE, &mut out);
         out
     }
@@ -108,7 +111,8 @@ impl State {
     pub(crate) fn read(record: &[u8]) -> Option<Self> {
         let (position, rest) = split_number(open(STATE, record)?)?;
         let (generation, rest) = split_number(rest)?;
-        rest.is_empty().then_some(Self { position, generation })
+        let (number, rest) = split_number(rest)?;
+        rest.is_empty().then_some(Self { position, generation, number })
     }
 }
 
@@ -141,7 +145,7 @@ mod tests {
         write_definition(b"join\0t", 5, b"text", &mut record);
         assert_eq!(read_definition(b"join\0t", &record), Some((5, &b"text"[..])));
         assert_eq!(read_definition(b"join\0u", &record), None);
-        let state = State { position: 9, generation: 2 };
+        let state = State { position: 9, generation: 2, number: 4 };
         assert_eq!(State::read(&state.write()), Some(state));
         assert_eq!(State::read(&state.write()[1..]), None);
     }

@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) meta: Keyspace,
     pub(crate) keys: Mutex<Keys>,
     pub(crate) definitions: Keyspace,
+    /// The prefixes of the tables that have had keys.
+    pub(crate) tables: Keyspace,
     pub(crate) queue: Mutex<Queue>,
     /// The writer has something to do.
     pub(crate) work: Condvar,

@@ -1,77 +1,64 @@
-//! Which tables may have keys on disk: so that a new table is known to be empty without a look.
+//! Which tables may have keys on disk: what is there at start, and that a new table is empty, without a look.
+//!
+//! Tables are known by what their keys begin with: `name|`, or nothing for keys without a table.
 
-use fjall::Keyspace;
 use headwater_base::KeyRange;
-use headwater_base::key::{SEPARATOR, prefix_end, table_of};
+use headwater_base::key::{SEPARATOR, table_of};
 use std::collections::BTreeSet;
 
-/// With more tables than this, or as many keys without one, any table may have keys.
-const TABLES_MAX: usize = 4096;
+/// What the keys of a key's table begin with.
+fn prefix_of(key: &[u8]) -> &[u8] {
+    table_of(key).map_or(&[], |name| &key[..=name.len()])
+}
 
-/// The tables that have had keys since all were removed; the empty name stands for keys without a table.
-#[derive(Debug, Default)]
+/// The tables that have had keys since all were removed.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
-    names: BTreeSet<Vec<u8>>,
-    /// There are too many to know them all.
-    any: bool,
+    prefixes: BTreeSet<Vec<u8>>,
     /// The table of the last key, which is likely that of the next.
     last: Option<Vec<u8>>,
 }
 
-/// The name of a key's table, as it is in the key.
-fn name_of(key: &[u8]) -> &[u8] {
-    table_of(key).unwrap_or_default()
-}
-
 impl Tables {
-    /// Finds the tables of the keys that are there: two searches for each.
-    pub(crate) fn find(keys: &Keyspace) -> fjall::Result<Self> {
-        let mut found = Self::default();
-        let (mut next, mut steps) = (Vec::new(), 0);
-        while let Some(guard) = keys.range(next.as_slice()..).next() {
-            let key = guard.key()?;
-            found.add(&key);
-            steps += 1;
-            if found.any || steps > TABLES_MAX {
-                found.any = true;
-                break;
-            }
-            next = match table_of(&key) {
-                Some(name) => prefix_end(&[name, &[SEPARATOR]].concat()),
-                // Keys without a table lie between those of tables.
-                None => [&*key, &[0]].concat(),
-            };
-        }
-        Ok(found)
+    /// The tables with these prefixes.
+    pub(crate) fn of(prefixes: impl Iterator<Item = Vec<u8>>) -> Self {
+        Self { prefixes: prefixes.collect(), last: None }
     }
 
-    /// A key is put.
-    pub(crate) fn add(&mut self, key: &[u8]) {
-        let name = name_of(key);
-        if self.last.as_deref() != Some(name) {
-            if !self.any && !self.names.contains(name) {
-                self.names.insert(name.to_vec());
-                self.any = self.names.len() > TABLES_MAX;
-            }
-            let last = self.last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(name);
+    /// A key is put; gives the prefix of its table, if the table is new.
+    pub(crate) fn add<'k>(&mut self, key: &'k [u8]) -> Option<&'k [u8]> {
+        let prefix = prefix_of(key);
+        if self.last.as_deref() == Some(prefix) {
+            return None;
         }
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(prefix);
+        let is_new = !self.prefixes.contains(prefix);
+        is_new.then(|| {
+            self.prefixes.insert(prefix.to_vec());
+            prefix
+        })
     }
 
-    /// All keys are gone.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+    /// All keys are gone; gives the tables that there were.
+    pub(crate) fn clear(&mut self) -> BTreeSet<Vec<u8>> {
+        core::mem::take(self).prefixes
+    }
+
+    /// The prefixes, in order.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
+        self.prefixes.iter().map(Vec::as_slice)
     }
 
     /// Whether there is surely no key in `range`.
     pub(crate) fn surely_none(&self, range: &KeyRange) -> bool {
-        if self.names.is_empty() {
+        if self.prefixes.is_empty() {
             return true;
         }
         let Some(name) = table_of(&range.first) else { return false };
-        let within = KeyRange::prefix(&[name, &[SEPARATOR]].concat());
-        !self.any && within.covers(range) && !self.names.contains(name)
+        let prefix = [name, &[SEPARATOR]].concat();
+        KeyRange::prefix(&prefix).covers(range) && !self.prefixes.contains(&prefix)
     }
 }
 
@@ -83,19 +70,16 @@ mod tests {
     fn only_tables_that_never_had_a_key_are_surely_empty() {
         let mut tables = Tables::default();
         assert!(tables.surely_none(&KeyRange::all()));
-        tables.add(b"p|bob|1");
-        tables.add(b"p|bob|2");
-        tables.add(b"plain");
+        assert_eq!(tables.add(b"p|bob|1"), Some(&b"p|"[..]));
+        assert_eq!((tables.add(b"p|bob|2"), tables.add(b"plain")), (None, Some(&b""[..])));
+        assert_eq!((tables.add(b"|x"), tables.add(b"p|")), (Some(&b"|"[..]), None));
         assert!(!tables.surely_none(&KeyRange::prefix(b"p|ann|")));
         assert!(tables.surely_none(&KeyRange::prefix(b"q|")));
         assert!(tables.surely_none(&KeyRange::point(b"q|x")));
         assert!(!tables.surely_none(&KeyRange::new(b"q|", b"z")));
         assert!(!tables.surely_none(&KeyRange::point(b"q")));
-        for number in 0..=TABLES_MAX {
-            tables.add(format!("t{number}|x").as_bytes());
-        }
-        assert!(!tables.surely_none(&KeyRange::prefix(b"q|")), "they are no longer all known");
-        tables.clear();
+        assert!(tables.prefixes().eq([&b""[..], b"p|", b"|"]));
+        assert_eq!(tables.clear().len(), 3);
         assert!(tables.surely_none(&KeyRange::prefix(b"p|")));
     }
 }

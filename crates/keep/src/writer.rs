@@ -7,9 +7,10 @@ use crate::files::{Folder, Safe};
 use crate::lost::Lost;
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Shared, lock};
+use crate::tables::Tables;
 use crate::turn::{Op, Turn};
 use crate::{Durability, Options, keys_keyspace};
-use fjall::{OwnedWriteBatch as WriteBatch, PersistMode, Readable};
+use fjall::{Database, Keyspace, OwnedWriteBatch as WriteBatch, PersistMode, Readable};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -21,6 +22,24 @@ const DISK_EVERY: Duration = Duration::from_millis(250);
 /// Keys of a range that are removed at a time.
 const RANGE_KEYS: usize = 4096;
 
+/// The key under which a table's prefix is noted: keys of the store are not empty.
+pub(crate) fn table_key(prefix: &[u8]) -> Vec<u8> {
+    [b"t", prefix].concat()
+}
+
+/// Commits a batch with the state in it; gives the state as it was written.
+pub(crate) fn write_state(
+    database: &Database,
+    meta: &Keyspace,
+    mut batch: WriteBatch,
+    state: State,
+) -> fjall::Result<State> {
+    let state = State { number: database.seqno(), ..state };
+    batch.insert(meta, STATE, state.write());
+    batch.commit()?;
+    Ok(state)
+}
+
 /// What the thread owns.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
@@ -28,6 +47,8 @@ pub(crate) struct Writer {
     pub(crate) safe: Safe,
     pub(crate) options: Options,
     pub(crate) state: State,
+    /// The tables that the store knows of.
+    pub(crate) tables: Tables,
     /// When the oldest operation was written that is not synced.
     pub(crate) unsynced: Option<Instant>,
     pub(crate) disk_seen: Instant,
@@ -112,7 +133,12 @@ impl Writer {
         let mut last = self.state.position;
         for (position, op) in turns.iter().flat_map(Turn::ops) {
             match op {
-                Op::Put(key, record) => batch.insert(&keys, key, record),
+                Op::Put(key, record) => {
+                    if let Some(prefix) = self.tables.add(key) {
+                        batch.insert(&shared.tables, table_key(prefix), "");
+                    }
+                    batch.insert(&keys, key, record);
+                }
                 Op::Remove(key) => batch.remove(&keys, key),
                 Op::Define(key, record) => batch.insert(&shared.definitions, key, record),
                 Op::Undefine(key) => batch.remove(&shared.definitions, key),
@@ -131,19 +157,26 @@ impl Writer {
     }
 
     /// Commits a batch together with the position of its last operation.
-    fn commit(&mut self, mut batch: WriteBatch, position: u64) -> fjall::Result<()> {
+    fn commit(&mut self, batch: WriteBatch, position: u64) -> fjall::Result<()> {
         if position == self.state.position {
             return Ok(());
         }
-        let state = State { position, ..self.state };
-        batch.insert(&self.shared.meta, STATE, state.write());
-        batch.commit()?;
-        self.state = state;
+        self.commit_state(batch, State { position, ..self.state })?;
+        self.reached(position);
+        Ok(())
+    }
+
+    fn commit_state(&mut self, batch: WriteBatch, state: State) -> fjall::Result<()> {
+        self.state = write_state(&self.shared.database, &self.shared.meta, batch, state)?;
         self.unsynced.get_or_insert_with(Instant::now);
         self.shared.counters.batches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Loads see everything up to `position` now.
+    fn reached(&self, position: u64) {
         lock(&self.shared.progress).committed = position;
         self.shared.moved.notify_all();
-        Ok(())
     }
 
     /// Removes the keys of a range, part by part.
@@ -155,29 +188,28 @@ impl Writer {
         for guard in found {
             batch.remove(&keys, guard.key()?);
             if batch.len() >= RANGE_KEYS {
-                core::mem::replace(&mut batch, self.shared.database.batch()).commit()?;
+                let full = core::mem::replace(&mut batch, self.shared.database.batch());
+                self.commit_state(full, self.state)?;
             }
         }
         self.commit(batch, position)
     }
 
     /// Goes on with an empty keyspace, and removes the one before it.
-    fn clear(&mut self, position: u64) -> fjall::Result<fjall::Keyspace> {
+    fn clear(&mut self, position: u64) -> fjall::Result<Keyspace> {
         let generation = self.state.generation + 1;
         let keyspace = keys_keyspace(&self.shared.database, generation)?;
         let mut batch = self.shared.database.batch();
-        let state = State { position, generation };
-        batch.insert(&self.shared.meta, STATE, state.write());
-        batch.commit()?;
-        self.state = state;
-        self.unsynced.get_or_insert_with(Instant::now);
+        for prefix in self.tables.clear() {
+            batch.remove(&self.shared.tables, table_key(&prefix));
+        }
+        self.commit_state(batch, State { position, generation, ..self.state })?;
         let new = Keys { generation, keyspace: keyspace.clone() };
         let old = core::mem::replace(&mut *lock(&self.shared.keys), new);
         // The old keyspace must not be gone before the state that says so is safe.
         self.shared.database.persist(PersistMode::SyncData)?;
         self.shared.database.delete_keyspace(old.keyspace)?;
-        lock(&self.shared.progress).committed = position;
-        self.shared.moved.notify_all();
+        self.reached(position);
         Ok(keyspace)
     }
 
