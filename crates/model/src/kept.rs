@@ -123,10 +123,10 @@ impl Kept {
     /// Begins a load that some writes come to be late for.
     fn begin_load(&mut self, key: &[u8]) {
         self.writes += 1;
-        if self.writes % 2 == 0 {
+        if self.writes.is_multiple_of(2) {
             self.answer();
         }
-        if self.writes % 3 == 0 {
+        if self.writes.is_multiple_of(3) {
             drop(self.engine.get(key).map(drop));
         }
     }
