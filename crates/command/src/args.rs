@@ -139,6 +139,12 @@ impl<'a> Args<'a> {
         Self { buffer: self.buffer, spans: self.spans.get(at..).unwrap_or(&[]) }
     }
 
+    /// The first `count` arguments (all, where there are fewer).
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        Self { buffer: self.buffer, spans: &self.spans[..count.min(self.spans.len())] }
+    }
+
     /// The arguments, in order.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {

@@ -31,6 +31,8 @@ pub enum Command<'a> {
     Transaction(Transaction<'a>),
     /// Concerns the connection itself.
     Connection(Connection<'a>),
+    /// Concerns sources of base data.
+    Sources(Sources<'a>),
     /// Concerns the server as a whole.
     Server(Server<'a>),
     /// `CONTAINER HELP`: see [`crate::describe::help`].

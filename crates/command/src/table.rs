@@ -135,6 +135,8 @@ pub enum Group {
     Join,
     /// Tables.
     Table,
+    /// Sources of base data.
+    Source,
     /// Channels.
     PubSub,
     /// Transactions.
@@ -156,6 +158,7 @@ impl Group {
             Self::Range => "range",
             Self::Join => "join",
             Self::Table => "table",
+            Self::Source => "source",
             Self::PubSub => "pubsub",
             Self::Transactions => "transactions",
             Self::Connection => "connection",
@@ -230,6 +233,7 @@ ids! {
     Range Prefix RangeDel Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo
     TableSet TableList TableInfo
+    SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     Subscribe Unsubscribe PSubscribe PUnsubscribe Publish
     PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp
     Multi Exec Discard Watch Unwatch

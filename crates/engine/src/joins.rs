@@ -351,23 +351,7 @@ impl Engine {
         if let Some(keep) = options.keep {
             self.check_keep(&shown, existing, keep)?;
         }
-        if let Some(source) = &options.source {
-            if options.keep == Some(true) || source == KEPT {
-                return refused(format!(
-                    "table '{shown}' cannot have a source and be kept by '{KEPT}' as well"
-                ));
-            }
-            let held = existing.and_then(|id| self.catalog.role(id)?.sourced.as_ref());
-            if held.is_some_and(|held| held.name != *source) {
-                return refused(format!("table '{shown}' has another source already"));
-            }
-            let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
-            if held.is_none() && keys > 0 {
-                return refused(format!(
-                    "table '{shown}' holds {keys} keys; a table gets its source while it is empty"
-                ));
-            }
-        }
+        self.check_source_of(&prefix, options)?;
         let table = self.store.table_for(&prefix);
         if !self.catalog.role_for(table).declared {
             self.store.pin(table);
@@ -428,6 +412,33 @@ impl Engine {
             ));
         }
         Ok([name, &[SEPARATOR]].concat())
+    }
+
+    /// Whether a table may have the source that is named.
+    pub(crate) fn check_source_of(
+        &self,
+        prefix: &[u8],
+        options: &TableOptions,
+    ) -> Result<(), EngineError> {
+        let Some(source) = &options.source else { return Ok(()) };
+        let shown = String::from_utf8_lossy(&prefix[..prefix.len() - 1]);
+        if options.keep == Some(true) || source == KEPT {
+            return refused(format!(
+                "table '{shown}' cannot have a source and be kept by '{KEPT}' as well"
+            ));
+        }
+        let existing = self.store.find(prefix);
+        let held = existing.and_then(|id| self.sourced(id));
+        if held.is_some_and(|held| held.name != *source) {
+            return refused(format!("table '{shown}' has another source already"));
+        }
+        let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
+        if held.is_none() && keys > 0 {
+            return refused(format!(
+                "table '{shown}' holds {keys} keys; a table gets its source while it is empty"
+            ));
+        }
+        Ok(())
     }
 
     /// Whether a table may begin to be kept, or to be not.

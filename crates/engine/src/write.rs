@@ -287,6 +287,13 @@ impl Engine {
     /// Refuses what clients may not write.
     #[inline]
     pub(crate) fn check_write(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
+        self.check_bytes(key, value_bytes)?;
+        self.check_owner(key)
+    }
+
+    /// Refuses what is too long.
+    #[inline]
+    pub(crate) fn check_bytes(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
         let limits = &self.settings.limits;
         if key.len() > limits.key_bytes_max {
             return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
@@ -298,7 +305,7 @@ impl Engine {
         if key.is_empty() {
             return Err(EngineError::KeyEmpty);
         }
-        self.check_owner(key)
+        Ok(())
     }
 
     /// Refuses keys that a join or a source maintains.

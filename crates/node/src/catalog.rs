@@ -74,7 +74,8 @@ pub(crate) fn tables(
 ) -> Result<(), Stop> {
     match *command {
         Tables::Set { name, boundary, source, evict, keep } => {
-            let options = TableOptions { boundary, source: source.map(String::from), evict, keep };
+            let source = source.map(|(name, _)| String::from(name));
+            let options = TableOptions { boundary, source, evict, keep };
             engine.table_set(name, &options)?;
             reply.ok();
         }

@@ -49,7 +49,7 @@ fn range(
     engine: &mut Engine,
     first: &[u8],
     last: &[u8],
-    read: RangeRead,
+    read: RangeRead<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     let options = RangeOptions { reverse: read.reverse, limit: read.limit };

@@ -19,6 +19,7 @@ mod ranges;
 mod refusal;
 mod streams;
 mod strings;
+mod tables;
 mod transactions;
 
 pub use decode::{decode, find};

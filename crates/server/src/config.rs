@@ -26,8 +26,13 @@ pub struct Config {
     pub spill: Spill,
     /// What the process may take.
     pub memory: Memory,
+    /// How sources of base data are dealt with.
+    pub sources: Sources,
     /// What is remembered about slow commands.
     pub observe: Observe,
+    /// Sources to add at start, in order.
+    #[serde(rename = "source")]
+    pub source_list: Vec<Source>,
     /// Tables to declare at start, in order.
     #[serde(rename = "table")]
     pub tables: Vec<Table>,
@@ -132,14 +137,44 @@ pub struct Observe {
     pub latency_milliseconds_min: u64,
 }
 
-/// A table to declare at start.
+/// How sources of base data are dealt with.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sources {
+    /// How long a source may take to answer, in milliseconds.
+    pub source_milliseconds_max: u64,
+}
+
+/// A source to add at start.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Source {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: String,
+    /// Where it is.
+    pub url: String,
+}
+
+/// A table to declare at start.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
     /// Its name: the bytes before the first `|` of its keys.
     pub name: String,
     /// How many components after the name group its keys.
     pub boundary: usize,
+    /// The source that keeps its base data.
+    pub source: Option<String>,
+    /// What holds the rows there: a table of a database.
+    pub table: Option<String>,
+    /// The columns that make up the key, in order.
+    pub key: Vec<String>,
+    /// What makes up the value: a column, `JSON (a, b)`, or `EMPTY`.
+    pub value: Option<String>,
+    /// Whether clients' writes go to the source.
+    pub write_through: bool,
 }
 
 /// A join to install at start.
@@ -209,6 +244,12 @@ impl Default for Memory {
             policy: String::from("noeviction"),
             clients_bytes_max: Share::default(),
         }
+    }
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { source_milliseconds_max: 5000 }
     }
 }
 

@@ -21,6 +21,7 @@ mod reactor;
 mod resp;
 mod service;
 mod settings;
+mod sources;
 
 pub use config::{Config, ConfigError};
 pub use memory::{Share, Size};

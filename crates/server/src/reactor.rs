@@ -25,7 +25,7 @@ use crate::service::{Bounds, Service, Stopped, Time, Work};
 use headwater_base::Millis;
 use headwater_protocol::resp::Held;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, Waker};
 use signal_hook_mio::v1_0::Signals;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -51,7 +51,8 @@ const CHECK_EVERY: u64 = 1000;
 const FAREWELL: Duration = Duration::from_millis(1000);
 
 const SIGNALS: Token = Token(0);
-const FIRST_LISTENER: usize = 1;
+const WAKER: Token = Token(1);
+const FIRST_LISTENER: usize = 2;
 
 /// The loop and everything it owns.
 pub(crate) struct Reactor<S: Service> {
@@ -76,13 +77,15 @@ pub(crate) struct Reactor<S: Service> {
 
 impl<S: Service> Reactor<S> {
     /// Binds the addresses of `config`.
-    pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
+    pub(crate) fn bind(config: &Config, mut service: S) -> Result<Self, ConfigError> {
         let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
         let poll = Poll::new().map_err(|error| io("poll", error))?;
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| io("signals", error))?;
         poll.registry()
             .register(&mut signals, SIGNALS, Interest::READABLE)
             .map_err(|error| io("signals", error))?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| io("waker", error))?;
+        service.set_waker(waker);
         let mut listeners = Vec::new();
         let mut port = config.listen.port;
         for (at, &address) in config.listen.bind.iter().enumerate() {
@@ -138,6 +141,8 @@ impl<S: Service> Reactor<S> {
             for event in &events {
                 match event.token() {
                     SIGNALS => signalled = self.signals.pending().next().is_some(),
+                    // What it is about is looked for in every turn.
+                    WAKER => {}
                     Token(token) if token < self.first_connection() => self.accept(),
                     Token(token) => {
                         let readable = event.is_readable() || event.is_error();

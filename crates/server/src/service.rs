@@ -93,7 +93,10 @@ pub(crate) trait Service {
     /// Executes the requests in `work.input`, as far as they are complete.
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
 
-    /// Wakes the connections whose data has come.
+    /// What wakes the loop from other threads.
+    fn set_waker(&mut self, _waker: mio::Waker) {}
+
+    /// Takes what has come from elsewhere, and wakes the connections that waited for it.
     fn wake(&mut self, connections: &mut Connections<Self::Session>);
 
     /// Whether this connection has been silent for longer than it may.

@@ -126,6 +126,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         get: |config| config.memory.clients_bytes_max.to_string(),
         set: Some(|config, text| read_text(text, &mut config.memory.clients_bytes_max)),
     },
+    setting!(live "source-milliseconds-max" &[], sources.source_milliseconds_max),
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min

@@ -1,4 +1,6 @@
-//! Commands about ranges of keys, joins and tables.
+//! Commands about ranges of keys, joins, tables and sources.
+
+use crate::args::Args;
 
 /// What a range read answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,13 +18,15 @@ pub enum RangeAnswer {
 
 /// How a range is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RangeRead {
+pub struct RangeRead<'a> {
     /// Greatest key first.
     pub reverse: bool,
     /// At most this many.
     pub limit: Option<u64>,
     /// What to answer.
     pub answer: RangeAnswer,
+    /// Not before the changes up to this position of a source are applied.
+    pub at: Option<&'a [u8]>,
 }
 
 /// Commands about ranges of keys. An empty `last` means "to the end".
@@ -35,14 +39,14 @@ pub enum Ranges<'a> {
         /// The least key beyond.
         last: &'a [u8],
         /// How to read.
-        read: RangeRead,
+        read: RangeRead<'a>,
     },
     /// Reads the keys that start with a prefix.
     Prefix {
         /// The prefix.
         prefix: &'a [u8],
         /// How to read.
-        read: RangeRead,
+        read: RangeRead<'a>,
     },
     /// Removes the base keys of `[first, last)`; answers how many.
     Remove {
@@ -69,6 +73,50 @@ pub enum Ranges<'a> {
         first: &'a [u8],
         /// The least key beyond.
         last: &'a [u8],
+    },
+}
+
+/// How a table's keys are mapped to what a source has.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Mapping<'a> {
+    /// What holds the rows: a table of a database.
+    pub table: Option<&'a str>,
+    /// What makes up the key, in order.
+    pub key: Option<Args<'a>>,
+    /// What makes up the value.
+    pub value: Option<Args<'a>>,
+    /// Clients' writes go to the source.
+    pub write_through: bool,
+}
+
+/// Commands about sources of base data.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Sources<'a> {
+    /// Adds a source.
+    Add {
+        /// Its name.
+        name: &'a str,
+        /// What it is: `postgres`.
+        kind: &'a str,
+        /// Where it is.
+        url: &'a str,
+    },
+    /// Drops a source that no table has.
+    Drop {
+        /// Its name.
+        name: &'a str,
+    },
+    /// The sources.
+    List,
+    /// One source, with all that is known of it.
+    Info {
+        /// Its name.
+        name: &'a str,
+    },
+    /// Where a source stands now.
+    Position {
+        /// Its name.
+        name: &'a str,
     },
 }
 
@@ -107,8 +155,8 @@ pub enum Tables<'a> {
         name: &'a [u8],
         /// How many components group its keys.
         boundary: Option<usize>,
-        /// The source that keeps its base data.
-        source: Option<&'a str>,
+        /// The source that keeps its base data, and how its keys are mapped to what it has.
+        source: Option<(&'a str, Mapping<'a>)>,
         /// Whether its base keys may be evicted.
         evict: Option<bool>,
         /// Whether the embedded store keeps it.

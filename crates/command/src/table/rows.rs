@@ -14,6 +14,7 @@ const WRITE_DANGEROUS: Flags = Flags::WRITE.and(Flags::DANGEROUS);
 const NO_FLAGS: Flags = Flags::NONE;
 const DEFINE: Flags = Flags::WRITE.and(Flags::ADMIN).and(Flags::DENYOOM);
 const UNDEFINE: Flags = Flags::WRITE.and(Flags::ADMIN);
+const MANAGE: Flags = UNDEFINE.and(Flags::NO_MULTI);
 const LISTEN: Flags = Flags::PUBSUB.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE);
 const SPEAK: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE).and(Flags::FAST);
 const TRANSACT: Flags =
@@ -230,10 +231,10 @@ pub static SPECS: &[Spec] = &[
         "key",
         "Start, end and memory of a stream."),
     spec!(Range "range" -3, READ, KeyArgs::NONE, Range, "0.1.0",
-        "first last [REV] [LIMIT n] [KEYS|VALUES|COUNT]",
+        "first last [REV] [LIMIT n] [KEYS|VALUES|COUNT] [AT position]",
         "The pairs of a range of keys, in order; an empty last means to the end."),
     spec!(Prefix "prefix" -2, READ, KeyArgs::NONE, Range, "0.1.0",
-        "prefix [REV] [LIMIT n] [KEYS|VALUES|COUNT]",
+        "prefix [REV] [LIMIT n] [KEYS|VALUES|COUNT] [AT position]",
         "The pairs whose keys start with a prefix, in order."),
     spec!(RangeDel "range.del" 3, WRITE_DANGEROUS, KeyArgs::NONE, Range, "0.1.0",
         "first last",
@@ -260,7 +261,9 @@ pub static SPECS: &[Spec] = &[
         "name",
         "A join with its counters."),
     spec!(TableSet "table.set" -2, UNDEFINE, KeyArgs::NONE, Table, "0.1.0",
-        "name [BOUNDARY n] [SOURCE name] [EVICT <YES | NO>]",
+        "name [BOUNDARY n] [EVICT <YES | NO>] [KEEP <YES | NO>] [SOURCE name TABLE table KEY \
+         (column [column ...]) [VALUE <column | JSON (column [column ...]) | EMPTY>] [WRITE \
+         <AROUND | THROUGH>]]",
         "Declares or changes a table."),
     spec!(TableList "table.list" 1, READ, KeyArgs::NONE, Table, "0.1.0",
         "",
@@ -268,6 +271,21 @@ pub static SPECS: &[Spec] = &[
     spec!(TableInfo "table.info" 2, READ, KeyArgs::NONE, Table, "0.1.0",
         "name",
         "A table with its sizes."),
+    spec!(SourceAdd "source.add" 4, MANAGE, KeyArgs::NONE, Source, "0.2.0",
+        "name kind url",
+        "Adds a source of base data."),
+    spec!(SourceDrop "source.drop" 2, MANAGE, KeyArgs::NONE, Source, "0.2.0",
+        "name",
+        "Drops a source that no table has."),
+    spec!(SourceList "source.list" 1, READ, KeyArgs::NONE, Source, "0.2.0",
+        "",
+        "The sources of base data."),
+    spec!(SourceInfo "source.info" 2, READ, KeyArgs::NONE, Source, "0.2.0",
+        "name",
+        "A source: how it does, where it stands, and what of it is here."),
+    spec!(SourcePosition "source.position" 2, READ_BLOCKING, KeyArgs::NONE, Source, "0.2.0",
+        "name",
+        "Where a source stands now, to be given to RANGE … AT."),
     spec!(Subscribe "subscribe" -2, LISTEN, KeyArgs::NONE, PubSub, "2.0.0",
         "channel [channel ...]",
         "Listens to channels."),

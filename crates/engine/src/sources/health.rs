@@ -1,7 +1,7 @@
 //! How sources do: where they stand, whether they are up, and who waits for them to come so far.
 
 use crate::engine::Engine;
-use crate::report::{Effect, SourceReport, Stop, Ticket};
+use crate::report::{Effect, EngineError, SourceReport, Stop, TableOptions, Ticket};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -56,6 +56,23 @@ impl Sources {
 }
 
 impl Engine {
+    /// Whether [`Engine::table_set`] would accept this.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_table(&self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        let prefix = self.table_prefix(name)?;
+        self.check_source_of(&prefix, options)
+    }
+
+    /// Whether a key and a value are within the limits.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check_lengths(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
+        self.check_bytes(key, value_bytes)
+    }
+
     /// Notes how a source does. What was loaded of it is served all the same.
     pub fn source_health(&mut self, source: &str, health: Health) {
         self.sources.map.entry(String::from(source)).or_default().health = health;

@@ -7,7 +7,9 @@
 //! One table lookup and two jumps for the commands without options; nothing is allocated.
 
 use super::refusal::Refusal;
-use super::{connection, introspection, keys, pubsub, ranges, streams, strings, transactions};
+use super::{
+    connection, introspection, keys, pubsub, ranges, streams, strings, tables, transactions,
+};
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
 
@@ -58,7 +60,8 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::String => strings::decode(spec, args),
         Group::Generic => keys::decode(spec, args),
         Group::Stream => streams::decode(spec, args),
-        Group::Range | Group::Join | Group::Table => ranges::decode(spec, args),
+        Group::Range | Group::Join => ranges::decode(spec, args),
+        Group::Table | Group::Source => tables::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),
         Group::Transactions => Ok(transactions::decode(spec, args)),
         Group::Connection => connection::decode(spec, args),

@@ -1,9 +1,9 @@
-//! Commands about ranges of keys, joins and tables.
+//! Commands about ranges of keys and about joins.
 
 use super::options::{is, text};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, Ranges, Spec, Tables, number,
+    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, Ranges, Spec, number,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
@@ -20,14 +20,11 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::JoinAdd => Data::Joins(join_add(args)?),
         Id::JoinDrop => Data::Joins(Joins::Drop { name: join_name(one)? }),
         Id::JoinInfo => Data::Joins(Joins::Info { name: join_name(one)? }),
-        Id::JoinList => Data::Joins(Joins::List),
-        Id::TableSet => Data::Tables(table_set(args)?),
-        Id::TableInfo => Data::Tables(Tables::Info { name: one }),
-        _ => Data::Tables(Tables::List),
+        _ => Data::Joins(Joins::List),
     }))
 }
 
-fn read(options: Args<'_>) -> Result<RangeRead, Refusal<'_>> {
+fn read(options: Args<'_>) -> Result<RangeRead<'_>, Refusal<'_>> {
     let mut read = RangeRead::default();
     let mut options = options.iter();
     while let Some(option) = options.next() {
@@ -38,9 +35,8 @@ fn read(options: Args<'_>) -> Result<RangeRead, Refusal<'_>> {
             let missing = Refusal::Text("LIMIT needs a whole number that is not negative");
             read.limit = Some(given.ok_or(missing)?);
         } else if is(option, "at") {
-            let text = "AT position is not available: no table follows a source; \
-                allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT";
-            return Err(Refusal::Text(text));
+            let missing = Refusal::Text("AT needs a position, as SOURCE.POSITION gives it");
+            read.at = Some(options.next().ok_or(missing)?);
         } else {
             let answer = answer(option)?;
             if read.answer != RangeAnswer::Pairs && read.answer != answer {
@@ -64,7 +60,7 @@ fn answer(option: &[u8]) -> Result<RangeAnswer, Refusal<'_>> {
         Err(Refusal::Quoting {
             before: "syntax error: unknown option '",
             bytes: option,
-            after: "'; allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT",
+            after: "'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and AT position",
         })
     }
 }
@@ -88,38 +84,4 @@ fn join_add(args: Args<'_>) -> Result<Joins<'_>, Refusal<'_>> {
         replace = true;
     }
     Ok(Joins::Add { name, spec, replace })
-}
-
-fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
-    let (mut boundary, mut source, mut evict, mut keep) = (None, None, None, None);
-    let yes_or_no = |word: Option<&[u8]>| match word {
-        Some(word) if is(word, "yes") => Some(true),
-        Some(word) if is(word, "no") => Some(false),
-        _ => None,
-    };
-    let mut options = args.from(2).iter();
-    while let Some(option) = options.next() {
-        if is(option, "boundary") {
-            let given = options.next().and_then(number::parse_u64);
-            let given = given.and_then(|number| usize::try_from(number).ok());
-            let missing = Refusal::Text("BOUNDARY needs a whole number that is not negative");
-            boundary = Some(given.ok_or(missing)?);
-        } else if is(option, "source") {
-            let name = options.next().ok_or(Refusal::Text("SOURCE needs a name"))?;
-            source = Some(text(name, "the name of a source must be UTF-8 text")?);
-        } else if is(option, "evict") {
-            let given = yes_or_no(options.next());
-            evict = Some(given.ok_or(Refusal::Text("EVICT needs YES or NO"))?);
-        } else if is(option, "keep") {
-            let given = yes_or_no(options.next());
-            keep = Some(given.ok_or(Refusal::Text("KEEP needs YES or NO"))?);
-        } else {
-            return Err(Refusal::Quoting {
-                before: "syntax error: unknown option '",
-                bytes: option,
-                after: "'; allowed are BOUNDARY n, SOURCE name, EVICT YES|NO and KEEP YES|NO",
-            });
-        }
-    }
-    Ok(Tables::Set { name: args.at(1), boundary, source, evict, keep })
 }

@@ -124,6 +124,9 @@ impl Resp {
                 self.memory_stats(work);
                 Flow::Next
             }
+            Command::Data(data) if self.concerns_sources(data) => {
+                self.execute_sourced(spec, data, args, work)
+            }
             Command::Data(data) => match self.execute_data(spec, data, work) {
                 Outcome::Done => Flow::Next,
                 Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
@@ -132,6 +135,7 @@ impl Resp {
             Command::PubSub(command) => self.pub_sub(command, work),
             Command::Transaction(command) => self.transaction(command, args, work),
             Command::Server(command) => self.server(command, work),
+            Command::Sources(command) => self.sources(command, args, work),
             Command::Help(container) => {
                 headwater_command::describe::help(container, &mut encoder(work));
                 Flow::Next

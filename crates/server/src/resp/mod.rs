@@ -28,6 +28,7 @@ mod memory;
 mod server;
 mod session;
 mod slowlog;
+mod sourced;
 mod stats;
 mod transaction;
 
@@ -42,15 +43,14 @@ use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::memory::{ClientShare, Gauge, Sample};
 use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use crate::sources::Hub;
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::Reply;
-use headwater_engine::{
-    Effect, EngineError, Settings, TableOptions, Ticket, Value, ValueRef, WARM_MAX,
-};
+use headwater_engine::{Effect, EngineError, Settings, Ticket, Value, ValueRef, WARM_MAX};
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use headwater_spill::Directory;
@@ -111,6 +111,7 @@ pub(crate) struct Resp {
     /// The command under way is one of EXEC's.
     executing_queue: bool,
     blocking: Blocking,
+    hub: Hub,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
     stopping: bool,
@@ -130,13 +131,8 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("spill-dir '{path}': {error}")))?;
             node.engine_mut().set_spill(Box::new(directory));
         }
-        for table in &config.tables {
-            let options =
-                TableOptions { boundary: Some(table.boundary), ..TableOptions::default() };
-            node.engine_mut()
-                .table_set(table.name.as_bytes(), &options)
-                .map_err(|error| ConfigError(format!("table '{}': {error}", table.name)))?;
-        }
+        let mut hub = Hub::new();
+        sourced::begin(&config, &mut hub, node.engine_mut())?;
         for join in &config.joins {
             node.engine_mut()
                 .join_add(&join.name, &join.spec, false)
@@ -158,6 +154,7 @@ impl Resp {
             exclusive: None,
             executing_queue: false,
             blocking: Blocking::default(),
+            hub,
             held: Vec::new(),
             stopping: false,
             time: Time::default(),
@@ -327,8 +324,13 @@ impl Service for Resp {
         served
     }
 
+    fn set_waker(&mut self, waker: mio::Waker) {
+        self.hub.inbox.set_waker(waker);
+    }
+
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.wake_late(connections);
+        self.take_news(connections);
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {
@@ -347,11 +349,10 @@ impl Service for Resp {
                             connections.wake(id);
                         }
                     }
-                    Effect::Load { fetch, source, .. } => {
-                        let text = format!("no source is named '{source}'");
-                        self.node.engine_mut().loaded(fetch, Err(text));
+                    Effect::Load { fetch, source, range } => {
+                        self.ask_load(fetch, &source, &range);
                     }
-                    Effect::Unfollow { .. } => {}
+                    Effect::Unfollow { source, range } => self.hub.unfollow(&source, &range),
                 }
             }
         }
@@ -413,6 +414,7 @@ impl Service for Resp {
         if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
         } else if connection.session.waiting.is_some() {
+            self.hub.forget(id);
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);
         }
@@ -426,7 +428,8 @@ impl Service for Resp {
     }
 
     fn deadline(&self) -> Option<u64> {
-        self.blocking.next_deadline()
+        let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
+        blocking.into_iter().chain(sources).min()
     }
 
     fn stopping(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Waiting for data: the engine's requests are answered by the test, late.
 
+mod sourced;
+
 use super::{Resp, Session};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
@@ -43,6 +45,7 @@ impl Stage {
     /// Gives a client's requests to the service: the answers, and why it stopped.
     fn serve(&mut self, client: usize, input: &str) -> (String, Stopped) {
         let mut connection = self.connections.take(self.ids[client].slot).unwrap();
+        connection.dirty = false;
         let mut out = Vec::new();
         let served = self.service.serve(Work {
             peers: &mut self.connections,
