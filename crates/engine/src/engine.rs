@@ -5,8 +5,9 @@ use crate::maintain::Changed;
 use crate::memory::Memory;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::{Keeping, Sources, Waits};
+use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
-use crate::streams::{Spilling, Streams};
+use crate::streams::Streams;
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use crate::write::Expiries;
@@ -43,6 +44,7 @@ pub struct Engine {
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
     pub(crate) spilling: Spilling,
+    pub(crate) spilled: SpilledValues,
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
@@ -82,6 +84,7 @@ impl Engine {
             watches: Watches::default(),
             streams: Streams::default(),
             spilling: Spilling::default(),
+            spilled: SpilledValues::default(),
             waits: Waits::default(),
             sources: Sources::default(),
             keeping: Keeping::default(),
@@ -136,10 +139,12 @@ impl Engine {
             status_range_bytes: self.statuses.bytes() as u64,
             streams: self.streams.len() as u64,
             stream_bytes: (self.streams.bytes() + self.spilling.bytes()) as u64,
+            spilled_values: self.spilled.len() as u64,
             spilled_bytes: self.spilling.disk_bytes(),
             ..Stats::default()
         };
-        stats.index_bytes = (self.expiries.bytes() + self.memory.bytes()) as u64;
+        stats.index_bytes =
+            (self.expiries.bytes() + self.memory.bytes() + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
         for table in self.store.tables().map(|(_, table)| table).chain(layers) {
@@ -159,10 +164,14 @@ impl Engine {
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
             ("chunks_evicted", self.memory.evicted.chunks),
-            ("chunks_spilled", self.spilling.counters.puts),
-            ("chunks_spill_refused", self.spilling.counters.refusals),
-            ("chunks_spill_read", self.spilling.counters.gets),
-            ("chunks_spill_lost", self.spilling.counters.losses),
+            ("chunks_spilled", self.spilling.chunks.puts),
+            ("chunks_spill_refused", self.spilling.chunks.refusals),
+            ("chunks_spill_read", self.spilling.chunks.gets),
+            ("chunks_spill_lost", self.spilling.chunks.losses),
+            ("values_spilled", self.spilling.values.puts),
+            ("values_spill_refused", self.spilling.values.refusals),
+            ("values_spill_read", self.spilling.values.gets),
+            ("values_spill_lost", self.spilling.values.losses),
         ];
         stats
     }

@@ -1,6 +1,7 @@
 //! The engine's invariants, asserted: for tests, which call this after every operation.
 
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::maintain::leading;
 use crate::status::StatusId;
 use crate::updaters::{Reader, Target, decode};
@@ -18,7 +19,7 @@ impl Engine {
     /// Where an invariant does not hold.
     pub fn check_invariants(&self) {
         assert!(self.queue.is_empty(), "changes are applied before an operation ends");
-        self.check_streams_kept();
+        self.check_handles();
         let mut statuses = 0;
         let mut targets = 0;
         for (join, installed) in self.catalog.iter() {
@@ -113,17 +114,26 @@ impl Engine {
         }
     }
 
-    /// Checks F1–F3.
-    fn check_streams_kept(&self) {
-        let mut held = 0;
-        let _ = self.store.scan(b"", b"", false, &mut |_, value| {
-            if let Some(number) = value.as_handle() {
-                self.streams.get(number).check_invariants();
-                held += 1;
+    /// Checks F1–F3, W1 and W2.
+    fn check_handles(&self) {
+        let (mut streams, mut spilled) = (0, 0);
+        let _ = self.store.scan(b"", b"", false, &mut |key, value| {
+            match Handle::of(value) {
+                None => {}
+                Some(Handle::Stream(number)) => {
+                    self.streams.get(number).check_invariants();
+                    streams += 1;
+                }
+                Some(Handle::Spilled(number)) => {
+                    self.spilled.get(number);
+                    assert!(self.store.table_of(key).is_some_and(|id| self.may_spill(id)), "W2");
+                    spilled += 1;
+                }
             }
             ControlFlow::Continue(())
         });
-        assert_eq!(held, self.streams.len(), "F3");
+        assert_eq!(streams, self.streams.len(), "F3");
+        assert_eq!(spilled, self.spilled.len(), "W1");
         self.streams.check_filed();
     }
 

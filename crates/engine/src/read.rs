@@ -6,6 +6,7 @@
 
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::handles::Handle;
 use crate::report::{EngineError, RangeOptions, Stop};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -55,8 +56,19 @@ impl Engine {
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<'_>>, Stop> {
         match self.find(key)? {
-            Some(value) if value.is_handle() => Err(EngineError::WrongType.into()),
+            Some(word) if word.is_handle() => self.get_elsewhere(key, word),
             found => Ok(found.map(|value| self.store.pool.view(value))),
+        }
+    }
+
+    /// What a key holds whose word names it.
+    #[cold]
+    fn get_elsewhere(&mut self, key: &[u8], word: ValueRef) -> Result<Option<Value<'_>>, Stop> {
+        match (Handle::of(word), self.store.table_of(key)) {
+            (Some(Handle::Spilled(number)), Some(table)) => {
+                Ok(self.read_spilled(table, key, number))
+            }
+            _ => Err(EngineError::WrongType.into()),
         }
     }
 
@@ -281,23 +293,34 @@ impl Engine {
             return Ok(rows.len() as u64);
         }
         let mut found = 0;
+        let mut lost = Vec::new();
         let mut room = core::mem::take(&mut self.key_room);
         let pool = &self.store.pool;
+        let (spilled, spilling) = (&self.spilled, &mut self.spilling);
         let mut visit = |key: &[u8], value: ValueRef| {
             if value.is_handle() {
-                return ControlFlow::Continue(());
+                let Some(number) = Handle::spilled(value) else {
+                    return ControlFlow::Continue(());
+                };
+                if !spilling.fetch_value(&spilled.get(number)) {
+                    lost.push(key.to_vec());
+                    return ControlFlow::Continue(());
+                }
+                each(key, Value::of(spilling.fetched()));
+            } else {
+                each(key, pool.view(value));
             }
-            each(key, pool.view(value));
             found += 1;
             if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let table = self.store.table(table);
+        let keys = self.store.table(table);
         let scan = Scan { pool, first, last, reverse };
         let _ = match group {
-            Some(group) => table.scan_in(group, &scan, &mut room, &mut visit),
-            None => table.scan(&scan, &mut room, &mut visit),
+            Some(group) => keys.scan_in(group, &scan, &mut room, &mut visit),
+            None => keys.scan(&scan, &mut room, &mut visit),
         };
         self.key_room = room;
+        lost.iter().for_each(|key| self.lose_key(table, key));
         Ok(found)
     }
 

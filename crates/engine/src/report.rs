@@ -317,7 +317,9 @@ pub struct Stats {
     pub streams: u64,
     /// Bytes of streams beyond those of their chunks, which are values.
     pub stream_bytes: u64,
-    /// Bytes that were put aside outside of memory.
+    /// Plain values that are outside of memory.
+    pub spilled_values: u64,
+    /// Bytes that were put aside outside of memory: chunks of streams, and plain values.
     pub spilled_bytes: u64,
     /// Further counters, name and number, in a fixed order: maintenance work done since the
     /// start (executions, invalidations, updates applied, values skipped as no number …).

@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::report::{Stop, Ticket};
 
 #[derive(Debug, Default)]
@@ -87,7 +88,14 @@ impl Watches {
 impl Engine {
     /// The value of `key`; of a stream nothing, since every append is noted.
     fn look(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
-        Ok(self.find(key)?.map(|value| self.store.pool.view(value).to_vec()))
+        let Some(word) = self.find(key)? else { return Ok(None) };
+        let (spilled, table) = (Handle::spilled(word), self.store.table_of(key));
+        if let (Some(number), Some(table)) = (spilled, table) {
+            // Where it is makes no difference.
+            let there = self.fetch_spilled(table, key, number);
+            return Ok(there.then(|| self.spilling.fetched().to_vec()));
+        }
+        Ok(Some(self.store.pool.view(word).to_vec()))
     }
 
     /// Starts counting the changes of `key` for an optimistic transaction. Each call is

@@ -3,6 +3,7 @@
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::handles::Handle;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -144,12 +145,18 @@ impl Engine {
     pub fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
         self.check_write(key, tail.len())?;
         self.know(key)?;
-        let table = self.store.table_for(key);
+        let mut table = self.store.table_for(key);
         let old = self.store.table(table).get(key).unwrap_or(ValueRef::EMPTY);
-        if old.is_handle() {
-            return Err(EngineError::WrongType.into());
-        }
-        let old = self.store.pool.content(old);
+        let old = match Handle::of(old) {
+            None => self.store.pool.content(old),
+            Some(Handle::Stream(_)) => return Err(EngineError::WrongType.into()),
+            Some(Handle::Spilled(number)) => {
+                let old = self.bring_back(table, key, number)?;
+                // Other keys may have gone to make room, or this one, and the table with them.
+                table = self.store.table_for(key);
+                old.unwrap_or(ValueRef::EMPTY)
+            }
+        };
         let length = self.store.pool.view(old).len() + tail.len();
         self.check_write(key, length)?;
         // The old value must outlive the exchange: readers of the table are told of it.
@@ -371,8 +378,9 @@ impl Engine {
     /// Gives back what a key held.
     #[inline]
     fn drop_value(&mut self, old: ValueRef) {
-        match old.as_handle() {
-            Some(stream) => self.drop_stream(stream),
+        match Handle::of(old) {
+            Some(Handle::Stream(number)) => self.drop_stream(number),
+            Some(Handle::Spilled(number)) => self.drop_spilled(number),
             None => self.store.pool.release(old),
         }
     }
@@ -398,6 +406,7 @@ impl Engine {
         }
         self.store.clear();
         self.drop_streams();
+        self.drop_all_spilled();
         self.updaters.clear();
         self.expiries = Expiries::new(self.settings.hash_seed);
         self.forget_loaded();

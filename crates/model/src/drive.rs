@@ -120,7 +120,11 @@ impl Run<'_> {
                 Ok(())
             }
             Op::Evict { draw, count } => {
-                self.subject.evict(*draw, *count);
+                let gone = self.subject.evict(*draw, *count);
+                if !gone.is_empty() {
+                    gone.iter().for_each(|key| _ = self.oracle.base.remove(key));
+                    self.changed();
+                }
                 Ok(())
             }
             Op::JoinAdd { name, join, replace } => self.join_add(name, join, *replace),

@@ -124,8 +124,8 @@ impl Run<'_> {
                 Ok(())
             }
             Op::Evict { draw, count } => {
-                self.subject.evict(*draw, *count);
-                Ok(())
+                let gone = self.subject.evict(*draw, *count);
+                if gone.is_empty() { Ok(()) } else { Err(format!("loses {gone:?}")) }
             }
             Op::Tell { source, most } => self.tell(source, *most),
             Op::Answer { source, load, as_of } => {

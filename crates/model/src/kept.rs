@@ -196,12 +196,13 @@ impl Subject for Kept {
     fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
         self.patient(|engine| engine.watched(key))
     }
-    fn evict(&mut self, draw: u64, count: u64) {
+    fn evict(&mut self, draw: u64, count: u64) -> Vec<Vec<u8>> {
         for step in 0..3 * count {
             if !self.engine.evict_any(draw + step) {
                 break;
             }
         }
+        Vec::new()
     }
     fn join_add(
         &mut self,

@@ -1,9 +1,10 @@
 //! What a history is run against: the engine, or something that misbehaves on purpose.
 
+use crate::disk::Disk;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
-    Loaded, Position, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
+    Loaded, Policy, Position, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
 };
 
 /// A key with its value.
@@ -67,12 +68,14 @@ pub trait Subject {
     fn flush(&mut self) {
         self.engine().flush();
     }
-    fn evict(&mut self, draw: u64, count: u64) {
+    /// Evicts, and gives the base keys that are gone for it.
+    fn evict(&mut self, draw: u64, count: u64) -> Vec<Vec<u8>> {
         for step in 0..count {
             if !self.engine().evict_any(draw + step) {
                 break;
             }
         }
+        Vec::new()
     }
     fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
         self.engine().watch(key)
@@ -133,5 +136,58 @@ impl Default for Plain {
 impl Subject for Plain {
     fn engine(&mut self) -> &mut Engine {
         &mut self.0
+    }
+}
+
+/// The engine with a place to spill to: every plain value may leave memory at any time.
+pub struct Spilling {
+    engine: Engine,
+    disk: Disk,
+    /// Whether the disk loses things.
+    loses: bool,
+}
+
+impl Spilling {
+    /// An empty engine, and a disk that keeps what it is given, or `loses` some of it.
+    #[must_use]
+    pub fn new(loses: bool) -> Self {
+        let Plain(mut engine) = Plain::default();
+        let disk = Disk::default();
+        engine.set_spill(Box::new(disk.clone()), 0);
+        engine.set_eviction_policy(Policy::named("allkeys-lru").expect("a policy"));
+        Self { engine, disk, loses }
+    }
+
+    /// How often a value left memory.
+    #[must_use]
+    pub fn puts(&self) -> u64 {
+        self.disk.puts()
+    }
+}
+
+impl Subject for Spilling {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn evict(&mut self, draw: u64, count: u64) -> Vec<Vec<u8>> {
+        for step in 0..count {
+            if !self.engine.evict_any(draw + step) {
+                break;
+            }
+        }
+        if !self.loses || self.disk.lose(draw, 3) == 0 {
+            return Vec::new();
+        }
+        // A loss is found by a read, and is a miss from then on. Whether a join's output is
+        // there is not for this to tell: the oracle knows it by its sources.
+        let mut keys = Vec::new();
+        self.engine.scan(b"", usize::MAX, &mut |key| keys.push(key.to_vec()));
+        // What was read last is still in the engine's buffer: read again, it is in memory.
+        keys.retain(|key| {
+            let mut misses = || matches!(self.engine.get(key), Ok(None));
+            misses() || misses()
+        });
+        keys
     }
 }

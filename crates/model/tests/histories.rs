@@ -1,24 +1,25 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
-use headwater_model::check::{Kind, Plan, check};
+use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::kept::Kept;
-use headwater_model::subject::{Plain, Subject};
+use headwater_model::subject::{Plain, Spilling, Subject};
 use headwater_model::{drive, generate};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 20_000;
 
-fn holds(kind: Kind, share: u64) {
+fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     let wanted = std::env::var("HEADWATER_HISTORIES").ok();
     let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let found = check(&Plan::engine(kind, 0, histories / share, threads), 1, &mut |_| {});
+    let plan = Plan { subject, ..Plan::engine(kind, 0, histories / share, threads) };
+    let found = check(&plan, 1, &mut |_| {});
     assert!(found.is_empty(), "{}", found[0]);
 }
 
 #[test]
 fn reads_equal_recomputation_after_any_history() {
-    holds(Kind::Plain, 1);
+    holds(Kind::Plain, 1, || Box::new(Plain::default()));
 }
 
 /// All base data is kept by an embedded store, and evicted from memory at random.
@@ -35,7 +36,29 @@ fn reads_equal_recomputation_where_a_store_keeps_the_data() {
 
 #[test]
 fn reads_wait_for_sources_and_show_one_state() {
-    holds(Kind::Sources, 2);
+    holds(Kind::Sources, 2, || Box::new(Plain::default()));
+}
+
+#[test]
+fn where_values_are_changes_no_answer() {
+    holds(Kind::Plain, 4, || Box::new(Spilling::new(false)));
+    holds(Kind::Sources, 8, || Box::new(Spilling::new(false)));
+}
+
+#[test]
+fn what_a_disk_loses_is_missed_and_nothing_else_is() {
+    holds(Kind::Plain, 4, || Box::new(Spilling::new(true)));
+}
+
+#[test]
+fn histories_spill_values() {
+    let mut puts = 0;
+    for seed in 0..300 {
+        let mut subject = Spilling::new(false);
+        drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
+        puts += subject.puts();
+    }
+    assert!(puts > 500, "in 300 histories {puts} values were spilled");
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
                 ("groups", stats.groups),
                 ("expired_keys", stats.expired),
                 ("streams", stats.streams),
+                ("spilled_values", stats.spilled_values),
                 ("spilled_bytes", stats.spilled_bytes),
                 ("updaters", stats.updaters),
                 ("updater_targets", stats.updater_targets),

@@ -13,8 +13,8 @@
 //! | 8–63 | the bytes | | |
 //! | 32–63 | | number of the cell | address of the last block |
 //!
-//! Bit 5 of an inline word makes it a *handle*: an empty value whose bits 32–63 are a number that means
-//! something to its owner.
+//! Bit 5 of an inline word makes it a *handle*: an empty value whose bits 6 and 7 are a kind and bits 32–63 a
+//! number, which mean something to its owner.
 
 /// Longest value that is held in its reference.
 pub const INLINE_BYTES_MAX: usize = 7;
@@ -24,6 +24,7 @@ pub const VALUE_BYTES_MAX: usize = (1 << 30) - 1;
 
 const INLINE: u64 = 1;
 const HANDLE: u64 = 1 << 5;
+const KIND_SHIFT: u32 = 6;
 const CHAINED: u64 = 2;
 const LENGTH_SHIFT: u32 = 2;
 const CELL: u64 = 1 << 4;
@@ -89,19 +90,23 @@ impl ValueRef {
         (self.0 >> ADDRESS_SHIFT) as u32
     }
 
-    /// A word that stands for something that its owner keeps outside the pool, under `number`. To
-    /// the pool it is an empty value: retaining and releasing it mean nothing.
+    /// A word that stands for something that its owner keeps outside the pool, under `number`, and of
+    /// one of four kinds (0 to 3). To the pool it is an empty value: retaining and releasing it mean
+    /// nothing.
     #[inline]
     #[must_use]
-    pub fn handle(number: u32) -> Self {
-        Self(u64::from(number) << ADDRESS_SHIFT | HANDLE | INLINE)
+    pub fn handle(kind: u8, number: u32) -> Self {
+        debug_assert!(kind < 4, "there are four kinds of handles");
+        let kind = u64::from(kind & 3) << KIND_SHIFT;
+        Self(u64::from(number) << ADDRESS_SHIFT | kind | HANDLE | INLINE)
     }
 
-    /// The number that [`ValueRef::handle`] was given; `None` for a value.
+    /// The kind and the number that [`ValueRef::handle`] was given; `None` for a value.
     #[inline]
     #[must_use]
-    pub fn as_handle(self) -> Option<u32> {
-        if self.is_handle() { Some((self.0 >> ADDRESS_SHIFT) as u32) } else { None }
+    pub fn as_handle(self) -> Option<(u8, u32)> {
+        let kind = (self.0 >> KIND_SHIFT & 3) as u8;
+        if self.is_handle() { Some((kind, (self.0 >> ADDRESS_SHIFT) as u32)) } else { None }
     }
 
     /// Whether the word is a handle.
@@ -157,9 +162,9 @@ mod tests {
 
     #[test]
     fn a_handle_is_no_value_and_no_value_is_a_handle() {
-        for number in [0, 1, 77, u32::MAX] {
-            let handle = ValueRef::handle(number);
-            assert_eq!(handle.as_handle(), Some(number));
+        for (kind, number) in [(0, 0), (1, 1), (2, 77), (3, u32::MAX)] {
+            let handle = ValueRef::handle(kind, number);
+            assert_eq!(handle.as_handle(), Some((kind, number)));
             assert_eq!(ValueRef::from_word(handle.to_word()), handle);
             assert!(handle.is_inline() && !handle.is_cell() && handle.len() == 0);
         }

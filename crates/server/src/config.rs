@@ -109,8 +109,10 @@ pub struct StoreLimits {
 pub struct Spill {
     /// The directory; empty: nothing goes to disk.
     pub spill_dir: String,
-    /// What may be there, in bytes.
-    pub spill_bytes_max: u64,
+    /// What may be there.
+    pub spill_bytes_max: Size,
+    /// The shortest plain value that goes there rather than being evicted, in bytes.
+    pub spill_value_bytes_min: usize,
 }
 
 /// What the process may take.
@@ -233,7 +235,11 @@ impl Default for StoreLimits {
 
 impl Default for Spill {
     fn default() -> Self {
-        Self { spill_dir: String::new(), spill_bytes_max: 1 << 30 }
+        Self {
+            spill_dir: String::new(),
+            spill_bytes_max: Size(1 << 30),
+            spill_value_bytes_min: 4096,
+        }
     }
 }
 

@@ -105,6 +105,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "slots-max" &[], limits.slots_max),
     setting!(fixed "spill-dir" &[], spill.spill_dir),
     setting!(fixed "spill-bytes-max" &[], spill.spill_bytes_max),
+    setting!(fixed "spill-value-bytes-min" &[], spill.spill_value_bytes_min),
     Setting {
         name: "max",
         aliases: &["maxmemory"],

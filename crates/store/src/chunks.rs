@@ -15,24 +15,38 @@ const CHUNK: usize = 1024;
 
 /// Items by their numbers, which are given in order.
 #[derive(Debug)]
-pub(crate) struct Chunks<T> {
+pub struct Chunks<T> {
     chunks: Vec<Vec<T>>,
+}
+
+impl<T> Default for Chunks<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new() }
+    }
 }
 
 impl<T> Chunks<T> {
     /// No items; it allocates nothing.
-    pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new() }
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// How many items there are.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         let last = self.chunks.last().map_or(0, Vec::len);
         self.chunks.len().saturating_sub(1) * CHUNK + last
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
     /// Adds an item behind the others.
-    pub(crate) fn push(&mut self, item: T) {
+    pub fn push(&mut self, item: T) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => last.push(item),
             None => self.chunks.push(alloc::vec![item]),
@@ -46,23 +60,25 @@ impl<T> Chunks<T> {
 
     /// The item of this number, if there is one.
     #[inline]
-    pub(crate) fn get(&self, at: usize) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&T> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
     /// The items from number `start` on.
-    pub(crate) fn iter_from(&self, start: usize) -> impl Iterator<Item = &T> {
+    pub fn iter_from(&self, start: usize) -> impl Iterator<Item = &T> {
         let (chunk, at) = (start / CHUNK, start % CHUNK);
         self.chunks.iter().skip(chunk).flatten().skip(at)
     }
 
     /// All items, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }
 
     /// Bytes that the items take, and room for more.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         let last = self.chunks.last().map_or(0, Vec::capacity);
         let items = self.chunks.len().saturating_sub(1) * CHUNK + last;
         items * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()

@@ -23,6 +23,7 @@ mod store;
 mod table;
 pub mod tree;
 
+pub use chunks::Chunks;
 pub use index::Index;
 pub use store::{Store, TableId, WARM_MAX};
 pub use table::{GroupId, Note, Scan, Sizes, Table};

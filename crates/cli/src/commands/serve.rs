@@ -15,12 +15,12 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
-    /// Put streams' oldest parts into this directory when memory is short
+    /// Put streams' oldest parts and long values into this directory when memory is short
     #[arg(long, value_name = "DIR")]
     spill: Option<String>,
-    /// Bytes that may be in that directory [default: 1073741824]
-    #[arg(long, value_name = "BYTES")]
-    spill_size: Option<u64>,
+    /// What may be in that directory, such as 64mb or 10gb [default: 1gb]
+    #[arg(long, value_name = "SIZE")]
+    spill_size: Option<Size>,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -86,8 +86,8 @@ impl Args {
         if let Some(path) = self.spill {
             config.spill.spill_dir = path;
         }
-        if let Some(bytes) = self.spill_size {
-            config.spill.spill_bytes_max = bytes;
+        if let Some(size) = self.spill_size {
+            config.spill.spill_bytes_max = size;
         }
         self.listen.apply(&mut config);
         if let Some(bytes) = self.null {

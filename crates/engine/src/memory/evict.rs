@@ -2,13 +2,13 @@
 
 use super::victims::Victim;
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::report::Effect;
 use crate::status::StatusId;
 use alloc::collections::BTreeSet;
 use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
 use headwater_policy::Heat;
-use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
 impl Engine {
@@ -22,11 +22,14 @@ impl Engine {
         self.evict(victim)
     }
 
-    /// Evicts a range that `draw` names, whatever its worth; `false` where nothing can go. For
+    /// Evicts a range that `draw` names, or spills a value, whatever its worth; `false` where nothing can go. For
     /// tests: any range may go at any time.
     pub fn evict_any(&mut self, draw: u64) -> bool {
+        if draw.is_multiple_of(2) && self.spill_any(draw / 2) {
+            return true;
+        }
         let victim = self.any_victim(draw);
-        self.evict(victim)
+        self.evict(victim) || self.spill_any(draw)
     }
 
     fn evict(&mut self, victim: Option<Victim>) -> bool {
@@ -37,9 +40,11 @@ impl Engine {
                 self.evict_kept(table, &key);
             }
             Some(Victim::Key(table, key, heat)) => {
+                let Some(value) = self.store.table(table).get(&key) else { return true };
                 // Of a stream the oldest part goes, and the rest when its turn comes again.
-                let stream = self.store.table(table).get(&key).and_then(ValueRef::as_handle);
-                if stream.is_some_and(|number| self.drop_oldest_chunk(number)) {
+                if Handle::stream(value).is_some_and(|number| self.drop_oldest_chunk(number))
+                    || self.spill_value(table, &key, value)
+                {
                     return true;
                 }
                 self.memory.evicted.keys += 1;

@@ -48,6 +48,8 @@ pub(crate) struct Memory {
     keeps: bool,
     /// Keys that were there when it was looked at last.
     key_count: usize,
+    /// A table whose keys stay for now.
+    pub(crate) staying: Option<TableId>,
     pub(crate) evicted: Evicted,
     /// What the operation under way would take at least, where it has given up.
     lacking: Option<usize>,
@@ -90,6 +92,7 @@ impl Memory {
             keys: None,
             keeps: false,
             key_count: 0,
+            staying: None,
             evicted: Evicted::default(),
             lacking: None,
             wanted: None,
@@ -159,6 +162,11 @@ impl Engine {
             self.memory.policy = policy;
             self.memory.judge();
         }
+    }
+
+    /// What may be taken altogether; `None`: there is no bound.
+    pub(crate) fn memory_limit(&self) -> Option<usize> {
+        self.memory.limit
     }
 
     /// Which base keys may be evicted.

@@ -6,6 +6,7 @@
 //! future); keys by the policy that the administrator chose.
 
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::status::StatusId;
 use alloc::vec::Vec;
 use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
@@ -20,6 +21,15 @@ const TOGETHER: usize = 4;
 
 /// How many keys are drawn where only those that expire may go.
 const VOLATILE_DRAWS: usize = 4 * SAMPLES;
+
+/// How many keys are drawn at most where the values of many are not in memory.
+const SPILLED_DRAWS: usize = 64 * SAMPLES;
+
+/// Keys whose values are not in memory go like others where values have less than this part of it.
+const VALUES_SHARE: usize = 8;
+
+/// Bytes of a spilled value's record and of its key's entry.
+const SPILLED_BYTES: usize = 32;
 
 /// Something that can go.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,7 +135,16 @@ impl Engine {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
-            let most = if volatile { VOLATILE_DRAWS } else { SAMPLES };
+            // A key whose value went already gives little memory back, and loses the value.
+            let spare_spilled = self.spilled.len() > 0
+                && self
+                    .memory_limit()
+                    .is_none_or(|limit| self.store.pool.bytes() > limit / VALUES_SHARE);
+            let most = match (spare_spilled, volatile) {
+                (true, _) => SPILLED_DRAWS,
+                (false, true) => VOLATILE_DRAWS,
+                (false, false) => SAMPLES,
+            };
             let mut drawn = 0;
             for _ in 0..most / TOGETHER {
                 if total == 0 || drawn >= SAMPLES {
@@ -145,11 +164,19 @@ impl Engine {
                     if volatile && self.expiries.get(key).is_none() {
                         return;
                     }
+                    let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
+                    let gone = spilled.is_some_and(|spilled| self.spilling.is_gone(&spilled));
+                    if spare_spilled && spilled.is_some() && !gone {
+                        return;
+                    }
                     drawn += 1;
                     let heat = Heat::from_byte(heat);
                     let bytes = key.len() + 16 + self.footprint(value);
                     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-                    let score = keys.score(&Candidate::plain(heat, bytes));
+                    let mut score = keys.score(&Candidate::plain(heat, bytes));
+                    if gone {
+                        score.worth = 0;
+                    }
                     if least.is_below(score) {
                         least.offer(Victim::Key(table, key.to_vec(), heat), score);
                     }
@@ -175,7 +202,11 @@ impl Engine {
 
     /// Bytes that a key's value takes, or what goes of a stream at once.
     fn footprint(&self, value: ValueRef) -> usize {
-        let Some(number) = value.as_handle() else { return self.store.pool.footprint(value) };
+        let number = match Handle::of(value) {
+            None => return self.store.pool.footprint(value),
+            Some(Handle::Spilled(_)) => return SPILLED_BYTES,
+            Some(Handle::Stream(number)) => number,
+        };
         let stream = self.streams.get(number);
         let goes = stream.oldest_in_memory().and_then(|at| stream.chunks[at].value());
         goes.map_or_else(|| stream.resident_bytes(&self.store.pool), |value| value.len())
@@ -193,6 +224,9 @@ impl Engine {
     /// where no join reads them, unless the administrator says otherwise.
     pub(crate) fn is_evictable(&self, table: TableId) -> bool {
         let policy = self.memory.policy.order.is_some();
+        if self.memory.staying == Some(table) {
+            return false;
+        }
         self.catalog.role(table).map_or(policy, |role| match &role.sourced {
             Some(sourced) => sourced.kept,
             None => {

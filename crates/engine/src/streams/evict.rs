@@ -2,16 +2,8 @@
 
 use super::stream::Body;
 use crate::engine::Engine;
-use alloc::boxed::Box;
-use headwater_base::spill::Spill;
 
 impl Engine {
-    /// Gives the place where streams' oldest chunks go when memory is short. Without one they go for
-    /// good, and only where the policy lets base keys go.
-    pub fn set_spill(&mut self, port: Box<dyn Spill>) {
-        self.spilling.set_port(port);
-    }
-
     /// Puts the oldest chunk of some stream aside; `false` where there is no place or nothing to put.
     pub(crate) fn spill_one(&mut self) -> bool {
         if !self.spilling.is_there() {
@@ -21,7 +13,7 @@ impl Engine {
         let stream = self.streams.get_mut(number);
         let Some(at) = stream.oldest_in_memory() else { return false };
         let Some(value) = stream.chunks[at].value() else { return false };
-        let Some(spilled) = self.spilling.put(&self.store.pool, value) else { return false };
+        let Some(spilled) = self.spilling.put_chunk(&self.store.pool, value) else { return false };
         stream.chunks[at].body = Body::Disk(spilled);
         stream.settle(&mut self.store.pool, &mut self.spilling);
         self.store.pool.release(value);

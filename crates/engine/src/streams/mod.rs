@@ -30,16 +30,15 @@
 mod bytes;
 mod evict;
 mod operations;
-mod spilling;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::StreamBytes;
 pub use operations::StreamReport;
-pub(crate) use spilling::Spilling;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Body, Stream};
 
+use crate::spill::Spilling;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_pool::Pool;

@@ -1,14 +1,13 @@
 //! What can be done with streams.
 
 use super::bytes::Place;
-use super::stream::Body;
-use super::{Stream, StreamBytes};
+use super::{Body, Stream, StreamBytes};
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::report::{EngineError, Ticket};
 use alloc::format;
 use alloc::string::String;
 use headwater_base::Millis;
-use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
 /// What STREAM.INFO tells. Offsets count from the first byte ever appended.
@@ -35,7 +34,7 @@ impl Engine {
         self.check_table_of_streams(table)?;
         match self.store.table(table).get(key) {
             None => Ok(None),
-            Some(value) => value.as_handle().map(Some).ok_or(EngineError::WrongType),
+            Some(value) => Handle::stream(value).map(Some).ok_or(EngineError::WrongType),
         }
     }
 
@@ -63,7 +62,7 @@ impl Engine {
         }
         let mut found = false;
         let all = headwater_base::KeyRange::prefix(self.store.table(table).prefix());
-        self.scan_table(table, &all, &mut |_, value| found |= value.is_handle());
+        self.scan_table(table, &all, &mut |_, value| found |= Handle::stream(value).is_some());
         found
     }
 
@@ -71,7 +70,7 @@ impl Engine {
     #[must_use]
     pub fn is_stream(&self, key: &[u8]) -> bool {
         let Some(table) = self.store.table_of(key) else { return false };
-        self.store.table(table).get(key).is_some_and(ValueRef::is_handle)
+        self.store.table(table).get(key).and_then(Handle::stream).is_some()
     }
 
     /// Puts `tail` behind the stream of `key`, which begins with it where there is none, and gives
@@ -94,7 +93,7 @@ impl Engine {
                     self.check_table_of_streams(table)?;
                 }
                 let number = self.streams.insert(Stream::default());
-                self.put_base(table, key, ValueRef::handle(number));
+                self.put_base(table, key, Handle::Stream(number).word());
                 number
             }
         };
@@ -139,7 +138,7 @@ impl Engine {
         {
             // A read ends where its chunk does, so that one read brings back one chunk.
             len = len.min(spilled.len - skip);
-            if !self.spilling.fetch(spilled) {
+            if !self.spilling.fetch_chunk(spilled) {
                 return Err(EngineError::Evicted { first: self.lose_chunks(number, at) });
             }
             let bytes = &self.spilling.fetched()[skip..skip + len];
@@ -224,7 +223,7 @@ impl Engine {
         let table = self.store.table_for(to);
         let copy = self.streams.insert(copy);
         self.streams.refile(copy);
-        self.put_base(table, to, ValueRef::handle(copy));
+        self.put_base(table, to, Handle::Stream(copy).word());
         self.expiries.set(to, expiry);
         Ok(())
     }
@@ -250,6 +249,5 @@ impl Engine {
 
     pub(crate) fn drop_streams(&mut self) {
         self.streams.clear(&mut self.store.pool, &mut self.spilling);
-        self.spilling.clear();
     }
 }

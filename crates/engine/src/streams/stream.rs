@@ -1,7 +1,7 @@
 //! One stream: its chunks and where it starts and ends.
 
 use super::CHUNK_BYTES;
-use super::spilling::{Spilled, Spilling};
+use crate::spill::{Spilled, Spilling};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use headwater_pool::{Pool, ValueRef};

@@ -1,15 +1,13 @@
 //! Random histories of streams, beside a plain vector that says what is right.
 
 use super::CHUNK_BYTES;
+use crate::spill::BadDisk;
 use crate::{Engine, EngineError, Expiry, Settings};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use headwater_base::Millis;
-use headwater_base::spill::Spill;
 use headwater_policy::Policy;
 
 /// What a stream must be: every byte ever appended, and where it starts.
@@ -56,69 +54,6 @@ fn read(
     })
 }
 
-/// A disk that is too small, loses things and sometimes takes none.
-#[derive(Clone, Debug, Default)]
-struct BadDisk(Rc<RefCell<Kept>>);
-
-#[derive(Debug, Default)]
-struct Kept {
-    entries: BTreeMap<u64, Vec<u8>>,
-    first: u64,
-    next: u64,
-    /// Every so many puts fail, gets find nothing; 0: none.
-    refuses: u64,
-    loses: u64,
-    calls: u64,
-}
-
-impl Spill for BadDisk {
-    fn put(&mut self, id: u64, parts: &mut dyn Iterator<Item = &[u8]>) -> bool {
-        let mut kept = self.0.borrow_mut();
-        assert!(id >= kept.next, "numbers ascend");
-        kept.next = id + 1;
-        kept.calls += 1;
-        if kept.refuses > 0 && kept.calls.is_multiple_of(kept.refuses) {
-            return false;
-        }
-        kept.entries.insert(id, parts.flatten().copied().collect());
-        while kept.entries.len() > 12 {
-            kept.entries.pop_first();
-            kept.first = *kept.entries.keys().next().unwrap();
-        }
-        true
-    }
-
-    fn get(&mut self, id: u64, out: &mut Vec<u8>) -> bool {
-        let mut kept = self.0.borrow_mut();
-        kept.calls += 1;
-        if kept.loses > 0 && kept.calls.is_multiple_of(kept.loses) {
-            return false;
-        }
-        let found = kept.entries.get(&id);
-        out.extend(found.into_iter().flatten());
-        found.is_some()
-    }
-
-    fn remove(&mut self, id: u64) {
-        let mut kept = self.0.borrow_mut();
-        let was = kept.entries.remove(&id);
-        assert!(was.is_some() || id < kept.first, "removed once");
-    }
-
-    fn clear(&mut self) {
-        let kept = self.0.borrow();
-        assert!(kept.entries.is_empty(), "streams give back what they hold");
-    }
-
-    fn first(&self) -> u64 {
-        self.0.borrow().first
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.borrow().entries.values().map(|bytes| bytes.len() as u64).sum()
-    }
-}
-
 struct History {
     engine: Engine,
     /// Where chunks are put aside, if anywhere; then they may be gone.
@@ -143,7 +78,7 @@ impl History {
             kept.refuses = [0, 5][seed as usize % 2];
             kept.loses = [0, 9][seed as usize / 2 % 2];
         }
-        history.engine.set_spill(Box::new(disk.clone()));
+        history.engine.set_spill(Box::new(disk.clone()), 0);
         history.disk = Some(disk);
         history
     }
@@ -344,7 +279,7 @@ fn chunks_go_to_disk_oldest_first_and_come_back() {
         (0..10 * CHUNK_BYTES / 4).flat_map(|at| (at as u32).to_le_bytes()).collect();
     engine.stream_append(b"s", &bytes, 0).unwrap();
     assert!(!engine.evict_one(), "base data without a place to go stays");
-    engine.set_spill(Box::new(BadDisk::default()));
+    engine.set_spill(Box::new(BadDisk::default()), 0);
     let mut spilled = 0;
     while engine.evict_one() {
         spilled += CHUNK_BYTES as u64;

@@ -126,10 +126,11 @@ impl Resp {
         let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
         if !config.spill.spill_dir.is_empty() {
-            let (path, size) = (&config.spill.spill_dir, config.spill.spill_bytes_max);
+            let (path, size) = (&config.spill.spill_dir, config.spill.spill_bytes_max.0);
             let directory = Directory::open(path.as_ref(), size)
                 .map_err(|error| ConfigError(format!("spill-dir '{path}': {error}")))?;
-            node.engine_mut().set_spill(Box::new(directory));
+            let value_bytes_min = config.spill.spill_value_bytes_min;
+            node.engine_mut().set_spill(Box::new(directory), value_bytes_min);
         }
         let mut hub = Hub::new();
         sourced::begin(&config, &mut hub, node.engine_mut())?;

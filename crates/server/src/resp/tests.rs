@@ -6,6 +6,7 @@ use super::{Resp, Session};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
+use crate::memory::Size;
 use crate::service::{Service, Stopped, Time, Work};
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::resp::Held;
@@ -162,7 +163,7 @@ fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
     let place = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.spill.spill_dir = place.path().to_str().unwrap().to_owned();
-    config.spill.spill_bytes_max = 64 << 20;
+    config.spill.spill_bytes_max = Size(64 << 20);
     let mut stage = Stage::with(config.clone());
     let words: Vec<String> = (0..150_000).map(|at| format!("word{at:06}")).collect();
     for some in words.chunks(20_000) {

@@ -1,0 +1,305 @@
+//! Long plain values that are not in memory.
+//!
+//! A value that the policy would evict goes to the spill instead, if it is long. Its key stays, and
+//! holds a handle. The first read gives the bytes from the buffer; one that is read again comes back into
+//! memory, so that reading everything once moves nothing. Whether a spilled value is still there is
+//! found out when it is read: a lost one is a key that was evicted.
+//!
+//! # Invariants
+//! - W1. A record is in the slab while exactly one key holds its handle.
+//! - W2. Only tables that no join reads or writes and no source keeps hold such handles: joins see
+//!   values, and what they read must not be lost. A join that comes has them brought back first.
+//!
+//! # Cost
+//! Memory: 16 bytes for each, beside its key. A read: one of the port, and a copy.
+
+use super::{Spilled, Spilling};
+use crate::engine::Engine;
+use crate::handles::Handle;
+use crate::report::EngineError;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_pattern::Join;
+use headwater_policy::Order;
+use headwater_pool::{Value, ValueRef};
+use headwater_store::{Chunks, TableId};
+
+/// A value may be spilled if it takes at most this part of the memory limit: reading it wants as much.
+const LIMIT_SHARE: usize = 64;
+
+/// One value.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    id: u64,
+    len: u32,
+    /// It was read since it is on disk.
+    was_read: bool,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Used(Record),
+    /// The next free one.
+    Free(Option<u32>),
+}
+
+/// The values by the numbers of their handles.
+#[derive(Debug, Default)]
+pub(crate) struct SpilledValues {
+    slots: Chunks<Slot>,
+    free: Option<u32>,
+    len: usize,
+    /// The shortest value that goes to disk, in bytes.
+    pub(super) value_bytes_min: usize,
+}
+
+impl SpilledValues {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that their records take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.bytes()
+    }
+
+    fn insert(&mut self, spilled: Spilled) -> u32 {
+        let record = Record { id: spilled.id, len: spilled.len as u32, was_read: false };
+        self.len += 1;
+        let Some(number) = self.free else {
+            self.slots.push(Slot::Used(record));
+            return (self.slots.len() - 1) as u32;
+        };
+        let before = core::mem::replace(&mut self.slots[number as usize], Slot::Used(record));
+        self.free = match before {
+            Slot::Free(next) => next,
+            Slot::Used(_) => unreachable!("W1: what is listed as free is free"),
+        };
+        number
+    }
+
+    fn record(&self, number: u32) -> &Record {
+        match self.slots.get(number as usize) {
+            Some(Slot::Used(record)) => record,
+            _ => unreachable!("W1: a handle's record is there"),
+        }
+    }
+
+    /// What the port knows it by.
+    pub(crate) fn get(&self, number: u32) -> Spilled {
+        let record = self.record(number);
+        Spilled { id: record.id, len: record.len as usize }
+    }
+
+    /// Notes a read; whether there was one before.
+    fn note_read(&mut self, number: u32) -> bool {
+        match &mut self.slots[number as usize] {
+            Slot::Used(record) => core::mem::replace(&mut record.was_read, true),
+            Slot::Free(_) => false,
+        }
+    }
+
+    fn remove(&mut self, number: u32) -> Spilled {
+        let spilled = self.get(number);
+        self.slots[number as usize] = Slot::Free(self.free.replace(number));
+        self.len -= 1;
+        if self.len == 0 {
+            self.clear();
+        }
+        spilled
+    }
+
+    fn clear(&mut self) {
+        *self = Self { value_bytes_min: self.value_bytes_min, ..Self::default() };
+    }
+}
+
+impl Spilling {
+    /// Brings a value back into the buffer; `false` where it is lost.
+    pub(crate) fn fetch_value(&mut self, spilled: &Spilled) -> bool {
+        let found = self.fetch(spilled);
+        if found != Some(false) {
+            self.values.note_get(found.is_some());
+        }
+        found.is_some()
+    }
+}
+
+impl Engine {
+    /// Whether the values of a table may be spilled (W2).
+    pub(crate) fn may_spill(&self, table: TableId) -> bool {
+        self.catalog.role(table).is_none_or(|role| {
+            role.sourced.is_none() && role.writers.is_empty() && role.readers.is_empty()
+        })
+    }
+
+    /// Puts a key's value aside, if it is one of those that go; whether it was done.
+    pub(crate) fn spill_value(&mut self, table: TableId, key: &[u8], value: ValueRef) -> bool {
+        let most = self.memory_limit().map_or(usize::MAX, |limit| limit / LIMIT_SHARE);
+        if !self.spilling.is_there()
+            || value.is_handle()
+            || value.is_cell()
+            || !(self.spilled.value_bytes_min..=most).contains(&value.len())
+            || !self.may_spill(table)
+            // What expires first goes, and would be the next to go again.
+            || self.eviction_policy().order == Some(Order::Expiry)
+        {
+            return false;
+        }
+        let put = self.spilling.put(&self.store.pool, value);
+        self.spilling.values.note_put(put.is_some());
+        let Some(spilled) = put else { return false };
+        let handle = Handle::Spilled(self.spilled.insert(spilled)).word();
+        self.store.insert(table, key, handle);
+        self.store.pool.release(value);
+        true
+    }
+
+    /// Puts some value aside that the policy lets go, whatever its worth; `false` where there is
+    /// none. For tests: it looks at all.
+    pub(crate) fn spill_any(&mut self, draw: u64) -> bool {
+        let policy = self.eviction_policy();
+        if !self.spilling.is_there() || policy.order.is_none() {
+            return false;
+        }
+        let mut found: Vec<(TableId, Vec<u8>, ValueRef)> = Vec::new();
+        let mut tables: Vec<TableId> = self.store.tables().map(|(table, _)| table).collect();
+        tables.retain(|&table| self.is_evictable(table));
+        for table in tables {
+            let all = KeyRange::prefix(self.store.table(table).prefix());
+            self.scan_table(table, &all, &mut |key, value| found.push((table, key.into(), value)));
+        }
+        let start = draw as usize % found.len().max(1);
+        let mut from_start = found[start..].iter().chain(&found[..start]);
+        from_start.any(|(table, key, value)| {
+            let may_go = !policy.volatile || self.expiries.get(key).is_some();
+            may_go && self.spill_value(*table, key, *value)
+        })
+    }
+
+    /// The bytes that `key` of `table` holds as the spilled value of this number: from the buffer, or,
+    /// where they were read before and there is room, from memory from now on. `None` where they
+    /// are lost: so is the key then.
+    #[cold]
+    pub(crate) fn read_spilled(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        number: u32,
+    ) -> Option<Value<'_>> {
+        if !self.fetch_spilled(table, key, number) {
+            return None;
+        }
+        if self.spilled.note_read(number)
+            && let Some(value) = self.take_back(key, number)
+        {
+            return Some(self.store.pool.view(value));
+        }
+        Some(Value::of(self.spilling.fetched()))
+    }
+
+    /// Brings a key's value into the buffer; `false` where it is lost, and the key with it.
+    pub(crate) fn fetch_spilled(&mut self, table: TableId, key: &[u8], number: u32) -> bool {
+        let there = self.spilling.fetch_value(&self.spilled.get(number));
+        if !there {
+            self.lose_key(table, key);
+        }
+        there
+    }
+
+    /// Removes a key whose value is lost: whoever watches it is told.
+    pub(crate) fn lose_key(&mut self, table: TableId, key: &[u8]) {
+        self.expiries.set(key, None);
+        self.remove_base(table, key);
+    }
+
+    /// Gives a key the value that was fetched for it, where there is room in memory.
+    fn take_back(&mut self, key: &[u8], number: u32) -> Option<ValueRef> {
+        let handle = Handle::Spilled(number).word();
+        let has_room = self.make_room_for(0, self.spilling.fetched().len());
+        // The key itself may have gone to make room, and the table with it.
+        let table = self.store.table_of(key)?;
+        if !has_room || self.store.table(table).get(key) != Some(handle) {
+            return None;
+        }
+        let value = self.store.pool.insert(self.spilling.fetched());
+        self.store.insert(table, key, value);
+        self.drop_spilled(number);
+        Some(value)
+    }
+
+    /// Brings a key's spilled value back into memory, because it is about to change; `None` where it
+    /// is lost, and the key with it.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn bring_back(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        number: u32,
+    ) -> Result<Option<ValueRef>, EngineError> {
+        if !self.fetch_spilled(table, key, number) {
+            return Ok(None);
+        }
+        self.take_back(key, number).map(Some).ok_or(EngineError::OutOfMemory)
+    }
+
+    /// Forgets a spilled value that no key holds any more.
+    pub(crate) fn drop_spilled(&mut self, number: u32) {
+        let spilled = self.spilled.remove(number);
+        self.spilling.remove(spilled.id);
+    }
+
+    /// Forgets all that is spilled.
+    pub(crate) fn drop_all_spilled(&mut self) {
+        for slot in self.spilled.slots.iter() {
+            if let Slot::Used(record) = slot {
+                self.spilling.remove(record.id);
+            }
+        }
+        self.spilled.clear();
+        self.spilling.clear();
+    }
+
+    /// Brings back the spilled values of the tables that a join is about.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub(crate) fn unspill_for(&mut self, join: &Join) -> Result<(), EngineError> {
+        for pattern in join.sources.iter().map(|source| &source.pattern).chain([&join.output]) {
+            if let Some(table) = self.store.table_of(&pattern.range_of_all().first) {
+                self.unspill_table(table)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings back the spilled values of a table that a join is going to read (W2). Those that
+    /// are lost are keys that were evicted.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    fn unspill_table(&mut self, table: TableId) -> Result<(), EngineError> {
+        if self.spilled.len() == 0 {
+            return Ok(());
+        }
+        let mut found: Vec<(Vec<u8>, u32)> = Vec::new();
+        let all = KeyRange::prefix(self.store.table(table).prefix());
+        self.scan_table(table, &all, &mut |key, value| {
+            found.extend(Handle::spilled(value).map(|number| (key.to_vec(), number)));
+        });
+        self.memory.staying = Some(table);
+        let mut fits = true;
+        for (key, number) in found {
+            fits =
+                !self.fetch_spilled(table, &key, number) || self.take_back(&key, number).is_some();
+            if !fits {
+                break;
+            }
+        }
+        self.memory.staying = None;
+        if fits { Ok(()) } else { Err(EngineError::OutOfMemory) }
+    }
+}
