@@ -160,6 +160,7 @@ impl Run<'_> {
             Op::Source { .. }
             | Op::AtSource { .. }
             | Op::Tell { .. }
+            | Op::Lose { .. }
             | Op::Answer { .. }
             | Op::Fail { .. } => Ok(()), // These are for `drive_sources`.
         }

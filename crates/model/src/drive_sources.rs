@@ -128,6 +128,13 @@ impl Run<'_> {
                 if gone.is_empty() { Ok(()) } else { Err(format!("loses {gone:?}")) }
             }
             Op::Tell { source, most } => self.tell(source, *most),
+            Op::Lose { source } => {
+                if let Some(state) = self.sources.get_mut(source) {
+                    state.lose();
+                    self.subject.source_reset(source);
+                }
+                Ok(())
+            }
             Op::Answer { source, load, as_of } => {
                 let Some(state) = self.sources.get_mut(source) else { return Ok(()) };
                 let Some(load) = state.take(*load) else { return Ok(()) };

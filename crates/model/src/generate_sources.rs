@@ -80,7 +80,7 @@ impl Sources {
     }
 
     fn op(&mut self, rng: &mut Rng) -> Op {
-        match rng.weighted(&[30, 30, 26, 3, 12, 2, 1, 1]) {
+        match rng.weighted(&[30, 30, 26, 3, 12, 2, 1, 1, 1]) {
             0 => self.write(rng, 25),
             1 => self.read(rng),
             2 => {
@@ -97,6 +97,7 @@ impl Sources {
                 Op::Tell { source: self.source(rng), most }
             }
             5 => self.world.install(rng),
+            8 => Op::Lose { source: self.source(rng) },
             6 => Op::JoinDrop { name: rng.pick(&self.world.joins).0.clone() },
             _ => self.world.boundary(rng),
         }

@@ -119,6 +119,10 @@ pub enum Op {
         source: String,
         most: usize,
     },
+    /// A source never tells of its other changes, and says so.
+    Lose {
+        source: String,
+    },
     /// A source answers one of its open loads.
     Answer {
         source: String,
@@ -180,6 +184,7 @@ pub fn line(op: &Op) -> String {
         Op::AtSource { source, key, value: None } => one(&format!("at {source} del"), key),
         Op::Tell { source, most: usize::MAX } => format!("deliver {source}"),
         Op::Tell { source, most } => format!("deliver {source} {most}"),
+        Op::Lose { source } => format!("lose {source}"),
         Op::Answer { source, load, as_of: AsOf::Late(n) } => {
             format!("answer {source} load {load} late {n}")
         }

@@ -118,6 +118,9 @@ pub trait Subject {
     fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
         self.engine().changed(source, position, changes);
     }
+    fn source_reset(&mut self, source: &str) {
+        self.engine().source_reset(source, &KeyRange::all());
+    }
     fn take_effects(&mut self) -> Vec<Effect> {
         self.engine().take_effects()
     }

@@ -27,6 +27,8 @@ enum Fault {
     GivesUp,
     /// A read is answered as soon as its first table is there.
     AnswersHalf,
+    /// What a source has lost track of is believed.
+    IgnoresResets,
     /// Clients may write what a source keeps.
     AcceptsWrites,
 }
@@ -246,6 +248,19 @@ impl Subject for Standin {
             }
         }
     }
+    fn source_reset(&mut self, source: &str) {
+        if self.fault == Fault::IgnoresResets {
+            return;
+        }
+        for (name, table) in &mut self.tables {
+            if table.source == source && matches!(table.state, State::There(_)) {
+                table.state = State::Absent;
+                self.oracle.base.retain(|key, _| table_of(key) != Some(name));
+                let range = KeyRange::prefix(&[&name[..], b"|"].concat());
+                self.effects.push(Effect::Unfollow { source: source.to_string(), range });
+            }
+        }
+    }
     fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
@@ -281,5 +296,6 @@ caught! {
     a_lost_wake_up_is_caught: Fault::WakesOne;
     giving_up_is_caught: Fault::GivesUp;
     half_an_answer_is_caught: Fault::AnswersHalf;
+    an_ignored_reset_is_caught: Fault::IgnoresResets;
     an_accepted_write_is_caught: Fault::AcceptsWrites;
 }

@@ -78,6 +78,8 @@ pub enum Command {
     AtSource { source: String, key: Vec<u8>, value: Option<Vec<u8>> },
     /// `deliver SOURCE [N]`: the source tells the engine of its next N changes (all).
     Deliver { source: String, most: usize },
+    /// `lose SOURCE`: the source never tells of its other changes, and says so.
+    Lose { source: String },
     /// `answer SOURCE [load N] [late N | ahead N]`: the source answers its N-th open load (the
     /// first; the last, where there are fewer) as it stood after the last change that it told,
     /// or some changes before or after that, where that is possible.
@@ -100,7 +102,7 @@ impl Command {
             "join" | "replace" => return Ok(join(rest.trim(), word == "replace")),
             "range" | "prefix" => words.range(word == "prefix")?,
             "table" => words.table()?,
-            "at" | "deliver" | "answer" | "fail" | "loads" => words.source(word)?,
+            "at" | "deliver" | "lose" | "answer" | "fail" | "loads" => words.source(word)?,
             _ => words.plain(word)?,
         };
         match words.rest.first() {
@@ -226,6 +228,7 @@ impl Words<'_> {
             }
             "deliver" if self.rest.is_empty() => Command::Deliver { source, most: usize::MAX },
             "deliver" => Command::Deliver { source, most: self.number()? as usize },
+            "lose" => Command::Lose { source },
             "answer" => {
                 let load = self.load()?;
                 let as_of = if self.takes("ahead") {

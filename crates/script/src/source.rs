@@ -109,6 +109,15 @@ impl ScriptedSource {
         self.followed = left;
     }
 
+    /// The changes that the engine was not told of are lost to it. Loads that are open will be
+    /// answered as of later.
+    pub fn lose(&mut self) {
+        self.told = self.log.len();
+        for load in &mut self.open {
+            load.since = self.told as u64;
+        }
+    }
+
     /// The next `most` changes that the engine was not told of, each with its position. All
     /// changes are told, those that it does not follow as well.
     pub fn tell(&mut self, most: usize) -> Vec<(Position, Change)> {

@@ -145,6 +145,7 @@ impl EngineTarget {
             | Command::Unwatch => self.read(command),
             Command::AtSource { .. }
             | Command::Deliver { .. }
+            | Command::Lose { .. }
             | Command::Answer { .. }
             | Command::Fail { .. }
             | Command::Loads => Ok(self.at_source(command)),
@@ -333,6 +334,10 @@ impl EngineTarget {
                 {
                     self.engine.changed(source, position, &[change]);
                 }
+            }
+            Command::Lose { source } => {
+                self.sources.entry(source.clone()).or_default().lose();
+                self.engine.source_reset(source, &KeyRange::all());
             }
             Command::Answer { source, load, .. } | Command::Fail { source, load, .. } => {
                 let state = self.sources.entry(source.clone()).or_default();

@@ -8,7 +8,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 10] = [
+const SECTIONS: [(&str, bool); 11] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -19,6 +19,7 @@ const SECTIONS: [(&str, bool); 10] = [
     ("commandstats", false),
     ("joins", true),
     ("tables", true),
+    ("sources", true),
 ];
 
 impl Resp {
@@ -77,8 +78,23 @@ impl Resp {
                 }
             }
             "joins" => self.node.write_info(InfoSection::Joins, out),
+            "sources" => self.write_sources(out),
             "tables" => self.node.write_info(InfoSection::Tables, out),
             _ => self.node.write_info(InfoSection::Keyspace, out),
+        }
+    }
+
+    fn write_sources(&self, out: &mut String) {
+        out.push_str("# Sources\r\n");
+        let names: Vec<String> = self.hub.list().map(|source| source.name.to_owned()).collect();
+        for name in names {
+            let facts = self.source_facts(&name).unwrap_or_default();
+            let facts: Vec<String> = facts
+                .iter()
+                .filter(|(title, _)| title != "name")
+                .map(|(title, text)| format!("{title}={}", text.replace(['\r', '\n'], " ")))
+                .collect();
+            line(out, &format!("source_{name}"), facts.join(","));
         }
     }
 

@@ -117,7 +117,13 @@ impl Hub {
     }
 
     /// Adds a source that is made already.
-    pub(crate) fn insert(&mut self, name: &str, kind: &str, shown: String, source: Box<dyn Source>) {
+    pub(crate) fn insert(
+        &mut self,
+        name: &str,
+        kind: &str,
+        shown: String,
+        source: Box<dyn Source>,
+    ) {
         let entry = Entry { kind: kind.to_owned(), shown, health: Health::Up, source };
         self.sources.insert(name.to_owned(), entry);
     }

@@ -2,9 +2,7 @@
 
 use super::Stage;
 use crate::service::{Service, Stopped, Time};
-use headwater_base::source::{
-    Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
-};
+use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source};
 use headwater_base::{KeyRange, Millis};
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +37,8 @@ impl Source for Speaker {
         self.0.lock().unwrap().push(Request::Write(request, changes.to_vec()));
     }
     fn parse_position(&self, text: &[u8]) -> Result<Position, String> {
-        let number = str::from_utf8(text).ok().and_then(|text| text.strip_prefix('#')?.parse().ok());
+        let number =
+            str::from_utf8(text).ok().and_then(|text| text.strip_prefix('#')?.parse().ok());
         number.map(Position).ok_or_else(|| format!("'{}' is not like #7", text.escape_ascii()))
     }
     fn show_position(&self, position: Position) -> String {
@@ -120,10 +119,7 @@ fn a_table_is_declared_at_its_source_before_it_is_there() {
     assert_eq!(scene.serve(0, SET), ("".into(), Stopped::Parked));
     let Some(Request::Declare(request, mapping)) = scene.ask() else { panic!("not declared") };
     let word = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    assert_eq!(
-        mapping,
-        [word("table", "posts"), word("key", "who, at"), word("value", "text")]
-    );
+    assert_eq!(mapping, [word("table", "posts"), word("key", "who, at"), word("value", "text")]);
     let answer = Ok(vec![String::from("slow")]);
     scene.tell(News::Declared { request, answer }, &[0]);
     assert_eq!(scene.serve(0, "").0, "*2 $8 warnings *1 $4 slow ");
