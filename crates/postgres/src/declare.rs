@@ -1,0 +1,374 @@
+//! Comparing a mapping with what the database has: before a table is loaded, and again when it was altered.
+//!
+//! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
+//! statement that mends it.
+
+use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::range::condition;
+use crate::settings::Settings;
+use crate::snapshot::Snapshot;
+use crate::state::Ready;
+use crate::text::Kind;
+use crate::wire::{Connection, Error};
+use headwater_base::{KeyRange, prefix_end};
+
+/// What the database has under a table's name.
+struct Found {
+    relation: u32,
+    name: String,
+    kind: String,
+    identity: String,
+}
+
+/// A column there.
+struct There {
+    name: String,
+    type_id: u32,
+    type_name: String,
+    generated: bool,
+    bytewise: bool,
+}
+
+/// A unique index: whether rows are identified by it, and its columns.
+struct Unique {
+    primary: bool,
+    identifies: bool,
+    columns: Vec<String>,
+}
+
+type Row = Vec<Option<String>>;
+
+fn text(row: &Row, at: usize) -> &str {
+    row.get(at).and_then(Option::as_deref).unwrap_or_default()
+}
+
+fn refusal(message: String) -> Error {
+    Error { message, code: "HW000".to_owned() }
+}
+
+/// Compares a table's words with the database, and publishes the table if need be.
+///
+/// # Errors
+/// The connection is broken, or (with a code) the table cannot be kept here.
+pub(crate) fn check(
+    connection: &mut Connection,
+    settings: &Settings,
+    prefix: &[u8],
+    words: &Words,
+    // What was known of it before, if it was kept here already.
+    before: Option<&Ready>,
+) -> Result<(Ready, Vec<String>), Error> {
+    let found = find(connection, &words.table)?;
+    let columns = columns(connection, found.relation)?;
+    let mapping = mapping(settings, prefix, words, &found, &columns)?;
+    let mut warnings = Vec::new();
+    identity(connection, &found, &mapping)?;
+    let since = publish(connection, settings, &found, &mapping)?;
+    let since = since.or(before.map(|ready| ready.since)).unwrap_or(0);
+    indexed(connection, &mapping, &mut warnings)?;
+    let signature = signature(connection, settings, words, &mapping)?;
+    Ok((Ready { mapping, relation: found.relation, since, signature }, warnings))
+}
+
+fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
+    let sql = format!(
+        "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind, c.relpersistence, \
+         c.relreplident, c.relhassubclass, row_security_active(c.oid), \
+         has_table_privilege(c.oid, 'SELECT') \
+         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass({})",
+        literal(name)
+    );
+    let rows = connection.rows(&sql)?;
+    let row = rows.first().ok_or_else(|| refusal(format!("there is no table {name}")))?;
+    let (qualified, kind) = (text(row, 1), text(row, 2));
+    let refuse = |why: &str| Err(refusal(format!("{qualified} {why}")));
+    match kind {
+        "r" if text(row, 5) == "t" => {
+            return refuse(
+                "has tables that inherit from it, whose changes are not told as its own",
+            );
+        }
+        "r" | "p" => {}
+        "v" | "m" => return refuse("is a view; only tables tell their changes"),
+        _ => return refuse("is no table"),
+    }
+    if text(row, 3) != "p" {
+        return refuse("is unlogged or temporary, so its changes are not in the log");
+    }
+    if text(row, 6) == "t" {
+        return refuse("has row security, so loads would not see all of its rows");
+    }
+    if text(row, 7) != "t" {
+        return refuse("must not be read: GRANT SELECT ON it");
+    }
+    Ok(Found {
+        relation: text(row, 0).parse().unwrap_or_default(),
+        name: qualified.to_owned(),
+        kind: kind.to_owned(),
+        identity: text(row, 4).to_owned(),
+    })
+}
+
+fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Error> {
+    // A collation compares bytes where it is C or POSIX of the C library, or PostgreSQL's own.
+    let sql = format!(
+        "SELECT a.attname, a.atttypid, coalesce(b.typname, t.typname), a.attgenerated <> '', \
+         coalesce(CASE WHEN c.collprovider = 'd' \
+          THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
+          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false) \
+         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+         LEFT JOIN pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' \
+         LEFT JOIN pg_collation c ON c.oid = a.attcollation \
+         JOIN pg_database d ON d.datname = current_database() \
+         WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+    );
+    let rows = connection.rows(&sql)?;
+    let column = |row: &Row| There {
+        name: text(row, 0).to_owned(),
+        type_id: text(row, 1).parse().unwrap_or_default(),
+        type_name: text(row, 2).to_owned(),
+        generated: text(row, 3) == "t",
+        bytewise: text(row, 4) == "t",
+    };
+    Ok(rows.iter().map(column).collect())
+}
+
+fn mapping(
+    settings: &Settings,
+    prefix: &[u8],
+    words: &Words,
+    found: &Found,
+    columns: &[There],
+) -> Result<Mapping, Error> {
+    let named = |name: &str| {
+        let there = columns.iter().find(|column| column.name == name);
+        let there = there
+            .ok_or_else(|| refusal(format!("the table {} has no column {name}", found.name)))?;
+        if there.generated {
+            let why = format!("the column {name} is generated, and changes do not tell those");
+            return Err(refusal(why));
+        }
+        Ok(there)
+    };
+    let column = |there: &There| Column { name: there.name.clone(), type_id: there.type_id };
+    let (mut used, mut kinds) = (Vec::new(), Vec::new());
+    for (name, option) in &words.key {
+        let there = named(name)?;
+        let kind = Kind::of(&there.type_name, option.as_deref(), there.bytewise);
+        kinds.push(kind.map_err(|why| refusal(format!("the key column {name}: {why}")))?);
+        used.push(column(there));
+    }
+    let values: &[String] = match &words.value {
+        ValueWords::Empty => &[],
+        ValueWords::Column(name) => std::slice::from_ref(name),
+        ValueWords::Json(names) => names,
+    };
+    for name in values {
+        used.push(column(named(name)?));
+    }
+    Ok(Mapping {
+        prefix: prefix.to_vec(),
+        table: found.name.clone(),
+        columns: used,
+        kinds,
+        json: matches!(words.value, ValueWords::Json(_)),
+        key_bytes_max: settings.key_bytes_max,
+    })
+}
+
+/// Checks that a key is one row's, and that changes tell the old key.
+fn identity(connection: &mut Connection, found: &Found, mapping: &Mapping) -> Result<(), Error> {
+    let sql = format!(
+        "SELECT i.indisprimary, i.indisreplident, \
+         (SELECT string_agg(a.attname, chr(1)) FROM pg_attribute a \
+          WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])), \
+         0 = ANY (i.indkey[0:i.indnkeyatts - 1]) \
+         FROM pg_index i WHERE i.indrelid = {} AND i.indisunique AND i.indimmediate AND i.indisvalid \
+         AND i.indpred IS NULL",
+        found.relation
+    );
+    let rows = connection.rows(&sql)?;
+    let plain = rows.iter().filter(|row| text(row, 3) != "t");
+    let split = |text: &str| text.split('\u{1}').map(str::to_owned).collect();
+    let uniques: Vec<_> = plain
+        .map(|row| Unique {
+            primary: text(row, 0) == "t",
+            identifies: text(row, 1) == "t",
+            columns: split(text(row, 2)),
+        })
+        .collect();
+    let key = &mapping.columns[..mapping.kinds.len()];
+    let key: Vec<_> = key.iter().map(|column| column.name.clone()).collect();
+    let listed = key.iter().map(|name| ident(name)).collect::<Vec<_>>().join(", ");
+    let table = &found.name;
+    if !uniques.iter().any(|unique| unique.columns.iter().all(|name| key.contains(name))) {
+        return Err(refusal(format!(
+            "several rows of {table} could have the same key: CREATE UNIQUE INDEX CONCURRENTLY ON {table} ({listed})"
+        )));
+    }
+    let tells = |unique: &&Unique| key.iter().all(|name| unique.columns.contains(name));
+    let told = match &*found.identity {
+        "f" => true,
+        "d" => uniques.iter().filter(|unique| unique.primary).any(|unique| tells(&unique)),
+        "i" => uniques.iter().filter(|unique| unique.identifies).any(|unique| tells(&unique)),
+        _ => false,
+    };
+    if !told {
+        return Err(refusal(format!(
+            "changes of {table} do not tell the key that a row had: ALTER TABLE {table} REPLICA IDENTITY FULL, or \
+             REPLICA IDENTITY USING INDEX a unique index on ({listed})"
+        )));
+    }
+    Ok(())
+}
+
+/// A name for statements that people read.
+fn ident(name: &str) -> String {
+    let plain = |next: char| next.is_ascii_lowercase() || next.is_ascii_digit() || next == '_';
+    let first = name.chars().next().is_some_and(|next| next.is_ascii_lowercase() || next == '_');
+    if first && name.chars().all(plain) { name.to_owned() } else { quoted_name(name) }
+}
+
+/// Sees to it that the publication has the table. Where that was not so before, loads must see all transactions
+/// before the one that is given.
+fn publish(
+    connection: &mut Connection,
+    settings: &Settings,
+    found: &Found,
+    mapping: &Mapping,
+) -> Result<Option<u64>, Error> {
+    let publication = literal(&settings.publication);
+    let sql = format!(
+        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot, \
+         t.tablename IS NOT NULL, to_jsonb(t)->>'rowfilter', \
+         (SELECT string_agg(one, chr(1)) FROM jsonb_array_elements_text( \
+          CASE jsonb_typeof(to_jsonb(t)->'attnames') WHEN 'array' THEN to_jsonb(t)->'attnames' END) one) \
+         FROM pg_publication p LEFT JOIN (pg_publication_tables t JOIN pg_class c ON c.oid = {} \
+          JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = t.schemaname \
+          AND c.relname = t.tablename) ON t.pubname = p.pubname \
+         WHERE p.pubname = {publication}",
+        found.relation
+    );
+    let rows = connection.rows(&sql)?;
+    let name = &settings.publication;
+    let row =
+        rows.first().ok_or_else(|| Error::broken(format!("the publication {name} is gone")))?;
+    let refuse = |why: String| Err(refusal(format!("the publication {name} {why}")));
+    if text(row, 0) != "t" {
+        return refuse(format!(
+            "leaves changes out: ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')"
+        ));
+    }
+    if found.kind == "p" && text(row, 1) != "t" {
+        return refuse(format!(
+            "tells the changes of partitions as their own: ALTER PUBLICATION {name} SET \
+             (publish_via_partition_root = true)"
+        ));
+    }
+    if text(row, 2) == "t" {
+        if !text(row, 3).is_empty() {
+            return refuse(format!("leaves rows of {} out, by its condition", found.name));
+        }
+        let told: Vec<_> = text(row, 4).split('\u{1}').collect();
+        let lacks = |column: &&Column| !told.contains(&&*column.name);
+        if let Some(column) = mapping.columns.iter().find(lacks).filter(|_| told != [""]) {
+            return refuse(format!("leaves the column {} of {} out", column.name, found.name));
+        }
+        return Ok(None);
+    }
+    let sql = format!("ALTER PUBLICATION {} ADD TABLE {}", quoted_name(name), found.name);
+    match connection.query(&sql, |_, _| {}) {
+        // Another Headwater, or another of our threads, was faster.
+        Err(error) if error.code == "42710" => {}
+        Err(error) => {
+            let message = format!("{}; whoever may do it has to: {sql}", error.message);
+            return Err(Error { message, ..error });
+        }
+        Ok(()) => {}
+    }
+    let snapshot = connection.value("SELECT pg_current_snapshot()")?;
+    Ok(Snapshot::parse(&snapshot).map(|snapshot| snapshot.next))
+}
+
+/// Warns where a range of keys is not found by an index.
+fn indexed(
+    connection: &mut Connection,
+    mapping: &Mapping,
+    warnings: &mut Vec<String>,
+) -> Result<(), Error> {
+    let mut lead = mapping.prefix.clone();
+    for kind in &mapping.kinds[..mapping.kinds.len() - 1] {
+        lead.extend_from_slice(kind.sample().as_bytes());
+        lead.push(b'|');
+    }
+    let last = mapping.kinds.last().map_or(String::new(), |kind| kind.sample());
+    let first = [&*lead, last.as_bytes()].concat();
+    let range = KeyRange { first: first.clone(), last: prefix_end(&lead) };
+    let sample = condition(mapping, &range).filter(|condition| condition != "true");
+    let sample = sample.or_else(|| condition(mapping, &KeyRange::point(&first)));
+    let Some(sample) = sample else { return Ok(()) };
+    // Small tables are best read as a whole; it is the larger ones that matter.
+    let sql = format!(
+        "BEGIN; SET LOCAL enable_seqscan = off; EXPLAIN SELECT 1 FROM {} WHERE {sample}",
+        mapping.table
+    );
+    let plan = connection.rows(&sql);
+    connection.query("ROLLBACK", |_, _| {})?;
+    let plan: Vec<_> = plan?.iter().map(|row| text(row, 0).to_owned()).collect();
+    let found: Vec<_> = plan.iter().filter(|line| line.contains("Index Cond:")).collect();
+    let key = &mapping.columns[..mapping.kinds.len()];
+    let column = |(column, kind): (&Column, &Kind)| {
+        let c = if matches!(kind, Kind::Text { bytewise: false }) { " COLLATE \"C\"" } else { "" };
+        format!("{}{c}", ident(&column.name))
+    };
+    let mut columns: Vec<_> = key.iter().map(|column| ident(&column.name)).collect();
+    if let (Some(last), Some(kind)) = (key.last(), mapping.kinds.last()) {
+        *columns.last_mut().unwrap_or(&mut String::new()) = column((last, kind));
+    }
+    let statement =
+        format!("CREATE INDEX CONCURRENTLY ON {} ({})", mapping.table, columns.join(", "));
+    // All columns that the condition speaks of are to be sought, not only some.
+    let sought = key.iter().filter(|column| sample.contains(&quoted_name(&column.name)));
+    let missing: Vec<_> = sought
+        .filter(|column| !found.iter().any(|line| line.contains(&*column.name)))
+        .map(|column| column.name.clone())
+        .collect();
+    if !missing.is_empty() {
+        warnings.push(format!(
+            "no index serves ranges of keys by {}, so loads read more than they give: {statement}",
+            missing.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// A text that changes whenever the table was altered in a way that matters to the mapping.
+pub(crate) fn signature(
+    connection: &mut Connection,
+    settings: &Settings,
+    words: &Words,
+    mapping: &Mapping,
+) -> Result<String, Error> {
+    connection.value(&format!("SELECT {}", signature_sql(settings, words, mapping)))
+}
+
+/// The expression for [`signature`].
+pub(crate) fn signature_sql(settings: &Settings, words: &Words, mapping: &Mapping) -> String {
+    let names: Vec<_> = mapping.columns.iter().map(|column| literal(&column.name)).collect();
+    format!(
+        "(SELECT concat_ws(' ', c.oid, c.relreplident, \
+         (SELECT string_agg(coalesce(p.relfilenode, 0)::text, ',' ORDER BY p.oid) FROM pg_class p \
+          WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid))), \
+         (SELECT string_agg(concat_ws(':', attname, atttypid, atttypmod, attcollation), ',' ORDER BY attnum) \
+          FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped AND attname IN ({})), \
+         (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index \
+          WHERE indrelid = c.oid AND indisunique AND indisvalid), \
+         (SELECT concat_ws(':', 'published', to_jsonb(t)->>'rowfilter', to_jsonb(t)->>'attnames') \
+          FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname \
+          WHERE t.pubname = {} AND t.tablename = c.relname AND n.oid = c.relnamespace)) \
+         FROM pg_class c WHERE c.oid = to_regclass({}))",
+        names.join(", "),
+        literal(&settings.publication),
+        literal(&words.table)
+    )
+}

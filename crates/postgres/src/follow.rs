@@ -1,0 +1,377 @@
+//! The thread that reads the log: connects, makes the slot or takes it up again, and tells transactions as they come.
+//!
+//! # The slot
+//! Nothing is loaded when a source begins, so it needs no history: a slot of the name that is still there is dropped, and a new one
+//! made. Where the slot is *kept*, a lost connection costs nothing: following goes on where it was. Where it is
+//! *temporary*, the server drops it with the connection, and what was loaded is reset. By default it is kept only where the
+//! server itself bounds what slots hold back (`max_slot_wal_keep_size`): a Headwater that is gone for good cannot drop
+//! its slot, and no slot of ours is to fill a disk.
+
+use crate::mapping::{literal, quoted_name};
+use crate::output::{Message, message};
+use crate::pool::{before_head, lsn, up};
+use crate::settings::SlotKind;
+use crate::snapshot::Snapshot;
+use crate::source::{position_of, show};
+use crate::state::Shared;
+use crate::transaction::Transaction;
+use crate::wire::{Connection, Error};
+use headwater_base::source::{Health, Position};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The shortest and the longest pause before connecting again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long to wait for the log before looking at other things.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the server is told how far we are.
+const STATUS: Duration = Duration::from_secs(1);
+/// A server that is silent for so long, though asked, is gone.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// PostgreSQL's oldest version that is known to do.
+const VERSION_LEAST: u32 = 140_000;
+
+/// What is remembered from one connection to the next.
+#[derive(Default)]
+struct Memory {
+    /// The database system, and the line of its history.
+    system: Option<(String, String)>,
+    /// The slot, if it is kept and can be taken up again.
+    slot: Option<String>,
+    /// When the last connection came to work.
+    worked: bool,
+}
+
+/// Reads the log until the source ends.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut memory = Memory::default();
+    let mut pause = PAUSES.0;
+    loop {
+        memory.worked = false;
+        let Err(error) = session(shared, &mut memory) else { break };
+        let mut state = shared.lock();
+        if state.stopping {
+            break;
+        }
+        state.set_health(Health::Down(error.message));
+        state.watch.reconnections += 1;
+        drop(state);
+        if memory.worked {
+            pause = PAUSES.0;
+        }
+        // Up to twice as long, so that many do not come at once.
+        if !shared.pause(pause.mul_f64(1.0 + fastrand::f64())) {
+            break;
+        }
+        pause = (pause * 2).min(PAUSES.1);
+    }
+    if let Some(slot) = memory.slot {
+        // Nobody needs its history any more.
+        if let Ok(mut connection) = Connection::open(&shared.settings.target, false) {
+            let _ = drop_slot(&mut connection, &slot);
+        }
+    }
+}
+
+fn drop_slot(connection: &mut Connection, slot: &str) -> Result<(), Error> {
+    // The server may take a moment to see that its user has gone.
+    let slot = literal(slot);
+    let sql = format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = {slot} AND active"
+    );
+    let _ = connection.query(&sql, |_, _| {});
+    let sql = format!(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {slot}"
+    );
+    let begun = Instant::now();
+    loop {
+        match connection.query(&sql, |_, _| {}) {
+            Err(error) if error.code == "55006" && begun.elapsed() < Duration::from_secs(2) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// What the server is like.
+struct Server {
+    version: u32,
+    bounded: bool,
+}
+
+fn examine(shared: &Shared, connection: &mut Connection) -> Result<Server, Error> {
+    let rows = connection.rows(
+        "SELECT current_setting('server_version_num'), current_setting('wal_level'), \
+         current_setting('wal_block_size'), current_setting('max_slot_wal_keep_size'), \
+         pg_is_in_recovery(), (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)",
+    )?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let at = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+    let refuse = |why: &str| Err(Error::broken(why));
+    let version = at(0).parse().unwrap_or(0);
+    if version < VERSION_LEAST {
+        return refuse("the database is older than PostgreSQL 14");
+    }
+    if at(4) == "t" {
+        return refuse("the database is a standby; connect to the primary");
+    }
+    if at(1) != "logical" {
+        return refuse(
+            "changes cannot be followed: the database needs the setting wal_level = logical",
+        );
+    }
+    if at(5) != "t" {
+        return refuse(
+            "changes cannot be followed: the user lacks the right, ALTER ROLE … REPLICATION",
+        );
+    }
+    shared.lock().watch.log_block_bytes = at(2).parse().unwrap_or(8192);
+    Ok(Server { version, bounded: at(3) != "-1" })
+}
+
+/// Sees to it that the publication is there. Gives whether it was.
+fn publish(shared: &Shared, connection: &mut Connection, server: &Server) -> Result<bool, Error> {
+    let name = &shared.settings.publication;
+    let there = format!("SELECT 1 FROM pg_publication WHERE pubname = {}", literal(name));
+    if connection.value(&there)? == "1" {
+        return Ok(true);
+    }
+    debug_assert!(server.version >= VERSION_LEAST);
+    let sql = format!(
+        "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)",
+        quoted_name(name)
+    );
+    match connection.query(&sql, |_, _| {}) {
+        // Another Headwater was faster.
+        Err(error) if error.code == "42710" => Ok(true),
+        Err(error) if !error.is_broken() => {
+            let message = format!("{}; whoever may do it has to: {sql}", error.message);
+            Err(Error::broken(message))
+        }
+        other => other.map(|()| false),
+    }
+}
+
+/// One connection, from its beginning to its end.
+fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
+    let settings = &shared.settings;
+    let mut control = Connection::open(&settings.target, false)?;
+    control.set_patience(settings.patience)?;
+    let server = examine(shared, &mut control)?;
+    let was_published = publish(shared, &mut control, &server)?;
+    let kept = match settings.slot_kind {
+        SlotKind::Auto => server.bounded,
+        SlotKind::Temporary => false,
+        SlotKind::Kept => true,
+    };
+    let mut log = Connection::open(&settings.target, true)?;
+    let rows = log.rows("IDENTIFY_SYSTEM")?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+    let system = (at(0), at(1));
+    let end = position_of(&at(2)).unwrap_or(0);
+    let same = memory.system.as_ref().is_none_or(|known| *known == system);
+    if memory.system.as_ref().is_some_and(|known| known.0 != system.0) {
+        let why = "the database is another one than before: remove the source and add it again";
+        return Err(Error::broken(why));
+    }
+    memory.system = Some(system);
+    let position = shared.lock().position;
+    let again = match memory.slot.take() {
+        Some(slot) if same && was_published && end >= position => {
+            takes_up(shared, &mut control, &slot)?.then_some(slot)
+        }
+        other => {
+            memory.slot = other;
+            None
+        }
+    };
+    let slot = match again {
+        Some(slot) => slot,
+        None => begin(shared, &mut control, &mut log, memory, kept)?,
+    };
+    let position = shared.lock().position;
+    let sql = format!(
+        "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})",
+        quoted_name(&slot),
+        show(Position(position)),
+        literal(&quoted_name(&settings.publication))
+    );
+    shared.lock().watch.slot.clone_from(&slot);
+    let started = log.copy_both(&sql);
+    if kept && started.as_ref().err().is_none_or(Error::is_broken) {
+        memory.slot = Some(slot.clone());
+    }
+    started?;
+    drop(control);
+    memory.worked = true;
+    up(shared, None);
+    let ended = read(shared, &mut log);
+    if let Err(error) = &ended
+        && !error.is_broken()
+        && let Some(slot) = memory.slot.take()
+    {
+        // What the slot holds cannot be read: it is of no more use.
+        drop(log);
+        let mut control = Connection::open(&settings.target, false)?;
+        let _ = drop_slot(&mut control, &slot);
+    }
+    ended
+}
+
+/// Whether a kept slot is there still and holds what is needed.
+fn takes_up(shared: &Shared, control: &mut Connection, slot: &str) -> Result<bool, Error> {
+    let position = shared.lock().position;
+    let sql = format!(
+        "SELECT confirmed_flush_lsn <= {} AND coalesce(wal_status, '') <> 'lost' AND plugin = 'pgoutput' \
+         FROM pg_replication_slots WHERE slot_name = {}",
+        lsn(position),
+        literal(slot)
+    );
+    Ok(control.value(&sql)? == "t")
+}
+
+/// Makes a new slot, and has everything loaded anew.
+fn begin(
+    shared: &Shared,
+    control: &mut Connection,
+    log: &mut Connection,
+    memory: &mut Memory,
+    kept: bool,
+) -> Result<String, Error> {
+    let settings = &shared.settings;
+    // The name is free, or it is ours from an earlier time.
+    let slot = match kept {
+        true => settings.slot.clone(),
+        false => format!("{}_{:08x}", settings.slot, fastrand::u32(..)),
+    };
+    memory.slot = None;
+    if kept {
+        drop_slot(control, &slot)?;
+    }
+    let kind = if kept { "" } else { "TEMPORARY " };
+    let sql = format!(
+        "CREATE_REPLICATION_SLOT {} {kind}LOGICAL pgoutput EXPORT_SNAPSHOT",
+        quoted_name(&slot)
+    );
+    // It waits for the transactions that are under way.
+    log.set_patience(Duration::from_secs(600))?;
+    let rows = log.rows(&sql)?;
+    log.set_patience(settings.patience)?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+    let position = position_of(&at(1)).ok_or_else(|| Error::broken("the slot has no position"))?;
+    let sql = format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}; \
+         SELECT pg_current_snapshot()",
+        literal(&at(2))
+    );
+    let base = Snapshot::parse(&control.value(&sql)?);
+    control.query("COMMIT", |_, _| {})?;
+    let base = base.ok_or_else(|| Error::broken("the slot has no snapshot"))?;
+    let mut state = shared.lock();
+    if position < state.position {
+        let (here, known) = (show(Position(position)), show(Position(state.position)));
+        let why = format!("the database stands at {here}, before {known}, which was told already");
+        return Err(Error::broken(why));
+    }
+    state.watch.drop_slot = false;
+    state.begin_anew(position, base);
+    Ok(slot)
+}
+
+/// Reads the log until something goes wrong, or the source ends.
+fn read(shared: &Shared, log: &mut Connection) -> Result<(), Error> {
+    log.set_patience(LOOK)?;
+    let bytes_max = shared.settings.transaction_bytes_max;
+    let mut transaction = Transaction::default();
+    let mut within = false;
+    let (mut heard, mut told) = (Instant::now(), Instant::now());
+    loop {
+        let more = log.has_more();
+        if !more {
+            let state = shared.lock();
+            if state.stopping {
+                return Ok(());
+            }
+            if state.watch.drop_slot {
+                // A code, so that the slot is not taken up again.
+                let message = "the slot held back more of the log than lag-bytes-max".to_owned();
+                return Err(Error { message, code: "HW001".to_owned() });
+            }
+        }
+        let mut reply = told.elapsed() >= STATUS;
+        match log.piece(Instant::now() + LOOK)? {
+            None => {
+                if heard.elapsed() > SILENCE_MAX {
+                    return Err(Error::broken("the database is silent"));
+                }
+            }
+            Some(piece) => {
+                heard = Instant::now();
+                match piece.split_first() {
+                    Some((b'w', rest)) => {
+                        // Three numbers stand before the message.
+                        let bytes = rest.get(24..).unwrap_or_default();
+                        match bytes.first() {
+                            Some(b'B' | b'C') => match message(bytes) {
+                                Some(Message::Begin { xid }) => {
+                                    within = true;
+                                    transaction.begin(xid);
+                                }
+                                Some(Message::Commit { end }) if within => {
+                                    within = false;
+                                    let end = before_head(end, 1 << 63);
+                                    let more = log.has_more();
+                                    let mut state = shared.lock();
+                                    // What a slot sends again after a crash was told already.
+                                    if end > state.position {
+                                        transaction.commit(&mut state, end, more);
+                                    }
+                                }
+                                _ => return Err(Error::broken("a message that is cut short")),
+                            },
+                            _ => transaction.push(bytes, bytes_max),
+                        }
+                    }
+                    Some((b'k', rest)) => {
+                        let (end, asks) = keepalive(rest)?;
+                        reply |= asks;
+                        let more = log.has_more();
+                        if !within {
+                            shared.lock().come_to(end, more);
+                        }
+                    }
+                    _ => return Err(Error::broken("an unknown piece of the log")),
+                }
+            }
+        }
+        if reply {
+            told = Instant::now();
+            let position = shared.lock().position;
+            log.send_piece(&status(position, heard.elapsed() > SILENCE_MAX / 4))?;
+        }
+    }
+}
+
+/// How far the server is, and whether it asks for an answer.
+fn keepalive(rest: &[u8]) -> Result<(u64, bool), Error> {
+    let end = rest.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    match (end, rest.get(16)) {
+        (Some(end), Some(asks)) => Ok((end, *asks != 0)),
+        _ => Err(Error::broken("a message that is cut short")),
+    }
+}
+
+/// That all up to `position` was taken; nothing here outlives a slot, so nothing need be kept longer.
+fn status(position: u64, ask: bool) -> Vec<u8> {
+    let mut body = vec![b'r'];
+    for _ in 0..3 {
+        body.extend_from_slice(&position.to_be_bytes());
+    }
+    // The clock is of no use to the server.
+    body.extend_from_slice(&[0; 8]);
+    body.push(u8::from(ask));
+    body
+}

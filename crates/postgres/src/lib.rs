@@ -1,0 +1,36 @@
+//! PostgreSQL as a source of base data: rows of its tables are keys, loaded by range and followed by
+//! logical replication.
+//!
+//! | part | what it is for |
+//! | --- | --- |
+//! | [`mapping`], [`text`] | which row is which key |
+//! | [`range`] | a range of keys as a condition on columns |
+//! | [`url`], [`wire`] | connections |
+//! | [`output`], `transaction` | what the log tells |
+//! | [`snapshot`], [`followed`], `state` | loads and the log, put together without a gap |
+//! | `declare` | comparing a mapping with the database |
+//! | `pool`, `follow`, `watch` | the threads |
+//!
+//! [`connect`] gives a source; `docs/postgres.md` tells its users what the database must grant.
+
+pub mod followed;
+pub mod mapping;
+pub mod output;
+pub mod range;
+pub mod settings;
+pub mod snapshot;
+pub mod text;
+pub mod url;
+pub mod wire;
+
+mod declare;
+mod follow;
+mod pool;
+mod source;
+mod state;
+mod tls;
+mod transaction;
+mod watch;
+mod write;
+
+pub use source::{Postgres, connect};

@@ -1,0 +1,392 @@
+//! Which row is which key, and what value it has.
+//!
+//! The words of a mapping are `table` (a name, perhaps with its schema), `key` (columns in order, each perhaps with an
+//! option behind a colon, see [`crate::text`]) and `value`: one column, `JSON (a, b)`, or nothing. Names are read as SQL reads
+//! them: small letters, unless in double quotes.
+//!
+//! A row's key is the table's prefix and the texts of the key columns, with `|` between.
+//!
+//! # Invariants
+//! - K1. A row with NULL in a key column, or a value there that has no text, or a key that is too
+//!   long, has no key: it is not in the table.
+//! - K2. The value of a row is the same, byte for byte, whether it was loaded or followed: both come
+//!   from the texts that PostgreSQL prints with the same settings.
+
+use crate::text::Kind;
+
+/// The words of a mapping, read but not yet compared with the database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Words {
+    /// The table's name, as SQL reads it.
+    pub table: String,
+    /// The key columns and their options.
+    pub key: Vec<(String, Option<String>)>,
+    /// What makes the value.
+    pub value: ValueWords,
+}
+
+/// What a value is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ValueWords {
+    /// Nothing: it is empty.
+    Empty,
+    /// One column's text; empty for NULL.
+    Column(String),
+    /// A JSON object of these columns.
+    Json(Vec<String>),
+}
+
+/// A column that a mapping uses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// The object id of its type.
+    pub type_id: u32,
+}
+
+/// How rows of a table become keys and values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// What its keys begin with.
+    pub prefix: Vec<u8>,
+    /// The table, quoted for SQL.
+    pub table: String,
+    /// The key's columns, then those of the value.
+    pub columns: Vec<Column>,
+    /// How the key's columns are written.
+    pub kinds: Vec<Kind>,
+    /// Whether the value is a JSON object.
+    pub json: bool,
+    /// Longer keys are left out.
+    pub key_bytes_max: usize,
+}
+
+/// What is known of a column of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cell<'a> {
+    /// NULL.
+    Null,
+    /// A long value that the change left as it was, and that was not sent.
+    Unchanged,
+    /// A value as PostgreSQL prints it.
+    Text(&'a str),
+}
+
+/// What is known of the value of a row that was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// This is it.
+    Known(Vec<u8>),
+    /// It is what it was.
+    Unchanged,
+    /// A part is new, another was not sent.
+    Unknown,
+}
+
+/// Reads the words of a mapping.
+///
+/// # Errors
+/// A sentence that says which word is wrong.
+pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
+    let (mut table, mut key, mut value) = (None, None, ValueWords::Empty);
+    for (word, text) in pairs {
+        match word.to_ascii_lowercase().as_str() {
+            "table" => table = Some(text.trim().to_owned()),
+            "key" => key = Some(names(text)?),
+            "value" => value = value_words(text)?,
+            other => {
+                return Err(format!(
+                    "a mapping has the words TABLE, KEY and VALUE, and no `{other}`"
+                ));
+            }
+        }
+    }
+    let table = table.filter(|table| !table.is_empty()).ok_or("the mapping lacks TABLE name")?;
+    let key = key.filter(|key| !key.is_empty()).ok_or("the mapping lacks KEY (column, …)")?;
+    Ok(Words { table, key, value })
+}
+
+fn value_words(text: &str) -> Result<ValueWords, String> {
+    let text = text.trim();
+    let json = text.get(..4).filter(|word| word.eq_ignore_ascii_case("json"));
+    let rest = json.map(|_| text[4..].trim_start()).filter(|rest| rest.starts_with('('));
+    let plain = |list: Vec<(String, Option<String>)>| {
+        list.into_iter().map(|(name, option)| match option {
+            Some(option) => Err(format!("`:{option}` is for key columns alone")),
+            None => Ok(name),
+        })
+    };
+    if let Some(rest) = rest {
+        let columns: Result<Vec<_>, _> = plain(names(rest)?).collect();
+        return columns.map(ValueWords::Json);
+    }
+    let mut columns = plain(names(text)?).collect::<Result<Vec<_>, _>>()?;
+    match columns.len() {
+        0 => Ok(ValueWords::Empty),
+        1 => Ok(ValueWords::Column(columns.remove(0))),
+        _ => Err("a value of several columns is written JSON (a, b)".to_owned()),
+    }
+}
+
+/// Reads a list of names with options, perhaps in parentheses.
+fn names(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
+    let text = text.trim();
+    let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text);
+    let mut list = Vec::new();
+    let mut rest = inner.trim();
+    while !rest.is_empty() {
+        let (name, after) =
+            name(rest).ok_or_else(|| format!("`{rest}` begins with no column name"))?;
+        let mut after = after.trim_start();
+        let mut option = None;
+        if let Some(behind) = after.strip_prefix(':') {
+            let end = behind.find(',').unwrap_or(behind.len());
+            option = Some(behind[..end].trim().to_ascii_lowercase());
+            after = &behind[end..];
+        }
+        list.push((name, option));
+        rest = match after.strip_prefix(',') {
+            Some(next) if !next.trim().is_empty() => next.trim_start(),
+            None if after.is_empty() => after,
+            _ => return Err(format!("`{text}` is no list of column names with commas between")),
+        };
+    }
+    Ok(list)
+}
+
+/// One SQL name at the beginning of `text`, and what stands behind it.
+fn name(text: &str) -> Option<(String, &str)> {
+    if let Some(quoted) = text.strip_prefix('"') {
+        let mut name = String::new();
+        let mut chars = quoted.char_indices();
+        while let Some((at, next)) = chars.next() {
+            if next != '"' {
+                name.push(next);
+            } else if quoted[at + 1..].starts_with('"') {
+                name.push('"');
+                chars.next();
+            } else {
+                return (!name.is_empty()).then(|| (name, &quoted[at + 1..]));
+            }
+        }
+        return None;
+    }
+    let in_name = |next: char| next.is_alphanumeric() || next == '_' || next == '$';
+    let end = text.find(|next| !in_name(next)).unwrap_or(text.len());
+    (end > 0).then(|| (text[..end].to_lowercase(), &text[end..]))
+}
+
+/// A name in double quotes.
+#[must_use]
+pub fn quoted_name(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as an SQL literal; backslashes stand for themselves.
+#[must_use]
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+impl Mapping {
+    /// The columns of the value.
+    #[must_use]
+    pub fn value_columns(&self) -> &[Column] {
+        &self.columns[self.kinds.len()..]
+    }
+
+    /// The key of a row with these cells, one for each key column at least (K1).
+    #[must_use]
+    pub fn key(&self, cells: &[Cell<'_>]) -> Option<Vec<u8>> {
+        let mut key = Vec::with_capacity(self.prefix.len() + 32);
+        key.extend_from_slice(&self.prefix);
+        for (at, (kind, cell)) in self.kinds.iter().zip(cells).enumerate() {
+            if at > 0 {
+                key.push(b'|');
+            }
+            let Cell::Text(printed) = cell else { return None };
+            if !kind.write(printed, &mut key) {
+                return None;
+            }
+        }
+        (key.len() <= self.key_bytes_max).then_some(key)
+    }
+
+    /// What is known of the value of a row with these cells, one for each column.
+    #[must_use]
+    pub fn value(&self, cells: &[Cell<'_>]) -> Value {
+        let cells = &cells[self.kinds.len()..];
+        let unchanged = cells.iter().filter(|cell| **cell == Cell::Unchanged).count();
+        if unchanged > 0 {
+            return if unchanged == cells.len() { Value::Unchanged } else { Value::Unknown };
+        }
+        if !self.json {
+            return Value::Known(match cells.first() {
+                Some(Cell::Text(text)) => text.as_bytes().to_vec(),
+                _ => Vec::new(),
+            });
+        }
+        let mut json = Vec::with_capacity(64);
+        json.push(b'{');
+        for (column, cell) in self.value_columns().iter().zip(cells) {
+            if json.len() > 1 {
+                json.push(b',');
+            }
+            json_text(&column.name, &mut json);
+            json.push(b':');
+            match cell {
+                Cell::Text(text) => json_value(column.type_id, text, &mut json),
+                Cell::Null | Cell::Unchanged => json.extend_from_slice(b"null"),
+            }
+        }
+        json.push(b'}');
+        Value::Known(json)
+    }
+
+    /// What PostgreSQL reads the key columns of `key` from; `None` if it is no row's key.
+    #[must_use]
+    pub fn literals(&self, key: &[u8]) -> Option<Vec<String>> {
+        let rest = key.strip_prefix(&*self.prefix)?;
+        let parts: Vec<_> = rest.split(|&byte| byte == b'|').collect();
+        if parts.len() != self.kinds.len() {
+            return None;
+        }
+        self.kinds.iter().zip(parts).map(|(kind, part)| kind.read(part)).collect()
+    }
+}
+
+/// Appends a value of a type as JSON.
+fn json_value(type_id: u32, text: &str, out: &mut Vec<u8>) {
+    // The fixed object ids of PostgreSQL's own types.
+    match type_id {
+        16 => out.extend_from_slice(if text == "t" { b"true" } else { b"false" }),
+        // int8, int2, int4, oid, json, jsonb
+        20 | 21 | 23 | 26 | 114 | 3802 => out.extend_from_slice(text.as_bytes()),
+        // float4, float8, numeric, which may be NaN or infinite
+        700 | 701 | 1700 if !text.ends_with(['N', 'y']) => out.extend_from_slice(text.as_bytes()),
+        _ => json_text(text, out),
+    }
+}
+
+/// Appends a text as a JSON string.
+fn json_text(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            other => out.push(other),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn words_of_mappings() {
+        let read = words(&pairs(&[
+            ("table", "shop.posts"),
+            ("key", "(Poster, \"Odd \"\"Name\":4 , id:PLAIN)"),
+            ("value", "json (a, \"B\")"),
+        ]))
+        .unwrap();
+        assert_eq!(read.table, "shop.posts");
+        let key = [("poster", None), ("Odd \"Name", Some("4")), ("id", Some("plain"))];
+        assert_eq!(
+            read.key,
+            key.map(|(name, option)| (name.to_owned(), option.map(str::to_owned)))
+        );
+        assert_eq!(read.value, ValueWords::Json(vec!["a".to_owned(), "B".to_owned()]));
+        let read = words(&pairs(&[("TABLE", "p"), ("KEY", "a,b"), ("VALUE", "json")])).unwrap();
+        assert_eq!(read.value, ValueWords::Column("json".to_owned()));
+        for wrong in [
+            &[("key", "a")][..],
+            &[("table", "p")],
+            &[("table", "p"), ("key", "()")],
+            &[("table", "p"), ("key", "a b")],
+            &[("table", "p"), ("key", "a,")],
+            &[("table", "p"), ("key", "a"), ("value", "b, c")],
+            &[("table", "p"), ("key", "a"), ("value", "b:4")],
+            &[("table", "p"), ("key", "\"a")],
+            &[("table", "p"), ("key", "a"), ("colour", "red")],
+        ] {
+            assert!(words(&pairs(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    fn mapping(json: bool) -> Mapping {
+        let column = |name: &str, type_id| Column { name: name.to_owned(), type_id };
+        Mapping {
+            prefix: b"p|".to_vec(),
+            table: "\"posts\"".to_owned(),
+            columns: vec![
+                column("poster", 25),
+                column("time", 23),
+                column("tweet", 25),
+                column("likes", 23),
+                column("score", 701),
+                column("tags", 3802),
+                column("hot", 16),
+            ],
+            kinds: vec![
+                Kind::of("text", None, true).unwrap(),
+                Kind::of("int4", None, true).unwrap(),
+            ],
+            json,
+            key_bytes_max: 64,
+        }
+    }
+
+    #[test]
+    fn keys_and_values_of_rows() {
+        use Cell::{Null, Text, Unchanged};
+        let mut mapping = mapping(true);
+        let cells = [
+            Text("a|b"),
+            Text("7"),
+            Text("\"x\"\n\u{1}é"),
+            Text("-3"),
+            Text("NaN"),
+            Text("[1, 2]"),
+            Text("t"),
+        ];
+        assert_eq!(mapping.key(&cells).unwrap(), b"p|a{}b|0000000007");
+        assert_eq!(
+            mapping.literals(b"p|a{}b|0000000007").unwrap(),
+            ["a|b".to_owned(), "7".to_owned()]
+        );
+        let json =
+            r#"{"tweet":"\"x\"\n\u0001é","likes":-3,"score":"NaN","tags":[1, 2],"hot":true}"#;
+        assert_eq!(mapping.value(&cells), Value::Known(json.as_bytes().to_vec()));
+        let cells = [Text("a"), Text("7"), Unchanged, Null, Null, Null, Null];
+        assert_eq!(mapping.value(&cells), Value::Unknown);
+        assert_eq!(mapping.key(&[Text("a"), Null]), None);
+        assert_eq!(mapping.key(&[Text(&"a".repeat(64)), Text("1")]), None);
+        for key in [&b"p|a"[..], b"p|a|7", b"p|a|0000000007|x", b"q|a|0000000007"] {
+            assert_eq!(mapping.literals(key), None);
+        }
+        mapping.json = false;
+        mapping.columns.truncate(3);
+        assert_eq!(mapping.value(&[Text("a"), Text("7"), Unchanged]), Value::Unchanged);
+        assert_eq!(mapping.value(&[Text("a"), Text("7"), Null]), Value::Known(Vec::new()));
+        mapping.columns.truncate(2);
+        assert_eq!(mapping.value(&[Text("a"), Text("7")]), Value::Known(Vec::new()));
+    }
+
+    #[test]
+    fn quoting() {
+        assert_eq!(quoted_name("a\"b"), "\"a\"\"b\"");
+        assert_eq!(literal("it's \\"), "'it''s \\'");
+    }
+}

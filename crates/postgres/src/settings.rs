@@ -1,0 +1,142 @@
+//! What can be set for a source, and its names in the database.
+
+use crate::url::Target;
+use std::time::Duration;
+
+/// How a source goes about its work.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The source's name.
+    pub name: String,
+    /// Where the database is.
+    pub target: Target,
+    /// The publication's name.
+    pub publication: String,
+    /// The slot's name, or what it begins with.
+    pub slot: String,
+    /// Whether the slot outlives a connection.
+    pub slot_kind: SlotKind,
+    /// The slot is dropped where it holds back more of the log than this.
+    pub lag_bytes_max: u64,
+    /// How many connections load, check and write.
+    pub connections: usize,
+    /// How long a load, a declaration, a question or a write may take.
+    pub patience: Duration,
+    /// A larger transaction is not applied: its tables are loaded again.
+    pub transaction_bytes_max: usize,
+    /// A load that gives more is refused.
+    pub load_bytes_max: usize,
+    /// Longer keys are left out.
+    pub key_bytes_max: usize,
+}
+
+/// What becomes of the slot when the connection is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotKind {
+    /// As `Kept` where the server bounds what slots hold back, as `Temporary` elsewhere.
+    Auto,
+    /// The server drops it with the connection.
+    Temporary,
+    /// It stays, and following goes on where it was.
+    Kept,
+}
+
+impl Settings {
+    /// Reads a source's URL and options, which are words and what they are set to.
+    ///
+    /// # Errors
+    /// A sentence that says which is wrong.
+    pub fn read(name: &str, url: &str, options: &[(String, String)]) -> Result<Self, String> {
+        let plain = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
+        // Slots have names of such characters only.
+        let safe: String = name
+            .to_ascii_lowercase()
+            .chars()
+            .map(|next| if plain(next) { next } else { '_' })
+            .take(40)
+            .collect();
+        let mut settings = Self {
+            name: name.to_owned(),
+            target: Target::parse(url)?,
+            publication: format!("headwater_{safe}"),
+            slot: format!("headwater_{safe}"),
+            slot_kind: SlotKind::Auto,
+            lag_bytes_max: 1 << 30,
+            connections: 4,
+            patience: Duration::from_secs(5),
+            transaction_bytes_max: 256 << 20,
+            load_bytes_max: 1 << 30,
+            key_bytes_max: headwater_base::Limits::default().key_bytes_max,
+        };
+        for (word, text) in options {
+            settings.set(&word.to_ascii_lowercase(), text.trim())?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, word: &str, text: &str) -> Result<(), String> {
+        let number = |least: usize| {
+            let number = text.parse().ok().filter(|number: &usize| *number >= least);
+            number.ok_or_else(|| format!("{word} is a number from {least} on, not `{text}`"))
+        };
+        match word {
+            "publication" => text.clone_into(&mut self.publication),
+            "slot-name" => {
+                let fits =
+                    |next: char| next.is_ascii_lowercase() || next.is_ascii_digit() || next == '_';
+                if text.is_empty() || text.len() > 50 || !text.chars().all(fits) {
+                    return Err("slot-name is 1 to 50 small letters, digits and `_`".to_owned());
+                }
+                text.clone_into(&mut self.slot);
+            }
+            "slot" => {
+                self.slot_kind = match text.to_ascii_lowercase().as_str() {
+                    "auto" => SlotKind::Auto,
+                    "temporary" => SlotKind::Temporary,
+                    "kept" => SlotKind::Kept,
+                    other => {
+                        return Err(format!("slot is auto, temporary or kept, not `{other}`"));
+                    }
+                };
+            }
+            "lag-bytes-max" => self.lag_bytes_max = number(1 << 20)? as u64,
+            "connections" => self.connections = number(1)?.min(64),
+            "timeout-ms" => self.patience = Duration::from_millis(number(1)? as u64),
+            "transaction-bytes-max" => self.transaction_bytes_max = number(1 << 10)?,
+            "load-bytes-max" => self.load_bytes_max = number(1 << 10)?,
+            other => return Err(format!("a source from PostgreSQL has no option `{other}`")),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: &[(&str, &str)]) -> Result<Settings, String> {
+        let options: Vec<_> =
+            options.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect();
+        Settings::read("My shop!", "postgres://ann@localhost/shop", &options)
+    }
+
+    #[test]
+    fn options() {
+        let settings = read(&[("SLOT", "kept"), ("timeout-ms", "250")]).unwrap();
+        assert_eq!(
+            (&*settings.slot, &*settings.publication),
+            ("headwater_my_shop_", "headwater_my_shop_")
+        );
+        assert_eq!(settings.slot_kind, SlotKind::Kept);
+        assert_eq!(settings.patience, Duration::from_millis(250));
+        for wrong in [
+            ("slot", "for-ever"),
+            ("slot-name", "My Slot"),
+            ("connections", "0"),
+            ("lag-bytes-max", "1"),
+            ("colour", "red"),
+        ] {
+            assert!(read(&[wrong]).is_err(), "{wrong:?}");
+        }
+    }
+}

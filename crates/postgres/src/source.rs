@@ -1,0 +1,181 @@
+//! The source as the rest of Headwater sees it.
+
+use crate::mapping;
+use crate::pool::before_head;
+use crate::settings::Settings;
+use crate::state::{Shared, Work};
+use crate::{follow, pool, watch};
+use headwater_base::KeyRange;
+use headwater_base::source::{Change, FetchId, Health, News, Position, Sink, Source};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// PostgreSQL as a source. It ends, and gives its slot up, when dropped.
+pub struct Postgres {
+    shared: Arc<Shared>,
+    follower: Option<JoinHandle<()>>,
+}
+
+/// Makes a source of the database at `url`, which connects by itself and tells `sink`.
+///
+/// # Errors
+/// The URL or an option is none, or the system gives no threads. That the database is not there is no error but
+/// news.
+pub fn connect(
+    name: &str,
+    url: &str,
+    options: &[(String, String)],
+    sink: Arc<dyn Sink>,
+) -> Result<Postgres, String> {
+    let settings = Settings::read(name, url, options)?;
+    let connections = settings.connections;
+    let shared = Arc::new(Shared::new(settings, sink));
+    let spawn = |name: &str, body: fn(&Arc<Shared>)| {
+        let shared = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || body(&shared)).map_err(|error| format!("no thread: {error}"))
+    };
+    let mut source = Postgres { shared: Arc::clone(&shared), follower: None };
+    source.follower = Some(spawn("pg-follow", follow::run)?);
+    spawn("pg-watch", watch::run)?;
+    for _ in 0..connections {
+        spawn("pg-load", pool::run)?;
+    }
+    Ok(source)
+}
+
+/// Reads `0/16B3748`.
+pub(crate) fn position_of(text: &str) -> Option<u64> {
+    let (high, low) = text.trim().split_once('/')?;
+    let part = |text: &str| {
+        let digits =
+            (1..=8).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+    };
+    Some(part(high)? << 32 | part(low)?)
+}
+
+/// Writes `0/16B3748`.
+pub(crate) fn show(position: Position) -> String {
+    format!("{:X}/{:X}", position.0 >> 32, position.0 & 0xFFFF_FFFF)
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Postgres")
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source for Postgres {
+    fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]) {
+        let words = match mapping::words(mapping) {
+            Ok(words) => words,
+            Err(why) => {
+                return self.shared.lock().tell(News::Declared { request, answer: Err(why) });
+            }
+        };
+        let generation = self.shared.lock().declare(prefix, words);
+        self.shared.queue(Work::Declare { request, prefix: prefix.to_vec(), generation });
+    }
+
+    fn withdraw(&mut self, prefix: &[u8]) {
+        let mut state = self.shared.lock();
+        state.tables.remove(prefix);
+        state.plans.clear();
+    }
+
+    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        let deadline = Instant::now() + self.shared.settings.patience;
+        self.shared.lock().load(fetch, range, deadline);
+        self.shared.changed.notify_all();
+    }
+
+    fn unfollow(&mut self, range: &KeyRange) {
+        let mut state = self.shared.lock();
+        let Some((prefix, _)) = state.table_of(&range.first) else { return };
+        let prefix = prefix.clone();
+        if let Some(table) = state.tables.get_mut(&prefix) {
+            table.followed.remove(range);
+        }
+    }
+
+    fn position(&mut self, request: u64) {
+        self.shared.queue(Work::Position { request });
+    }
+
+    fn write(&mut self, request: u64, changes: &[Change]) {
+        self.shared.queue(Work::Write { request, changes: changes.to_vec() });
+    }
+
+    fn parse_position(&self, text: &[u8]) -> Result<Position, String> {
+        let position = std::str::from_utf8(text).ok().and_then(position_of);
+        let block_bytes = self.shared.lock().watch.log_block_bytes;
+        position.map(|position| Position(before_head(position, block_bytes))).ok_or_else(|| {
+            "a position is a location in the database's log, like 0/16B3748, as pg_current_wal_lsn() gives it"
+                .to_owned()
+        })
+    }
+
+    fn show_position(&self, position: Position) -> String {
+        show(position)
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let state = self.shared.lock();
+        let watch = &state.watch;
+        let health = match &state.health {
+            Health::Up => "up".to_owned(),
+            Health::Down(reason) => format!("down: {reason}"),
+        };
+        vec![
+            ("kind", "postgres".to_owned()),
+            ("database", format!("{:?}", self.shared.settings.target)),
+            ("health", health),
+            ("position", show(Position(state.position))),
+            ("publication", self.shared.settings.publication.clone()),
+            ("slot", watch.slot.clone()),
+            ("lag_bytes", watch.behind_bytes.to_string()),
+            ("slot_retained_bytes", watch.retained_bytes.to_string()),
+            ("lag_bytes_max", self.shared.settings.lag_bytes_max.to_string()),
+            ("reconnections", watch.reconnections.to_string()),
+            ("resets", watch.resets.to_string()),
+            ("transactions", watch.transactions.to_string()),
+            ("changes", watch.changes.to_string()),
+            ("loads", watch.loads.to_string()),
+            ("loads_failed", watch.loads_failed.to_string()),
+            ("loads_again", watch.loads_again.to_string()),
+            ("rows_loaded", watch.rows.to_string()),
+            ("rows_without_key", watch.rows_without_key.to_string()),
+        ]
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.shared.lock().stopping = true;
+        self.shared.changed.notify_all();
+        // The follower drops the slot; the others end by themselves.
+        if let Some(follower) = self.follower.take() {
+            let _ = follower.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions() {
+        assert_eq!(position_of("16/B374D848"), Some(0x16_B374_D848));
+        assert_eq!(show(Position(0x16_B374_D848)), "16/B374D848");
+        for wrong in ["", "16", "16/", "/1", "x/1", "1/+1", "1/123456789"] {
+            assert_eq!(position_of(wrong), None, "{wrong}");
+        }
+        assert_eq!(before_head(8192 * 3 + 24, 8192), 8192 * 3);
+        assert_eq!(before_head(8192 * 3 + 48, 8192), 8192 * 3 + 48);
+    }
+}

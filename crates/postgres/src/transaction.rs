@@ -1,0 +1,266 @@
+//! A transaction that the log told of, as changes of keys.
+//!
+//! Its messages are kept as they came until it ends, and are then read at once under the lock: no load can begin, and
+//! no table be declared, in the middle of one.
+//!
+//! # What cannot be told as a change
+//! - A long value that an update left as it was is not sent. If all of the key's value is so, and the key is the same, nothing
+//!   has changed; otherwise that key is reset.
+//! - TRUNCATE, and a transaction that is larger than the limit, reset the tables concerned.
+//! - Where a table has lost a column of its mapping, or the column has another type, the table is broken.
+
+use crate::mapping::{Cell, Value};
+use crate::output::{Message, Old, Relation, Tuple, message, relation_of};
+use crate::state::{Ready, Standing, State};
+use headwater_base::KeyRange;
+use headwater_base::source::Change;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What becomes of a relation's rows, for each table of keys that it is mapped to.
+pub(crate) type Plans = HashMap<u32, Arc<[Plan]>>;
+
+/// How the columns of a relation are those of a mapping.
+pub(crate) struct Plan {
+    ready: Arc<Ready>,
+    /// For each column of the mapping its place in the relation.
+    places: Vec<usize>,
+}
+
+/// The messages of one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) xid: u32,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// It has become too large: its messages are gone, and these are the relations that it changed.
+    touched: Option<BTreeSet<u32>>,
+}
+
+/// What a transaction comes to.
+#[derive(Debug, Default)]
+struct Outcome {
+    changes: Vec<Change>,
+    resets: Vec<KeyRange>,
+    rows_without_key: u64,
+}
+
+impl Transaction {
+    pub(crate) fn begin(&mut self, xid: u32) {
+        self.xid = xid;
+        self.bytes.clear();
+        self.bytes.shrink_to(1 << 20);
+        self.ends.clear();
+        self.touched = None;
+    }
+
+    /// Takes a further message.
+    pub(crate) fn push(&mut self, bytes: &[u8], bytes_max: usize) {
+        if let Some(touched) = &mut self.touched {
+            note(bytes, touched);
+            return;
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len());
+        if self.bytes.len() > bytes_max {
+            let mut touched = BTreeSet::new();
+            for bytes in self.messages() {
+                note(bytes, &mut touched);
+            }
+            self.begin(self.xid);
+            self.bytes.shrink_to(0);
+            self.touched = Some(touched);
+        }
+    }
+
+    fn messages(&self) -> impl Iterator<Item = &[u8]> {
+        let firsts = std::iter::once(0).chain(self.ends.iter().copied());
+        firsts.zip(&self.ends).map(|(first, &last)| &self.bytes[first..last])
+    }
+
+    /// Applies it: it ends at `position`, and `more` is at hand.
+    pub(crate) fn commit(&self, state: &mut State, position: u64, more: bool) {
+        let mut outcome = Outcome::default();
+        match &self.touched {
+            Some(touched) => {
+                for &relation in touched {
+                    for plan in state.plans_of(relation).iter() {
+                        outcome.resets.push(KeyRange::prefix(&plan.ready.mapping.prefix));
+                    }
+                }
+            }
+            None => {
+                for bytes in self.messages() {
+                    if let Some(message) = message(bytes) {
+                        outcome.message(message, state);
+                    }
+                }
+            }
+        }
+        let xid = crate::snapshot::widened(self.xid, state.near);
+        state.watch.rows_without_key += outcome.rows_without_key;
+        state.transaction(xid, position, outcome.changes, outcome.resets, more);
+    }
+}
+
+fn note(bytes: &[u8], touched: &mut BTreeSet<u32>) {
+    match relation_of(bytes) {
+        Some(relation) => drop(touched.insert(relation)),
+        None => {
+            if let Some(Message::Truncate { relations }) = message(bytes) {
+                touched.extend(relations);
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn message(&mut self, message: Message<'_>, state: &mut State) {
+        match message {
+            Message::Relation(relation) => state.describe(relation),
+            Message::Insert { relation, new } => {
+                for plan in state.plans_of(relation).iter() {
+                    let cells = plan.cells(&new, None);
+                    self.put(plan, None, &cells, state);
+                }
+            }
+            Message::Update { relation, old, new } => {
+                for plan in state.plans_of(relation).iter() {
+                    let before = match &old {
+                        Some(old) => plan.key_cells(&old.tuple),
+                        None => plan.key_cells(&new),
+                    };
+                    let before = plan.ready.mapping.key(&before);
+                    let cells = plan.cells(&new, old.as_ref());
+                    self.put(plan, Some(before), &cells, state);
+                }
+            }
+            Message::Delete { relation, old } => {
+                for plan in state.plans_of(relation).iter() {
+                    let key = plan.ready.mapping.key(&plan.key_cells(&old.tuple));
+                    self.remove(plan, key, state);
+                }
+            }
+            Message::Truncate { relations } => {
+                for relation in relations {
+                    for plan in state.plans_of(relation).iter() {
+                        self.resets.push(KeyRange::prefix(&plan.ready.mapping.prefix));
+                    }
+                }
+            }
+            Message::Begin { .. } | Message::Commit { .. } | Message::Other => {}
+        }
+    }
+
+    fn remove(&mut self, plan: &Plan, key: Option<Vec<u8>>, state: &State) {
+        if let Some(key) = key.filter(|key| plan.follows(key, state)) {
+            self.changes.push(Change { key, value: None });
+        }
+    }
+
+    /// A row is now made of these cells; `before` is the key that it had, if it was there.
+    fn put(
+        &mut self,
+        plan: &Plan,
+        before: Option<Option<Vec<u8>>>,
+        cells: &[Cell<'_>],
+        state: &State,
+    ) {
+        let mapping = &plan.ready.mapping;
+        let key = mapping.key(cells);
+        self.rows_without_key += u64::from(key.is_none());
+        let moved = before.as_ref().is_some_and(|before| *before != key);
+        if moved {
+            self.remove(plan, before.flatten(), state);
+        }
+        let Some(key) = key.filter(|key| plan.follows(key, state)) else { return };
+        match mapping.value(cells) {
+            Value::Known(value) => self.changes.push(Change { key, value: Some(value) }),
+            Value::Unchanged if !moved => {}
+            Value::Unchanged | Value::Unknown => self.resets.push(KeyRange::point(&key)),
+        }
+    }
+}
+
+impl Plan {
+    fn follows(&self, key: &[u8], state: &State) -> bool {
+        let table = state.tables.get(&self.ready.mapping.prefix);
+        table.is_some_and(|table| table.followed.contains(key))
+    }
+
+    fn cell<'a>(&self, column: usize, tuple: &Tuple<'a>) -> Cell<'a> {
+        tuple.0.get(self.places[column]).copied().unwrap_or(Cell::Null)
+    }
+
+    fn key_cells<'a>(&self, tuple: &Tuple<'a>) -> Vec<Cell<'a>> {
+        (0..self.ready.mapping.kinds.len()).map(|column| self.cell(column, tuple)).collect()
+    }
+
+    /// The mapping's cells of a row; what was not sent is taken from the whole old row, if there is one.
+    fn cells<'a>(&self, new: &Tuple<'a>, old: Option<&Old<'a>>) -> Vec<Cell<'a>> {
+        let cell = |column| match (self.cell(column, new), old) {
+            (Cell::Unchanged, Some(old)) if old.whole => self.cell(column, &old.tuple),
+            (cell, _) => cell,
+        };
+        (0..self.places.len()).map(cell).collect()
+    }
+}
+
+impl State {
+    /// Notes what a relation looks like from now on.
+    fn describe(&mut self, relation: Relation) {
+        self.plans.remove(&relation.id);
+        self.relations.insert(relation.id, relation);
+    }
+
+    /// What becomes of a relation's rows.
+    fn plans_of(&mut self, relation: u32) -> Arc<[Plan]> {
+        if let Some(plans) = self.plans.get(&relation) {
+            return Arc::clone(plans);
+        }
+        let Some(described) = self.relations.get(&relation) else { return Arc::new([]) };
+        let (mut plans, mut broken) = (Vec::new(), Vec::new());
+        for (prefix, table) in &self.tables {
+            let Standing::Ready(ready) = &table.standing else { continue };
+            if ready.relation != relation {
+                continue;
+            }
+            match places(ready, described) {
+                Ok(places) => plans.push(Plan { ready: Arc::clone(ready), places }),
+                Err(reason) => broken.push((prefix.clone(), table.generation, reason)),
+            }
+        }
+        for (prefix, generation, reason) in broken {
+            self.set_standing(&prefix, generation, Standing::Broken(reason));
+        }
+        let plans: Arc<[Plan]> = plans.into();
+        self.plans.insert(relation, Arc::clone(&plans));
+        plans
+    }
+}
+
+/// Where the columns of a mapping are in a relation.
+fn places(ready: &Ready, relation: &Relation) -> Result<Vec<usize>, String> {
+    let mapping = &ready.mapping;
+    let place = |(at, column): (usize, &crate::mapping::Column)| {
+        let found = relation.columns.iter().position(|one| one.name == column.name);
+        let place = found.ok_or_else(|| {
+            format!("the table {} has no column {} any more", relation.name, column.name)
+        })?;
+        let there = &relation.columns[place];
+        if there.type_id != column.type_id {
+            return Err(format!(
+                "the column {} of the table {} has another type now",
+                column.name, relation.name
+            ));
+        }
+        if at < mapping.kinds.len() && !there.identifies {
+            return Err(format!(
+                "changes of the table {} do not tell its column {}: ALTER TABLE {} REPLICA IDENTITY FULL",
+                relation.name, column.name, mapping.table
+            ));
+        }
+        Ok(place)
+    };
+    mapping.columns.iter().enumerate().map(place).collect()
+}

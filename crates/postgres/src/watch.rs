@@ -1,0 +1,159 @@
+//! The thread that looks after things from time to time: how far the log is read, whether tables were altered, and that
+//! what waits for the log gets it.
+//!
+//! Tables are altered without a word in the log until a row is changed, and some alterations change all rows: so the
+//! catalog is looked at every second.
+
+use crate::declare;
+use crate::mapping::{Mapping, Words, literal};
+use crate::pool::{before_head, mark};
+use crate::snapshot::Snapshot;
+use crate::source::position_of;
+use crate::state::{Shared, Standing};
+use crate::wire::{Connection, Error};
+use headwater_base::source::Health;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the catalog and the slot are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often loads are looked at that wait for the log, and how long they may before the log is moved on.
+const NUDGE: Duration = Duration::from_millis(10);
+
+/// Looks until the source ends.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut connection = None;
+    let mut looked: Option<Instant> = None;
+    let mut seen: Option<(Instant, u64)> = None;
+    while shared.pause(NUDGE) {
+        let nudge = shared.lock().waits_for_log(NUDGE);
+        let look = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        if !nudge && !look || shared.lock().health != Health::Up {
+            continue;
+        }
+        let mut turn = || -> Result<(), Error> {
+            if connection.is_none() {
+                let mut opened = Connection::open(&shared.settings.target, false)?;
+                opened.set_patience(shared.settings.patience)?;
+                connection = Some(opened);
+            }
+            let connection = connection.as_mut().ok_or_else(|| Error::broken("no connection"))?;
+            if look {
+                looked = Some(Instant::now());
+                slot(shared, connection, &mut seen)?;
+                tables(shared, connection)?;
+            }
+            if nudge {
+                mark(connection)?;
+            }
+            Ok(())
+        };
+        if turn().is_err_and(|error| error.is_broken()) {
+            connection = None;
+            shared.pause(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Looks at the slot and at where the log ends.
+fn slot(
+    shared: &Shared,
+    connection: &mut Connection,
+    seen: &mut Option<(Instant, u64)>,
+) -> Result<(), Error> {
+    let (name, position) = {
+        let state = shared.lock();
+        (state.watch.slot.clone(), state.position)
+    };
+    let rows = connection.rows(&format!(
+        "SELECT pg_current_wal_insert_lsn(), pg_current_snapshot(), \
+         (SELECT restart_lsn FROM pg_replication_slots WHERE slot_name = {})",
+        literal(&name)
+    ))?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+    let end = position_of(&at(0)).unwrap_or(0);
+    let snapshot = Snapshot::parse(&at(1)).unwrap_or_default();
+    let mut state = shared.lock();
+    let end = before_head(end, state.watch.log_block_bytes);
+    state.watch.behind_bytes = end.saturating_sub(state.position);
+    let retained = position_of(&at(2)).map_or(0, |restart| end.saturating_sub(restart));
+    state.watch.retained_bytes = retained;
+    state.near = state.near.max(snapshot.next);
+    if retained > shared.settings.lag_bytes_max {
+        state.watch.drop_slot = true;
+    }
+    // Loads that began before that look may have older snapshots.
+    match *seen {
+        Some((when, oldest)) if state.oldest_load().is_none_or(|begun| begun > when) => {
+            state.told.forget_before(oldest);
+            *seen = Some((Instant::now(), snapshot.oldest));
+        }
+        Some(_) => {}
+        None => *seen = Some((Instant::now(), snapshot.oldest)),
+    }
+    // The end of the log may wait in memory for somebody to write it.
+    let stuck = state.position == position && end > position;
+    drop(state);
+    if stuck {
+        mark(connection)?;
+    }
+    Ok(())
+}
+
+/// A table to look at.
+struct Looked {
+    prefix: Vec<u8>,
+    generation: u64,
+    words: Words,
+    standing: Standing,
+}
+
+/// Compares tables with the catalog where they were altered, or could not be compared yet.
+fn tables(shared: &Shared, connection: &mut Connection) -> Result<(), Error> {
+    let tables: Vec<_> = {
+        let state = shared.lock();
+        let looked = state.tables.iter();
+        let looked = looked.filter(|(_, table)| !matches!(table.standing, Standing::Asked));
+        looked
+            .map(|(prefix, table)| Looked {
+                prefix: prefix.clone(),
+                generation: table.generation,
+                words: table.words.clone(),
+                standing: table.standing.clone(),
+            })
+            .collect()
+    };
+    for Looked { prefix, generation, words, standing } in tables {
+        let settings = &shared.settings;
+        let before = match &standing {
+            Standing::Ready(ready) => {
+                if signature(connection, shared, &words, &ready.mapping)? == ready.signature {
+                    continue;
+                }
+                Some(&**ready)
+            }
+            Standing::Asked | Standing::Unchecked(_) | Standing::Broken(_) => None,
+        };
+        let standing = match declare::check(connection, settings, &prefix, &words, before) {
+            Ok((ready, _)) => Standing::Ready(Arc::new(ready)),
+            Err(error) if error.is_broken() => return Err(error),
+            Err(error) => match standing {
+                Standing::Broken(reason) if reason == error.message => continue,
+                _ => Standing::Broken(error.message),
+            },
+        };
+        shared.lock().set_standing(&prefix, generation, standing);
+        shared.changed.notify_all();
+    }
+    Ok(())
+}
+
+fn signature(
+    connection: &mut Connection,
+    shared: &Shared,
+    words: &Words,
+    mapping: &Mapping,
+) -> Result<String, Error> {
+    declare::signature(connection, &shared.settings, words, mapping)
+}

@@ -1,0 +1,521 @@
+//! One connection to PostgreSQL, in the part of its protocol that is needed here: simple queries, whose answers are
+//! texts, and a copy in both directions, which is how replication speaks.
+//!
+//! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
+//! ISO form, times in UTC, numbers with all of their digits.
+
+use crate::tls;
+use crate::url::{Encryption, Target};
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// A message longer than this is not PostgreSQL's.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// Why something was not done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    /// A sentence.
+    pub message: String,
+    /// PostgreSQL's code, where it is the one that complained; empty where the connection is broken.
+    pub code: String,
+}
+
+impl Error {
+    pub(crate) fn broken(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: String::new() }
+    }
+
+    /// Whether the connection is of no use any more.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        // Classes of errors that end the session: it was terminated, or is not let in.
+        self.code.is_empty() || self.code.starts_with("57P") || self.code.starts_with("08")
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::broken(match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                "the database does not answer".to_owned()
+            }
+            ErrorKind::UnexpectedEof => "the database closed the connection".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// The socket below a connection.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn open(target: &Target) -> io::Result<Self> {
+        if target.host.starts_with('/') {
+            let path = format!("{}/.s.PGSQL.{}", target.host, target.port);
+            return UnixStream::connect(path).map(Self::Unix);
+        }
+        let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
+        for address in (&*target.host, target.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, target.patience) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Self::Tcp(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn patience(&self, patience: Duration) -> io::Result<()> {
+        // Zero would mean for ever.
+        let patience = Some(patience.max(Duration::from_millis(1)));
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket, bare or encrypted.
+#[derive(Debug)]
+enum Stream {
+    Bare(Socket),
+    Encrypted(Box<tls::Encrypted>),
+}
+
+impl Stream {
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Bare(socket) => socket,
+            Self::Encrypted(stream) => stream.socket(),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Bare(socket) => socket.read(bytes),
+            Self::Encrypted(stream) => stream.read(bytes),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Bare(socket) => socket.write_all(bytes),
+            Self::Encrypted(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    input: Vec<u8>,
+    /// What of `input` was taken.
+    taken: usize,
+    out: Vec<u8>,
+    patience: Duration,
+}
+
+/// A message: its tag, and where in the input its body is.
+struct Message {
+    tag: u8,
+    first: usize,
+    last: usize,
+}
+
+impl Connection {
+    /// Connects and proves who it is. `replication` makes it one that START_REPLICATION is for.
+    ///
+    /// # Errors
+    /// Nobody is there, or it does not let us in.
+    pub fn open(target: &Target, replication: bool) -> Result<Self, Error> {
+        let place = |error: io::Error| {
+            let place = if target.host.starts_with('/') { "socket in" } else { "host" };
+            Error::broken(format!(
+                "cannot connect to {place} {} port {}: {error}",
+                target.host, target.port
+            ))
+        };
+        let mut socket = Socket::open(target).map_err(place)?;
+        socket.patience(target.patience)?;
+        let stream = if target.encryption == Encryption::Off {
+            Stream::Bare(socket)
+        } else {
+            // Length, then the code that asks for encryption; the answer is one byte.
+            socket.write_all(&[0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F])?;
+            let mut answer = [0];
+            socket.read_exact(&mut answer)?;
+            match (answer[0], &target.encryption) {
+                (b'S', encryption) => {
+                    Stream::Encrypted(Box::new(tls::encrypt(socket, &target.host, encryption)?))
+                }
+                (_, Encryption::Prefer) => Stream::Bare(socket),
+                _ => return Err(Error::broken("the database offers no encryption")),
+            }
+        };
+        let patience = target.patience;
+        let mut connection =
+            Self { stream, input: Vec::new(), taken: 0, out: Vec::new(), patience };
+        connection.start(target, replication)?;
+        Ok(connection)
+    }
+
+    fn start(&mut self, target: &Target, replication: bool) -> Result<(), Error> {
+        let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
+        let mut parameters = vec![
+            ("user", &*target.user),
+            ("database", &*target.database),
+            ("application_name", &*target.application),
+            ("client_encoding", "UTF8"),
+            ("DateStyle", "ISO, YMD"),
+            ("IntervalStyle", "postgres"),
+            ("TimeZone", "UTC"),
+            ("extra_float_digits", "3"),
+            ("bytea_output", "hex"),
+            ("standard_conforming_strings", "on"),
+        ];
+        if replication {
+            parameters.push(("replication", "database"));
+        }
+        for (name, value) in parameters {
+            for text in [name, value] {
+                body.extend_from_slice(text.as_bytes());
+                body.push(0);
+            }
+        }
+        body.push(0);
+        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
+        self.out.extend_from_slice(&body);
+        self.flush()?;
+        let mut scram: Option<ScramSha256> = None;
+        loop {
+            let message = self.next()?;
+            let body = self.input[message.first..message.last].to_vec();
+            match message.tag {
+                b'R' => self.prove(target, &body, &mut scram)?,
+                b'E' => return Err(complaint(&body)),
+                b'Z' => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers one message about who we are.
+    fn prove(
+        &mut self,
+        target: &Target,
+        body: &[u8],
+        scram: &mut Option<ScramSha256>,
+    ) -> Result<(), Error> {
+        let kind =
+            body.get(..4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap_or_default()));
+        let rest = body.get(4..).unwrap_or_default();
+        let password = target.password.as_bytes();
+        match kind {
+            Some(0) => return Ok(()),
+            Some(3) => self.message(b'p', &[password, &[0]].concat()),
+            Some(5) => {
+                let salt =
+                    rest.try_into().map_err(|_| Error::broken("a salt of the wrong length"))?;
+                let hash = md5_hash(target.user.as_bytes(), password, salt);
+                self.message(b'p', &[hash.as_bytes(), &[0]].concat());
+            }
+            Some(10) => {
+                let mut offered = rest.split(|&byte| byte == 0);
+                if !offered.any(|name| name == SCRAM_SHA_256.as_bytes()) {
+                    return Err(Error::broken(
+                        "the database asks for a proof other than SCRAM-SHA-256",
+                    ));
+                }
+                let made = ScramSha256::new(password, ChannelBinding::unsupported());
+                let first = made.message();
+                let length = (first.len() as u32).to_be_bytes();
+                let body = [SCRAM_SHA_256.as_bytes(), &[0], &length[..], first].concat();
+                self.message(b'p', &body);
+                *scram = Some(made);
+            }
+            Some(11) => {
+                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
+                scram.update(rest)?;
+                let answer = scram.message().to_vec();
+                self.message(b'p', &answer);
+            }
+            Some(12) => {
+                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
+                return Ok(scram.finish(rest)?);
+            }
+            _ => return Err(Error::broken("the database asks for a proof that is not known here")),
+        }
+        self.flush()
+    }
+
+    fn message(&mut self, tag: u8, body: &[u8]) {
+        self.out.push(tag);
+        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
+        self.out.extend_from_slice(body);
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let sent = self.stream.send(&self.out);
+        self.out.clear();
+        Ok(sent?)
+    }
+
+    /// How long to wait for each message from now on.
+    ///
+    /// # Errors
+    /// The socket is closed.
+    pub fn set_patience(&mut self, patience: Duration) -> Result<(), Error> {
+        if self.patience != patience {
+            self.stream.socket().patience(patience)?;
+            self.patience = patience;
+        }
+        Ok(())
+    }
+
+    /// The next message, if it is here in full.
+    fn parsed(&self) -> Result<Option<Message>, Error> {
+        let rest = &self.input[self.taken..];
+        let Some((head, _)) = rest.split_at_checked(5) else { return Ok(None) };
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        if !(4..MESSAGE_BYTES_MAX).contains(&length) {
+            return Err(Error::broken("what answers does not speak PostgreSQL's protocol"));
+        }
+        let (first, last) = (self.taken + 5, self.taken + 1 + length);
+        Ok((last <= self.input.len()).then_some(Message { tag: head[0], first, last }))
+    }
+
+    /// Waits for the next message, and takes it.
+    fn next(&mut self) -> Result<Message, Error> {
+        self.next_within(None)?.ok_or_else(|| io::Error::from(ErrorKind::TimedOut).into())
+    }
+
+    /// The same, up to a time; `None` where it has passed.
+    fn next_within(&mut self, until: Option<Instant>) -> Result<Option<Message>, Error> {
+        loop {
+            if let Some(message) = self.parsed()? {
+                self.taken = message.last;
+                return Ok(Some(message));
+            }
+            if self.taken > 0 {
+                self.input.drain(..self.taken);
+                self.taken = 0;
+            }
+            let here = self.input.len();
+            self.input.resize(here + READ_BYTES, 0);
+            let read = self.stream.read(&mut self.input[here..]);
+            self.input.truncate(here + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    match until {
+                        Some(until) if Instant::now() < until => {}
+                        Some(_) => return Ok(None),
+                        None => return Err(error.into()),
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends statements, and calls `row` with the number of the statement, from 0, and the columns of each row.
+    ///
+    /// # Errors
+    /// One of them failed; those before it are undone, unless they ended a transaction.
+    pub fn query(
+        &mut self,
+        sql: &str,
+        mut row: impl FnMut(usize, &[Option<&str>]),
+    ) -> Result<(), Error> {
+        self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
+        self.flush()?;
+        let mut statement = 0;
+        let mut failed = None;
+        loop {
+            let Message { tag, first, last } = self.next()?;
+            let body = &self.input[first..last];
+            match tag {
+                b'D' => row(statement, &row_columns(body)?),
+                b'C' | b'I' => statement += 1,
+                b'E' => {
+                    let error = complaint(body);
+                    if error.is_broken() {
+                        return Err(error);
+                    }
+                    failed = Some(error);
+                }
+                b'Z' => return failed.map_or(Ok(()), Err),
+                b'G' | b'H' | b'W' => return Err(Error::broken("a copy begins out of turn")),
+                _ => {}
+            }
+        }
+    }
+
+    /// The rows of the last statement, their columns owned.
+    ///
+    /// # Errors
+    /// A statement failed.
+    pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Error> {
+        let (mut rows, mut last) = (Vec::new(), 0);
+        self.query(sql, |statement, columns| {
+            if statement != last {
+                rows.clear();
+                last = statement;
+            }
+            rows.push(columns.iter().map(|column| column.map(str::to_owned)).collect());
+        })?;
+        Ok(rows)
+    }
+
+    /// The first column of the first row; empty where there is none or it is NULL.
+    ///
+    /// # Errors
+    /// A statement failed.
+    pub fn value(&mut self, sql: &str) -> Result<String, Error> {
+        let first = self.rows(sql)?.into_iter().next().and_then(|row| row.into_iter().next());
+        Ok(first.flatten().unwrap_or_default())
+    }
+
+    /// Begins a copy in both directions.
+    ///
+    /// # Errors
+    /// The statement was refused.
+    pub fn copy_both(&mut self, sql: &str) -> Result<(), Error> {
+        self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
+        self.flush()?;
+        loop {
+            let message = self.next()?;
+            match message.tag {
+                b'W' => return Ok(()),
+                b'E' => return Err(complaint(&self.input[message.first..message.last])),
+                _ => {}
+            }
+        }
+    }
+
+    /// The next piece of the copy; `None` where none came up to `until`.
+    ///
+    /// # Errors
+    /// The copy ended.
+    pub fn piece(&mut self, until: Instant) -> Result<Option<&[u8]>, Error> {
+        loop {
+            let Some(message) = self.next_within(Some(until))? else { return Ok(None) };
+            match message.tag {
+                b'd' => return Ok(Some(&self.input[message.first..message.last])),
+                b'E' => return Err(complaint(&self.input[message.first..message.last])),
+                b'c' | b'C' | b'Z' => {
+                    return Err(Error::broken("the database ended the replication"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a further message is here already.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        matches!(self.parsed(), Ok(Some(_)))
+    }
+
+    /// Sends a piece of the copy.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send_piece(&mut self, body: &[u8]) -> Result<(), Error> {
+        self.message(b'd', body);
+        self.flush()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A polite end, so that the server's log has no word of a broken connection.
+        let _ = self.stream.send(&[b'X', 0, 0, 0, 4]);
+    }
+}
+
+/// The columns of a row.
+fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
+    let odd = || Error::broken("a row that is cut short");
+    let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(odd)?;
+    let count = u16::from_be_bytes(*count);
+    let mut columns = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(odd)?;
+        let length = i32::from_be_bytes(*length);
+        rest = behind;
+        columns.push(if length < 0 {
+            None
+        } else {
+            let (bytes, behind) = rest.split_at_checked(length as usize).ok_or_else(odd)?;
+            rest = behind;
+            Some(std::str::from_utf8(bytes).map_err(|_| Error::broken("a value is not UTF-8"))?)
+        });
+    }
+    Ok(columns)
+}
+
+/// The sentence and the code of an error message.
+fn complaint(body: &[u8]) -> Error {
+    let (mut message, mut code) = (String::new(), String::new());
+    for field in body.split(|&byte| byte == 0) {
+        let Some((kind, text)) = field.split_first() else { continue };
+        let text = String::from_utf8_lossy(text).into_owned();
+        match kind {
+            b'M' => message = text,
+            b'C' => code = text,
+            _ => {}
+        }
+    }
+    Error { message, code }
+}

@@ -1,0 +1,7 @@
+//! The source against a real PostgreSQL, which each test starts for itself.
+#![expect(clippy::print_stderr, reason = "a test says why it is skipped")]
+
+mod follow;
+mod model;
+mod random;
+mod server;

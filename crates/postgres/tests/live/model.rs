@@ -1,0 +1,294 @@
+//! A stand-in for the engine: holds what was loaded, applies what is told, and checks each promise of a source
+//! as it goes.
+
+use headwater_base::KeyRange;
+use headwater_base::source::{FetchId, Health, Loaded, News, Position, Sink, Source};
+use headwater_postgres::Postgres;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What has been told.
+#[derive(Default)]
+pub(crate) struct Model {
+    /// Ranges that are loaded, which never overlap here.
+    pub(crate) loaded: Vec<KeyRange>,
+    pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The position of the last change.
+    pub(crate) position: Position,
+    pub(crate) health: Option<Health>,
+    pub(crate) resets: Vec<KeyRange>,
+    pub(crate) transactions: usize,
+    loading: BTreeMap<FetchId, (KeyRange, Position)>,
+    pub(crate) failed: BTreeMap<FetchId, String>,
+    declared: BTreeMap<u64, Result<Vec<String>, String>>,
+    positions: BTreeMap<u64, Result<Position, String>>,
+    /// The highest version of each key that was seen.
+    versions: BTreeMap<Vec<u8>, u64>,
+    next: u64,
+    /// What broke a promise.
+    pub(crate) wrong: Option<String>,
+}
+
+/// The sink that feeds it.
+#[derive(Default)]
+pub(crate) struct Stand {
+    model: Mutex<Model>,
+    changed: Condvar,
+}
+
+impl Sink for Stand {
+    fn tell(&self, news: News) -> bool {
+        let mut model = self.lock();
+        if model.wrong.is_none()
+            && let Err(wrong) = model.take(news)
+        {
+            model.wrong = Some(wrong);
+        }
+        self.changed.notify_all();
+        true
+    }
+}
+
+impl Model {
+    fn take(&mut self, news: News) -> Result<(), String> {
+        match news {
+            News::Loaded { fetch, answer } => self.loaded(fetch, answer)?,
+            News::Changed { position, changes } => {
+                if position <= self.position {
+                    return Err(format!("{position:?} is told after {:?}", self.position));
+                }
+                self.position = position;
+                self.transactions += usize::from(!changes.is_empty());
+                for change in changes {
+                    if !self.is_loaded(&change.key) {
+                        continue;
+                    }
+                    match change.value {
+                        Some(value) => {
+                            self.see(&change.key, &value)?;
+                            self.keys.insert(change.key, value);
+                        }
+                        None => drop(self.keys.remove(&change.key)),
+                    }
+                }
+            }
+            News::Reset { range } => {
+                let (gone, kept): (Vec<_>, _) =
+                    self.loaded.drain(..).partition(|loaded| loaded.overlaps(&range));
+                self.loaded = kept;
+                self.keys.retain(|key, _| !gone.iter().any(|range| range.contains(key)));
+                self.resets.push(range);
+            }
+            News::Health(health) => self.health = Some(health),
+            News::Declared { request, answer } => drop(self.declared.insert(request, answer)),
+            News::Position { request, answer } | News::Written { request, answer } => {
+                self.positions.insert(request, answer);
+            }
+        }
+        self.check_sums()
+    }
+
+    fn is_loaded(&self, key: &[u8]) -> bool {
+        self.loaded.iter().any(|range| range.contains(key))
+    }
+
+    fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) -> Result<(), String> {
+        let Some((range, asked_at)) = self.loading.remove(&fetch) else {
+            return Err(format!("{fetch:?} was answered without being asked"));
+        };
+        let loaded = match answer {
+            Ok(loaded) => loaded,
+            Err(why) => {
+                self.failed.insert(fetch, why);
+                return Ok(());
+            }
+        };
+        if loaded.position < asked_at || loaded.position < self.position {
+            return Err(format!("a load came too late to be followed: {:?}", loaded.position));
+        }
+        for pair in loaded.pairs {
+            if !range.contains(&pair.key) {
+                return Err(format!("{:?} is not in {range:?}", pair.key));
+            }
+            self.see(&pair.key, &pair.value)?;
+            if self.keys.insert(pair.key.clone(), pair.value).is_some() {
+                return Err(format!("{:?} was loaded twice", pair.key));
+            }
+        }
+        self.loaded.push(range);
+        Ok(())
+    }
+
+    /// Values that begin with `v` and a number never go back.
+    fn see(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        let text = String::from_utf8_lossy(value);
+        let Some(version) =
+            text.strip_prefix('v').and_then(|rest| rest.split(' ').next()?.parse().ok())
+        else {
+            return Ok(());
+        };
+        let seen = self.versions.entry(key.to_vec()).or_default();
+        if version < *seen {
+            let key = String::from_utf8_lossy(key);
+            return Err(format!("{key} went back from {seen} to {version}"));
+        }
+        *seen = version;
+        Ok(())
+    }
+
+    /// Amounts `a|group|id` come to zero in each group, after every transaction.
+    fn check_sums(&self) -> Result<(), String> {
+        for range in self.loaded.iter().filter(|range| range.first.starts_with(b"a|")) {
+            let keys = self.keys.range(range.first.clone()..range.last.clone());
+            let amount = |value: &[u8]| String::from_utf8_lossy(value).parse::<i64>().unwrap();
+            let sum: i64 = keys.map(|(_, value)| amount(value)).sum();
+            if sum != 0 {
+                return Err(format!("a transaction is seen in part: {range:?} comes to {sum}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing that was asked for is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.loading.is_empty()
+    }
+
+    /// The keys of a range.
+    pub(crate) fn of(&self, range: &KeyRange) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let within = self.keys.iter().filter(|(key, _)| range.contains(key));
+        within.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+}
+
+impl Stand {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap()
+    }
+
+    /// Waits until something holds; panics where a promise is broken first.
+    pub(crate) fn wait<T>(&self, what: &str, mut holds: impl FnMut(&mut Model) -> Option<T>) -> T {
+        let begun = Instant::now();
+        let mut model = self.lock();
+        loop {
+            if let Some(wrong) = &model.wrong {
+                panic!("{wrong}");
+            }
+            if let Some(found) = holds(&mut model) {
+                return found;
+            }
+            assert!(begun.elapsed() < PATIENCE, "waited for {what}; {:?}", model.health);
+            model = self.changed.wait_timeout(model, Duration::from_millis(100)).unwrap().0;
+        }
+    }
+
+    pub(crate) fn wait_up(&self) {
+        self.wait("the source to be up", |model| (model.health == Some(Health::Up)).then_some(()));
+    }
+
+    fn number(&self) -> u64 {
+        let mut model = self.lock();
+        model.next += 1;
+        model.next
+    }
+
+    pub(crate) fn declare(
+        &self,
+        source: &mut Postgres,
+        prefix: &[u8],
+        mapping: &[(&str, &str)],
+    ) -> Result<Vec<String>, String> {
+        let request = self.number();
+        let mapping: Vec<_> =
+            mapping.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect();
+        source.declare(request, prefix, &mapping);
+        self.wait("a declaration", |model| model.declared.remove(&request))
+    }
+
+    /// Asks for a range, if no part of it is loaded or being loaded.
+    pub(crate) fn ask(&self, source: &mut Postgres, range: &KeyRange) -> Option<FetchId> {
+        let fetch = FetchId(self.number());
+        {
+            let mut model = self.lock();
+            let busy = model.loading.values().map(|(range, _)| range);
+            if busy.chain(&model.loaded).any(|other| other.overlaps(range)) {
+                return None;
+            }
+            let asked_at = model.position;
+            model.loading.insert(fetch, (range.clone(), asked_at));
+        }
+        source.load(fetch, range);
+        Some(fetch)
+    }
+
+    /// Loads a range and gives its keys.
+    pub(crate) fn load(
+        &self,
+        source: &mut Postgres,
+        range: &KeyRange,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let fetch = self.ask(source, range).expect("the range is not loaded");
+        self.wait("a load", |model| {
+            if let Some(why) = model.failed.remove(&fetch) {
+                return Some(Err(why));
+            }
+            (!model.loading.contains_key(&fetch)).then(|| Ok(model.of(range)))
+        })
+    }
+
+    /// Gives a loaded range up.
+    pub(crate) fn unfollow(&self, source: &mut Postgres, at: usize) {
+        let range = {
+            let mut model = self.lock();
+            if model.loaded.is_empty() {
+                return;
+            }
+            let at = at % model.loaded.len();
+            let range = model.loaded.swap_remove(at);
+            model.keys.retain(|key, _| !range.contains(key));
+            range
+        };
+        source.unfollow(&range);
+    }
+
+    /// Waits until everything that was committed before has been told.
+    pub(crate) fn catch_up(&self, source: &mut Postgres) {
+        loop {
+            let request = self.number();
+            source.position(request);
+            let answer = self.wait("a position", |model| model.positions.remove(&request));
+            if let Ok(position) = answer {
+                self.wait("the changes", |model| (model.position >= position).then_some(()));
+                return;
+            }
+        }
+    }
+
+    /// Writes through, and gives the position.
+    pub(crate) fn write(
+        &self,
+        source: &mut Postgres,
+        changes: &[(&str, Option<&str>)],
+    ) -> Result<Position, String> {
+        let request = self.number();
+        let change = |(key, value): &(&str, Option<&str>)| headwater_base::source::Change {
+            key: key.as_bytes().to_vec(),
+            value: value.map(|value| value.as_bytes().to_vec()),
+        };
+        source.write(request, &changes.iter().map(change).collect::<Vec<_>>());
+        self.wait("a write", |model| model.positions.remove(&request))
+    }
+}
+
+/// A source of a server with its stand-in.
+pub(crate) fn connect(url: &str, options: &[(&str, &str)]) -> (Postgres, Arc<Stand>) {
+    let stand = Arc::new(Stand::default());
+    let options: Vec<_> =
+        options.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect();
+    let source = headwater_postgres::connect("test", url, &options, stand.clone()).unwrap();
+    (source, stand)
+}
