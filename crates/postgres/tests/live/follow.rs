@@ -16,6 +16,7 @@ fn a_range_is_loaded_and_followed() {
     let Some(server) = Server::start(&[]) else { return };
     server.run(
         "CREATE TABLE posts (poster text COLLATE \"C\", time int, tweet text, likes int, PRIMARY KEY (poster, time)); \
+         ALTER TABLE posts ALTER tweet SET STORAGE EXTERNAL; \
          INSERT INTO posts VALUES ('bob', 100, 'Hi', 0), ('bob', -5, NULL, 0), ('a|b', 1, 'odd', 0)",
     );
     let (mut source, stand) = connect(&server.url(), &[]);
