@@ -156,16 +156,13 @@ impl Engine {
     /// Checks that a base key is here, and asks for it if it is not.
     #[inline]
     pub(crate) fn need_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
-        let Some(sourced) = self.catalog.role(table).and_then(|role| role.sourced.as_ref()) else {
+        let role = self.catalog.role_mut(table);
+        let Some(sourced) = role.and_then(|role| role.sourced.as_deref_mut()) else {
             return Ok(());
         };
-        if let Some((_, here)) = sourced.loaded.around(key) {
-            let heat = self.memory.ranges.hit(here.heat);
-            if heat == here.heat {
-                return Ok(());
-            }
-        } else if sourced.kept && self.store.table(table).get(key).is_some() {
-            // L3.
+        let here = sourced.loaded.serve_key(key, &self.memory.ranges);
+        // L3.
+        if here || (sourced.kept && self.store.table(table).get(key).is_some()) {
             return Ok(());
         }
         self.need(table, &KeyRange::point(key))
@@ -173,7 +170,12 @@ impl Engine {
 
     /// Checks that the base keys of `range` are here, and asks for what is not.
     pub(crate) fn need(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
-        if self.catalog.role(table).is_none_or(|role| role.sourced.is_none()) {
+        let role = self.catalog.role_mut(table);
+        let Some(sourced) = role.and_then(|role| role.sourced.as_deref_mut()) else {
+            return Ok(());
+        };
+        if sourced.loaded.serve(&range.first, &range.last, &self.memory.ranges) {
+            sourced.ranged |= !is_point(range);
             return Ok(());
         }
         let prefix = KeyRange::prefix(self.store.table(table).prefix());

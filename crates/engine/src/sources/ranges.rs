@@ -53,6 +53,32 @@ impl Ranges {
         before_end(key, &found.1.last).then_some(found)
     }
 
+    /// Whether all of `[first, last)` lies in one loaded range, which is noted as read.
+    #[inline]
+    pub(crate) fn serve(&mut self, first: &[u8], last: &[u8], judge: &Evictor) -> bool {
+        let upto = (Bound::Unbounded, Bound::Included(first));
+        let Some((_, here)) = self.map.range_mut::<[u8], _>(upto).next_back() else {
+            return false;
+        };
+        let serves = before_end(first, &here.last) && end_at_most(last, &here.last);
+        if serves {
+            here.heat = judge.hit(here.heat);
+        }
+        serves
+    }
+
+    /// Whether `key` lies in a loaded range, which is noted as read.
+    #[inline]
+    pub(crate) fn serve_key(&mut self, key: &[u8], judge: &Evictor) -> bool {
+        let upto = (Bound::Unbounded, Bound::Included(key));
+        let found = self.map.range_mut::<[u8], _>(upto).next_back();
+        let Some((_, here)) = found.filter(|(_, here)| before_end(key, &here.last)) else {
+            return false;
+        };
+        here.heat = judge.hit(here.heat);
+        true
+    }
+
     /// Adds a range that overlaps no other.
     pub(crate) fn insert(&mut self, first: Vec<u8>, here: Here) {
         self.map.insert(first, here);
