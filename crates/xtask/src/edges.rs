@@ -50,6 +50,7 @@ pub const ROOMS: &[Room] = &[
         uses: &["base", "policy", "pool", "store", "pattern"],
         tests_use: &["workload"],
     },
+    pure("flows", &["base", "pattern"]),
     pure("protocol", &["base", "pool", "command"]),
     Room {
         folder: "node",

@@ -1,0 +1,100 @@
+//! What a flow is: which writes concern it, what it does, and how hard it tries.
+
+use crate::backoff::Backoff;
+use crate::record::Operation;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_pattern::{Join, Pattern};
+
+/// What is done for each task.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// A registered function is called; it may put keys of these patterns.
+    Call {
+        /// The function's name.
+        function: String,
+        /// What it may write.
+        puts: Vec<Pattern>,
+    },
+    /// The outputs of a join are put or removed that the changed key, its value source, gives: copies of
+    /// its value along the keys of the `check` sources, or just one.
+    Fanout(Join),
+    /// The value is published to a channel.
+    Publish {
+        /// The channel.
+        channel: Vec<u8>,
+    },
+    /// The record is sent to a URL.
+    Post {
+        /// The URL.
+        url: String,
+    },
+}
+
+impl Action {
+    /// The patterns of keys that it may write.
+    #[must_use]
+    pub fn puts(&self) -> &[Pattern] {
+        match self {
+            Self::Call { puts, .. } => puts,
+            Self::Fanout(join) => core::slice::from_ref(&join.output),
+            Self::Publish { .. } | Self::Post { .. } => &[],
+        }
+    }
+}
+
+/// What happens to writes when a flow's backlog is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WhenFull {
+    /// They are refused.
+    #[default]
+    Reject,
+    /// They wait.
+    Block,
+    /// They are done, and the oldest task is forgotten.
+    DropOldest,
+}
+
+/// A flow as it was declared.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Definition {
+    /// Which keys concern it.
+    pub on: Pattern,
+    /// Which operations do.
+    pub operations: Vec<Operation>,
+    /// What it does.
+    pub action: Action,
+    /// Tasks that run at a time.
+    pub workers: usize,
+    /// How often a task is tried before it is dead.
+    pub attempts_max: u32,
+    /// How long it rests in between.
+    pub backoff: Backoff,
+    /// Tasks that may be waiting.
+    pub backlog_max: u64,
+    /// What happens when so many are.
+    pub when_full: WhenFull,
+}
+
+impl Definition {
+    /// A flow with the usual options.
+    #[must_use]
+    pub fn new(on: Pattern, action: Action) -> Self {
+        Self {
+            on,
+            operations: Operation::ALL.to_vec(),
+            action,
+            workers: 4,
+            attempts_max: 8,
+            backoff: Backoff::default(),
+            backlog_max: 1_000_000,
+            when_full: WhenFull::default(),
+        }
+    }
+
+    /// Whether a write concerns the flow.
+    #[must_use]
+    pub fn concerns(&self, operation: Operation, key: &[u8]) -> bool {
+        self.operations.contains(&operation) && self.on.matches(key)
+    }
+}

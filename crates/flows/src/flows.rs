@@ -1,0 +1,555 @@
+//! All flows of a shard, and their journal.
+
+use crate::definition::{Definition, WhenFull};
+use crate::flow::{Dead, Flow, Report};
+use crate::journal::Journal;
+use crate::record::{Operation, Record};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::Millis;
+
+/// Dead tasks that one flow keeps; beyond, the oldest goes.
+const DEAD_MAX: usize = 10_000;
+/// Longest name of a flow.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A task that is to be run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Task {
+    /// The flow's name.
+    pub flow: String,
+    /// Which of the flows of this name it is: one that was dropped and declared again is another.
+    pub generation: u64,
+    /// What it is about.
+    pub record: Rc<Record>,
+    /// How often it is tried with this time.
+    pub attempt: u32,
+    /// How far it had come, as [`Outcome::Further`] said; empty at first.
+    pub mark: Vec<u8>,
+}
+
+/// What came of a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All of it is done.
+    Done,
+    /// A part is done: it goes on from this mark when others have had their turn.
+    Further(Vec<u8>),
+    /// It failed, with a sentence that says why.
+    Failed(String),
+}
+
+/// A write that must not be done now, since a flow that it concerns has no room.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Full {
+    /// The flow.
+    pub flow: String,
+    /// Tasks that wait in it.
+    pub backlog: u64,
+    /// The write may wait; otherwise it is refused.
+    pub may_wait: bool,
+}
+
+/// Why a flow is not accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub String);
+
+fn refused<T>(text: String) -> Result<T, Refusal> {
+    Err(Refusal(text))
+}
+
+/// All flows.
+#[derive(Debug)]
+pub struct Flows {
+    flows: BTreeMap<String, (u64, Flow)>,
+    journal: Box<dyn Journal>,
+    generation: u64,
+    /// Whose turn it was last.
+    turn: String,
+    /// Seeds the chance in delays.
+    seed: u64,
+    /// Records that are kept though every flow has passed them, for replays.
+    retained: u64,
+}
+
+impl Flows {
+    /// No flows, over a journal.
+    #[must_use]
+    pub fn new(journal: Box<dyn Journal>, seed: u64) -> Self {
+        Self {
+            flows: BTreeMap::new(),
+            journal,
+            generation: 0,
+            turn: String::new(),
+            seed,
+            retained: 0,
+        }
+    }
+
+    /// Keeps so many records that every flow has passed, for [`Flows::replay`].
+    pub fn retain(&mut self, records: u64) {
+        self.retained = records;
+        self.release();
+    }
+
+    /// Whether there is no flow.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// The journal.
+    pub fn journal_mut(&mut self) -> &mut dyn Journal {
+        &mut *self.journal
+    }
+
+    /// Adds a flow, which begins with the next record; or goes on where the journal knows it to be.
+    ///
+    /// # Errors
+    /// The name is taken or none, or the flow would be in a cycle.
+    pub fn add(&mut self, name: &str, definition: Definition, text: String) -> Result<(), Refusal> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return refused(format!("a flow's name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if self.flows.contains_key(name) {
+            return refused(format!("a flow is named '{name}' already: FLOW.DROP it first"));
+        }
+        if definition.workers == 0 || definition.attempts_max == 0 || definition.backlog_max == 0 {
+            return refused(String::from("WORKERS, MAX-ATTEMPTS and BACKLOG are at least 1"));
+        }
+        if let Some(way) = self.cycle(name, &definition) {
+            return refused(format!("it would cause itself: {}", way.join(" -> ")));
+        }
+        let end = self.journal.end();
+        let known = self.state(b'c', name, None);
+        let known = known.and_then(|state| Some(u64::from_be_bytes(state.try_into().ok()?)));
+        let cursor = known.unwrap_or(end).clamp(self.journal.first(), end);
+        let mut flow = Flow::new(name, definition, text, cursor);
+        if known.is_some() {
+            self.restore(name, &mut flow);
+        } else {
+            self.journal.put(&state_name(b'c', name, None), Some(&cursor.to_be_bytes()));
+        }
+        self.generation += 1;
+        self.flows.insert(name.to_string(), (self.generation, flow));
+        Ok(())
+    }
+
+    /// A state that the journal keeps.
+    fn state(&mut self, kind: u8, flow: &str, position: Option<u64>) -> Option<Vec<u8>> {
+        let wanted = state_name(kind, flow, position);
+        let mut found = None;
+        self.journal.states(&wanted, &mut |name, state| {
+            if *name == *wanted {
+                found = Some(state.to_vec());
+            }
+        });
+        found
+    }
+
+    /// Takes up what the journal knows of a flow.
+    fn restore(&mut self, name: &str, flow: &mut Flow) {
+        let (mut done, mut states) = (BTreeSet::new(), Vec::new());
+        self.journal.states(&state_name(b'd', name, None), &mut |name, _| {
+            done.extend(position_of(name));
+        });
+        self.journal.states(&state_name(b't', name, None), &mut |name, state| {
+            let failures = state.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
+            if let (Some(position), Some(failures)) = (position_of(name), failures) {
+                states.push((position, failures, state[4..].to_vec()));
+            }
+        });
+        let mut dead = BTreeMap::new();
+        self.journal.states(&state_name(b'x', name, None), &mut |name, state| {
+            if let Some(position) = position_of(name)
+                && let Some(found) = dead_of(position, state)
+            {
+                dead.insert(position, found);
+            }
+        });
+        flow.dead = dead;
+        flow.paused = self.state(b'p', name, None).is_some();
+        let (from, mut backlog) = (flow.cursor(), 0);
+        let mut at = from;
+        while at < self.journal.end() {
+            let before = at;
+            self.journal.read(at, 1024, &mut |record| {
+                at = record.position + 1;
+                backlog += u64::from(flow.concerns(&record) && !done.contains(&record.position));
+            });
+            if at == before {
+                break;
+            }
+        }
+        flow.backlog = backlog;
+        flow.set_done_ahead(done);
+        flow.restore(&mut *self.journal, &states);
+    }
+
+    /// The way from a flow through others back to itself, if there is one.
+    fn cycle(&self, name: &str, definition: &Definition) -> Option<Vec<String>> {
+        let mut ways: Vec<(Vec<String>, &Definition)> =
+            alloc::vec![(alloc::vec![name.to_string()], definition)];
+        let mut seen = BTreeSet::new();
+        while let Some((way, from)) = ways.pop() {
+            let causes = |on: &Definition| from.action.puts().iter().any(|p| p.may_collide(&on.on));
+            if causes(definition) {
+                let back = [way, alloc::vec![name.to_string()]].concat();
+                return Some(back);
+            }
+            for (other, (_, flow)) in &self.flows {
+                if causes(&flow.definition) && seen.insert(other) {
+                    let mut way = way.clone();
+                    way.push(other.clone());
+                    ways.push((way, &flow.definition));
+                }
+            }
+        }
+        None
+    }
+
+    /// Drops a flow with all its tasks; whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        if self.flows.remove(name).is_none() {
+            return false;
+        }
+        for kind in [b'c', b'd', b't', b'x', b'p'] {
+            let mut names = Vec::new();
+            self.journal.states(&state_name(kind, name, None), &mut |name, _| {
+                names.push(name.to_vec());
+            });
+            for name in names {
+                self.journal.put(&name, None);
+            }
+        }
+        self.release();
+        true
+    }
+
+    /// Whether a write of `key` concerns any flow.
+    #[must_use]
+    pub fn concern(&self, operation: Operation, key: &[u8]) -> bool {
+        self.flows.values().any(|(_, flow)| flow.definition.concerns(operation, key))
+    }
+
+    /// Whether a write of `key` may be done now: not where a flow that it concerns has no room.
+    ///
+    /// # Errors
+    /// The flow.
+    pub fn admit(&self, key: &[u8]) -> Result<(), Full> {
+        for (name, (_, flow)) in &self.flows {
+            let definition = &flow.definition;
+            if flow.backlog >= definition.backlog_max
+                && definition.when_full != WhenFull::DropOldest
+                && definition.on.matches(key)
+            {
+                return Err(Full {
+                    flow: name.clone(),
+                    backlog: flow.backlog,
+                    may_wait: definition.when_full == WhenFull::Block,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a write, if it concerns any flow; whether it did.
+    pub fn append(&mut self, now: Millis, operation: Operation, key: &[u8], value: &[u8]) -> bool {
+        if !self.concern(operation, key) {
+            return false;
+        }
+        self.record(now, operation, key, value, None);
+        true
+    }
+
+    /// Records a write for one flow alone: of a key that was there before it.
+    pub fn append_for(
+        &mut self,
+        flow: &str,
+        now: Millis,
+        operation: Operation,
+        key: &[u8],
+        value: &[u8],
+    ) {
+        self.record(now, operation, key, value, Some(flow.as_bytes().to_vec()));
+    }
+
+    fn record(
+        &mut self,
+        at: Millis,
+        operation: Operation,
+        key: &[u8],
+        value: &[u8],
+        only: Option<Vec<u8>>,
+    ) {
+        let position = self.journal.end();
+        let (key, value) = (key.to_vec(), value.to_vec());
+        let record = Record { position, at, operation, key, value, only };
+        self.journal.append(&record);
+        let mut dropped = Vec::new();
+        for (name, (_, flow)) in &mut self.flows {
+            if !flow.concerns(&record) {
+                continue;
+            }
+            flow.backlog += 1;
+            let over = flow.backlog > flow.definition.backlog_max;
+            if over && flow.definition.when_full == WhenFull::DropOldest {
+                let oldest = flow.drop_oldest(&mut *self.journal);
+                dropped.extend(oldest.map(|oldest| (name.clone(), oldest)));
+            }
+        }
+        for (name, position) in dropped {
+            self.settled(&name, position);
+        }
+    }
+
+    /// The next task to be run, of the flows in turn.
+    pub fn start(&mut self, now: Millis) -> Option<Task> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let after = self.flows.range::<str, _>((Excluded(self.turn.as_str()), Unbounded));
+        let names: Vec<String> = after.chain(&self.flows).map(|(name, _)| name.clone()).collect();
+        for name in names.into_iter().take(self.flows.len()) {
+            let Some((generation, flow)) = self.flows.get_mut(&name) else { continue };
+            if let Some((record, attempt, mark)) = flow.start(&mut *self.journal, now) {
+                self.turn.clone_from(&name);
+                return Some(Task { flow: name, generation: *generation, record, attempt, mark });
+            }
+        }
+        // Flows that nothing concerns let go of the journal all the same.
+        self.release();
+        None
+    }
+
+    /// Says what came of a task. One of a flow that has gone meanwhile is ignored.
+    pub fn finish(&mut self, task: &Task, outcome: Outcome, now: Millis) {
+        let position = task.record.position;
+        let seed = self.seed;
+        let Some((generation, flow)) = self.flows.get_mut(&task.flow) else { return };
+        if *generation != task.generation || !flow.runs(position) {
+            return;
+        }
+        match outcome {
+            Outcome::Done => {
+                flow.counts.done += 1;
+                flow.ended(position);
+                self.settled(&task.flow, position);
+            }
+            Outcome::Further(mark) => {
+                flow.further(position, mark);
+                self.tell_task(&task.flow, position);
+            }
+            Outcome::Failed(error) => match flow.failed(position, now, seed) {
+                None => self.tell_task(&task.flow, position),
+                Some(attempts) => {
+                    let record = (*task.record).clone();
+                    flow.forget(position);
+                    self.bury(&task.flow, Dead { record, attempts, error, at: now });
+                    self.settled(&task.flow, position);
+                }
+            },
+        }
+    }
+
+    fn bury(&mut self, name: &str, dead: Dead) {
+        let Some((_, flow)) = self.flows.get_mut(name) else { return };
+        let position = dead.record.position;
+        self.journal.put(&state_name(b'x', name, Some(position)), Some(&dead_bytes(&dead)));
+        flow.dead.insert(position, dead);
+        if flow.dead.len() > DEAD_MAX
+            && let Some((oldest, _)) = flow.dead.pop_first()
+        {
+            self.journal.put(&state_name(b'x', name, Some(oldest)), None);
+        }
+    }
+
+    /// Tells the journal how often a task has failed and how far it has come.
+    fn tell_task(&mut self, name: &str, position: u64) {
+        let Some((_, flow)) = self.flows.get(name) else { return };
+        if let Some((failures, mark)) = flow.state_of(position) {
+            let state = [&failures.to_be_bytes()[..], mark].concat();
+            self.journal.put(&state_name(b't', name, Some(position)), Some(&state));
+        }
+    }
+
+    /// Tells the journal that a task is not to be run any more (F1).
+    fn settled(&mut self, name: &str, position: u64) {
+        let Some((_, flow)) = self.flows.get_mut(name) else { return };
+        let moved = flow.untold();
+        let cursor = flow.cursor();
+        self.journal.put(&state_name(b't', name, Some(position)), None);
+        if position >= cursor {
+            self.journal.put(&state_name(b'd', name, Some(position)), Some(b""));
+        }
+        if let Some((from, to)) = moved {
+            self.journal.put(&state_name(b'c', name, None), Some(&to.to_be_bytes()));
+            let (least, most) =
+                (state_name(b'd', name, Some(from)), state_name(b'd', name, Some(to)));
+            let mut passed = Vec::new();
+            self.journal.states(&state_name(b'd', name, None), &mut |state, _| {
+                if *state >= *least && *state < *most {
+                    passed.push(state.to_vec());
+                }
+            });
+            for state in passed {
+                self.journal.put(&state, None);
+            }
+            self.release();
+        }
+    }
+
+    /// Lets the journal forget what nobody needs (F4).
+    fn release(&mut self) {
+        let end = self.journal.end();
+        let least = self.flows.values().map(|(_, flow)| flow.cursor()).min().unwrap_or(end);
+        self.journal.release(least.saturating_sub(self.retained));
+    }
+
+    /// The moment at which something may be started that may not now.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.flows.values().filter_map(|(_, flow)| flow.deadline()).min()
+    }
+
+    /// Whether a task may be started now.
+    #[must_use]
+    pub fn may_start(&self) -> bool {
+        let end = self.journal.end();
+        self.flows.values().any(|(_, flow)| flow.may_start(end))
+    }
+
+    /// Stops or goes on to start tasks of a flow; whether there is one of this name.
+    pub fn pause(&mut self, name: &str, paused: bool) -> bool {
+        let Some((_, flow)) = self.flows.get_mut(name) else { return false };
+        flow.paused = paused;
+        self.journal.put(&state_name(b'p', name, None), paused.then_some(&b""[..]));
+        true
+    }
+
+    /// Goes back, or on, to a position of the journal: the records from there on are tasks again.
+    ///
+    /// # Errors
+    /// There is no such flow, or the journal does not reach so far.
+    pub fn replay(&mut self, name: &str, position: u64) -> Result<u64, Refusal> {
+        let (first, end) = (self.journal.first(), self.journal.end());
+        if !self.flows.contains_key(name) {
+            return refused(format!("no flow is named '{name}'"));
+        }
+        if !(first..=end).contains(&position) {
+            return refused(format!("the journal has the positions {first} to {end}"));
+        }
+        for kind in [b'd', b't'] {
+            let mut names = Vec::new();
+            self.journal.states(&state_name(kind, name, None), &mut |name, _| {
+                names.push(name.to_vec());
+            });
+            for name in names {
+                self.journal.put(&name, None);
+            }
+        }
+        let Some((generation, flow)) = self.flows.get_mut(name) else {
+            return refused(format!("no flow is named '{name}'"));
+        };
+        // What runs now is not waited for.
+        self.generation += 1;
+        *generation = self.generation;
+        flow.rewind(position);
+        let mut backlog = 0;
+        let mut at = position;
+        while at < end {
+            let before = at;
+            self.journal.read(at, 1024, &mut |record| {
+                at = record.position + 1;
+                backlog += u64::from(flow.concerns(&record));
+            });
+            if at == before {
+                break;
+            }
+        }
+        flow.backlog = backlog;
+        flow.untold();
+        self.journal.put(&state_name(b'c', name, None), Some(&position.to_be_bytes()));
+        Ok(backlog)
+    }
+
+    /// The dead tasks of a flow, by position; `None` where there is no such flow.
+    #[must_use]
+    pub fn dead(&self, name: &str) -> Option<&BTreeMap<u64, Dead>> {
+        self.flows.get(name).map(|(_, flow)| &flow.dead)
+    }
+
+    /// Takes a dead task, or all, of a flow away; `again`: to be tried once more. Gives how many.
+    pub fn take_dead(
+        &mut self,
+        name: &str,
+        position: Option<u64>,
+        again: bool,
+        now: Millis,
+    ) -> Option<usize> {
+        let (_, flow) = self.flows.get_mut(name)?;
+        let taken: Vec<Dead> = match position {
+            Some(position) => flow.dead.remove(&position).into_iter().collect(),
+            None => core::mem::take(&mut flow.dead).into_values().collect(),
+        };
+        for dead in &taken {
+            let record = &dead.record;
+            self.journal.put(&state_name(b'x', name, Some(record.position)), None);
+            if again {
+                self.append_for(name, now, record.operation, &record.key, &record.value);
+            }
+        }
+        Some(taken.len())
+    }
+
+    /// A flow's declaration, and the text it was given in.
+    #[must_use]
+    pub fn definition(&self, name: &str) -> Option<(&Definition, &str)> {
+        self.flows.get(name).map(|(_, flow)| (&flow.definition, flow.text.as_str()))
+    }
+
+    /// How each flow does, in order of names.
+    pub fn reports(&mut self) -> Vec<Report> {
+        let journal = &mut *self.journal;
+        self.flows.iter().map(|(name, (_, flow))| flow.report(name, journal)).collect()
+    }
+}
+
+/// The name of a state: its kind, the flow, and the position it is about.
+fn state_name(kind: u8, flow: &str, position: Option<u64>) -> Vec<u8> {
+    let mut name = alloc::vec![kind];
+    name.extend_from_slice(flow.as_bytes());
+    name.push(0);
+    if let Some(position) = position {
+        name.extend_from_slice(&position.to_be_bytes());
+    }
+    name
+}
+
+fn position_of(name: &[u8]) -> Option<u64> {
+    name.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+fn dead_bytes(dead: &Dead) -> Vec<u8> {
+    let mut bytes = dead.attempts.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&dead.at.0.to_be_bytes());
+    bytes.extend_from_slice(&(dead.error.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(dead.error.as_bytes());
+    bytes.extend_from_slice(&dead.record.to_bytes());
+    bytes
+}
+
+fn dead_of(position: u64, bytes: &[u8]) -> Option<Dead> {
+    let (attempts, rest) = bytes.split_first_chunk::<4>()?;
+    let (at, rest) = rest.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (error, record) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    Some(Dead {
+        record: Record::from_bytes(position, record)?,
+        attempts: u32::from_be_bytes(*attempts),
+        error: String::from_utf8_lossy(error).into_owned(),
+        at: Millis(u64::from_be_bytes(*at)),
+    })
+}

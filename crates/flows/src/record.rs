@@ -1,0 +1,113 @@
+//! One write, as the journal keeps it.
+
+use alloc::vec::Vec;
+use headwater_base::Millis;
+
+/// What was done to a key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// It was given a value.
+    Set,
+    /// It was removed.
+    Delete,
+    /// Its time was over.
+    Expire,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Set, Self::Delete, Self::Expire];
+
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Delete => "delete",
+            Self::Expire => "expire",
+        }
+    }
+}
+
+/// One write of a base key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its place in the journal.
+    pub position: u64,
+    /// When it was done.
+    pub at: Millis,
+    /// What was done.
+    pub operation: Operation,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value that it was given; empty if none.
+    pub value: Vec<u8>,
+    /// The one flow that it is for: a task that is tried once more, or a key that was there before the
+    /// flow. `None`: it is a write, and for all.
+    pub only: Option<Vec<u8>>,
+}
+
+impl Record {
+    /// The record as bytes, without its position.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let only = self.only.as_deref().unwrap_or_default();
+        let mut bytes = Vec::with_capacity(14 + only.len() + self.key.len() + self.value.len());
+        bytes.push(match self.operation {
+            Operation::Set => 0,
+            Operation::Delete => 1,
+            Operation::Expire => 2,
+        });
+        bytes.extend_from_slice(&self.at.0.to_be_bytes());
+        // The names of flows are short.
+        bytes.push(only.len() as u8);
+        bytes.extend_from_slice(only);
+        bytes.extend_from_slice(&(self.key.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(&self.key);
+        bytes.extend_from_slice(&self.value);
+        bytes
+    }
+
+    /// The record that [`Record::to_bytes`] made these bytes of; `None` where they are of none.
+    #[must_use]
+    pub fn from_bytes(position: u64, bytes: &[u8]) -> Option<Self> {
+        let (&operation, rest) = bytes.split_first()?;
+        let operation = *Operation::ALL.get(usize::from(operation))?;
+        let (at, rest) = rest.split_first_chunk::<8>()?;
+        let (&named, rest) = rest.split_first()?;
+        let (only, rest) = rest.split_at_checked(usize::from(named))?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let (key, value) = rest.split_at_checked(length)?;
+        let at = Millis(u64::from_be_bytes(*at));
+        let only = (!only.is_empty()).then(|| only.to_vec());
+        Some(Self { position, at, operation, key: key.to_vec(), value: value.to_vec(), only })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operation, Record};
+    use headwater_base::Millis;
+
+    #[test]
+    fn a_record_survives_its_bytes_and_damage_is_none() {
+        for (operation, only) in Operation::ALL.into_iter().zip([None, Some(&b"fan"[..]), None]) {
+            let record = Record {
+                position: 7,
+                at: Millis(123_456_789),
+                operation,
+                key: b"p|\xff|1".to_vec(),
+                value: b"text".to_vec(),
+                only: only.map(<[u8]>::to_vec),
+            };
+            let fixed = 14 + only.map_or(0, <[u8]>::len) + record.key.len();
+            let bytes = record.to_bytes();
+            assert_eq!(Record::from_bytes(7, &bytes), Some(record));
+            for cut in 0..fixed {
+                assert_eq!(Record::from_bytes(7, &bytes[..cut]), None, "{cut}");
+            }
+        }
+        assert_eq!(Record::from_bytes(1, &[9; 40]), None);
+    }
+}

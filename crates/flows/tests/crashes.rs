@@ -1,0 +1,357 @@
+//! Random histories of writes, tasks that succeed, fail or go on, and crashes: a process that ends
+//! at any moment, of which the journal is what was told to it in whole batches.
+//!
+//! What must hold for each flow, after all is done: every write that concerns it has had its effect
+//! (those whose tasks died excepted), exactly once where effect and completion are one batch; and the effects on
+//! one key came in the order of the writes.
+
+use headwater_base::{Limits, Millis};
+use headwater_flows::{
+    Action, Backoff, Definition, Flows, Journal, Memory, Operation, Outcome, Record, Task, WhenFull,
+};
+use headwater_pattern::{Join, Pattern};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn pattern(text: &str) -> Pattern {
+    Join::parse(&format!("{text} = copy {text}"), &Limits::default()).unwrap().output
+}
+
+/// A journal that a crash can take back to the last commit.
+#[derive(Clone, Debug, Default)]
+struct Shared(Rc<RefCell<Memory>>);
+
+impl Journal for Shared {
+    fn append(&mut self, record: &Record) {
+        self.0.borrow_mut().append(record);
+    }
+    fn read(&mut self, from: u64, most: usize, each: &mut dyn FnMut(Record)) {
+        let mut read = Vec::new();
+        self.0.borrow_mut().read(from, most, &mut |record| read.push(record));
+        read.into_iter().for_each(each);
+    }
+    fn release(&mut self, below: u64) {
+        self.0.borrow_mut().release(below);
+    }
+    fn first(&self) -> u64 {
+        self.0.borrow().first()
+    }
+    fn end(&self) -> u64 {
+        self.0.borrow().end()
+    }
+    fn put(&mut self, name: &[u8], state: Option<&[u8]>) {
+        self.0.borrow_mut().put(name, state);
+    }
+    fn states(&mut self, prefix: &[u8], each: &mut dyn FnMut(&[u8], &[u8])) {
+        let mut all = Vec::new();
+        self.0.borrow_mut().states(prefix, &mut |a, b| all.push((a.to_vec(), b.to_vec())));
+        all.iter().for_each(|(name, state)| each(name, state));
+    }
+}
+
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// By flow and position: the key, and how often its effect was seen.
+type Effects = BTreeMap<(String, u64), (Vec<u8>, u32)>;
+
+struct World {
+    flows: Flows,
+    journal: Shared,
+    /// What the last commit holds.
+    committed: (Memory, Effects),
+    effects: Effects,
+    /// The order in which effects on a key came.
+    order: BTreeMap<(String, Vec<u8>), Vec<u64>>,
+    /// Writes of which a flow must have the effect, by position.
+    written: BTreeMap<u64, Vec<u8>>,
+    running: Vec<Task>,
+    now: Millis,
+}
+
+fn definitions(attempts: u32) -> [(&'static str, Definition); 2] {
+    let publish = || Action::Publish { channel: b"news".to_vec() };
+    let backoff = Backoff { first_ms: 10, most_ms: 100 };
+    let all = Definition {
+        workers: 3,
+        attempts_max: attempts,
+        backoff,
+        ..Definition::new(pattern("p|<who>|<id>"), publish())
+    };
+    let some = Definition { workers: 1, ..Definition { on: pattern("p|ann|<id>"), ..all.clone() } };
+    [("all", all), ("some", some)]
+}
+
+impl World {
+    fn new() -> Self {
+        let journal = Shared::default();
+        let flows = Flows::new(Box::new(journal.clone()), 1);
+        let mut world = Self {
+            flows,
+            committed: (Memory::default(), Effects::new()),
+            journal,
+            effects: Effects::new(),
+            order: BTreeMap::new(),
+            written: BTreeMap::new(),
+            running: Vec::new(),
+            now: Millis(1000),
+        };
+        world.install();
+        world.commit();
+        world
+    }
+
+    fn install(&mut self) {
+        for (name, definition) in definitions(u32::MAX) {
+            self.flows.add(name, definition, String::new()).unwrap();
+        }
+    }
+
+    fn commit(&mut self) {
+        self.committed = (self.journal.0.borrow().clone(), self.effects.clone());
+    }
+
+    /// The process ends; what was not committed is gone.
+    fn crash(&mut self) {
+        *self.journal.0.borrow_mut() = self.committed.0.clone();
+        self.effects = self.committed.1.clone();
+        let end = self.journal.end();
+        self.written.retain(|position, _| *position < end);
+        self.running.clear();
+        self.flows = Flows::new(Box::new(self.journal.clone()), 1);
+        self.install();
+    }
+
+    fn write(&mut self, draws: &mut Draws) {
+        let who = ["ann", "bob", "cat"][draws.below(3) as usize];
+        let key = format!("p|{who}|{}", draws.below(4)).into_bytes();
+        let position = self.journal.end();
+        let operation = Operation::ALL[draws.below(3) as usize];
+        assert!(self.flows.append(self.now, operation, &key, b"value"));
+        assert!(!self.flows.append(self.now, operation, b"q|1", b"value"));
+        self.written.insert(position, key);
+    }
+
+    fn finish(&mut self, draws: &mut Draws, fails: u64) {
+        if self.running.is_empty() {
+            return;
+        }
+        let at = draws.below(self.running.len() as u64) as usize;
+        let task = self.running.swap_remove(at);
+        let outcome = match draws.below(100) {
+            chance if chance < fails => Outcome::Failed(String::from("no")),
+            chance if chance < fails + 10 => {
+                let mut mark = task.mark.clone();
+                mark.push(b'x');
+                Outcome::Further(mark)
+            }
+            _ => Outcome::Done,
+        };
+        if outcome == Outcome::Done {
+            let of = (task.flow.clone(), task.record.position);
+            self.effects.entry(of).or_insert((task.record.key.clone(), 0)).1 += 1;
+            let key = (task.flow.clone(), task.record.key.clone());
+            self.order.entry(key).or_default().push(task.record.position);
+        }
+        self.flows.finish(&task, outcome, self.now);
+    }
+
+    fn start(&mut self) -> bool {
+        let Some(task) = self.flows.start(self.now) else { return false };
+        let same = |other: &&Task| other.flow == task.flow && other.record.key == task.record.key;
+        assert!(self.running.iter().find(same).is_none(), "F2: two tasks of one key run");
+        self.running.push(task);
+        true
+    }
+
+    fn settle(&mut self, draws: &mut Draws) {
+        loop {
+            while self.start() {}
+            if self.running.is_empty() {
+                match self.flows.next_deadline() {
+                    Some(at) => self.now = self.now.max(at),
+                    None => break,
+                }
+            }
+            self.finish(draws, 0);
+        }
+    }
+
+    fn check(&mut self) {
+        for (name, definition) in definitions(1) {
+            for (position, key) in &self.written {
+                let seen = self.effects.get(&(name.to_string(), *position)).map_or(0, |(_, n)| *n);
+                let right = u32::from(definition.on.matches(key));
+                assert_eq!(seen, right, "{name}: the effect of {position}");
+            }
+        }
+        for report in self.flows.reports() {
+            assert_eq!((report.backlog, report.lag, report.running), (0, 0, 0), "{report:?}");
+        }
+        self.journal.0.borrow_mut().release(0);
+        assert_eq!(self.journal.first(), self.journal.end(), "F4: nothing is kept for nobody");
+    }
+}
+
+#[test]
+fn every_write_has_its_effect_once_however_the_process_ends() {
+    for seed in 0..600 {
+        let draws = &mut Draws(seed);
+        let mut world = World::new();
+        for _ in 0..120 {
+            match draws.below(20) {
+                0..=5 => world.write(draws),
+                6..=10 => drop(world.start()),
+                11..=15 => world.finish(draws, 20),
+                16 => world.now = Millis(world.now.0 + draws.below(80)),
+                17 | 18 => world.commit(),
+                _ => world.crash(),
+            }
+        }
+        world.settle(draws);
+        world.check();
+    }
+}
+
+#[test]
+fn effects_on_one_key_come_in_the_order_of_its_writes() {
+    for seed in 0..200 {
+        let draws = &mut Draws(seed ^ 0xabcd);
+        let mut world = World::new();
+        for _ in 0..150 {
+            match draws.below(10) {
+                0..=3 => world.write(draws),
+                4..=6 => drop(world.start()),
+                7 | 8 => world.finish(draws, 30),
+                _ => world.now = Millis(world.now.0 + draws.below(80)),
+            }
+        }
+        world.settle(draws);
+        world.check();
+        for (of, positions) in &world.order {
+            assert!(positions.is_sorted(), "{of:?}: {positions:?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_that_fails_too_often_is_dead_and_can_be_tried_again() {
+    let journal = Shared::default();
+    let mut flows = Flows::new(Box::new(journal.clone()), 1);
+    let [(_, definition), _] = definitions(3);
+    flows.add("f", definition.clone(), String::from("text")).unwrap();
+    flows.append(Millis(1), Operation::Set, b"p|ann|1", b"one");
+    flows.append(Millis(2), Operation::Set, b"p|ann|1", b"two");
+    let mut now = Millis(10);
+    for attempt in 1..=3 {
+        let task = flows.start(now).expect("its rest is over");
+        assert_eq!((task.attempt, &*task.record.value), (attempt, &b"one"[..]));
+        assert_eq!(flows.start(now), None, "the next one of its key waits");
+        flows.finish(&task, Outcome::Failed(format!("no {attempt}")), now);
+        if attempt < 3 {
+            assert_eq!(flows.start(now), None, "it rests");
+            now = flows.next_deadline().expect("its rest ends");
+        }
+    }
+    // A restart knows the dead.
+    let mut flows = Flows::new(Box::new(journal.clone()), 1);
+    flows.add("f", definition, String::from("text")).unwrap();
+    let dead: Vec<_> = flows.dead("f").unwrap().values().cloned().collect();
+    assert_eq!((dead.len(), dead[0].attempts, dead[0].error.as_str()), (1, 3, "no 3"));
+    let task = flows.start(now).expect("the one behind is free");
+    assert_eq!(&*task.record.value, b"two");
+    flows.finish(&task, Outcome::Done, now);
+    assert_eq!(flows.take_dead("f", None, true, now), Some(1));
+    let task = flows.start(now).expect("it is tried once more");
+    assert_eq!((task.attempt, &*task.record.value), (1, &b"one"[..]));
+    flows.finish(&task, Outcome::Done, now);
+    assert_eq!(flows.reports()[0].backlog, 0);
+    assert_eq!(journal.first(), journal.end());
+    assert_eq!(flows.take_dead("f", Some(0), false, now), Some(0));
+    assert_eq!(flows.take_dead("g", None, false, now), None);
+}
+
+#[test]
+fn a_slow_flow_holds_up_no_other_and_a_full_one_says_so() {
+    let mut flows = Flows::new(Box::<Memory>::default(), 1);
+    let [(_, definition), _] = definitions(3);
+    let full = Definition { backlog_max: 5, ..definition.clone() };
+    let oldest = Definition { when_full: WhenFull::DropOldest, ..full.clone() };
+    flows.add("slow", full, String::new()).unwrap();
+    flows.add("fast", definition, String::new()).unwrap();
+    flows.add("loses", oldest, String::new()).unwrap();
+    flows.pause("slow", true);
+    flows.pause("loses", true);
+    let now = Millis(5);
+    for id in 0..5 {
+        let key = format!("p|ann|{id}");
+        assert_eq!(flows.admit(key.as_bytes()), Ok(()));
+        flows.append(now, Operation::Set, key.as_bytes(), b"");
+    }
+    let full = flows.admit(b"p|bob|1").unwrap_err();
+    assert_eq!((full.flow.as_str(), full.backlog, full.may_wait), ("slow", 5, false));
+    assert_eq!(flows.admit(b"q|bob|1"), Ok(()));
+    flows.append(now, Operation::Set, b"p|bob|9", b"");
+    let mut done = 0;
+    while let Some(task) = flows.start(now) {
+        assert_eq!(task.flow, "fast");
+        flows.finish(&task, Outcome::Done, now);
+        done += 1;
+    }
+    assert_eq!(done, 6);
+    let reports = flows.reports();
+    let of = |name: &str| reports.iter().find(|report| report.name == name).unwrap();
+    assert_eq!((of("slow").backlog, of("fast").backlog), (6, 0));
+    assert_eq!((of("loses").backlog, of("loses").dropped), (5, 1));
+    assert_eq!(of("slow").oldest, Some(now));
+    flows.pause("slow", false);
+    assert_eq!(flows.start(now).unwrap().flow, "slow");
+}
+
+#[test]
+fn flows_that_would_cause_themselves_are_refused() {
+    let mut flows = Flows::new(Box::<Memory>::default(), 1);
+    let fan = |from: &str, to: &str| {
+        let join = Join::parse(&format!("{to} = copy {from}"), &Limits::default()).unwrap();
+        Definition::new(pattern(from), Action::Fanout(join))
+    };
+    flows.add("ab", fan("a|<x>", "b|<x>"), String::new()).unwrap();
+    flows.add("bc", fan("b|<x>", "c|<x>"), String::new()).unwrap();
+    let refusal = flows.add("ca", fan("c|<x>", "a|<x>"), String::new()).unwrap_err();
+    assert!(refusal.0.contains("ca -> ab -> bc -> ca"), "{}", refusal.0);
+    let refusal = flows.add("aa", fan("d|<x>", "d|<x>"), String::new()).unwrap_err();
+    assert!(refusal.0.contains("aa -> aa"), "{}", refusal.0);
+    flows.add("cd", fan("c|<x>", "d|<x>"), String::new()).unwrap();
+    assert!(flows.add("ab", fan("x|<x>", "y|<x>"), String::new()).is_err());
+}
+
+#[test]
+fn a_flow_can_be_replayed_as_far_as_the_journal_reaches() {
+    let mut flows = Flows::new(Box::<Memory>::default(), 1);
+    flows.retain(3);
+    let [(_, definition), _] = definitions(3);
+    flows.add("f", definition, String::new()).unwrap();
+    let now = Millis(1);
+    for id in 0..6 {
+        flows.append(now, Operation::Set, format!("p|ann|{id}").as_bytes(), b"");
+        let task = flows.start(now).unwrap();
+        flows.finish(&task, Outcome::Done, now);
+    }
+    assert!(flows.replay("f", 2).is_err());
+    assert_eq!(flows.replay("f", 4), Ok(2));
+    let mut again = Vec::new();
+    while let Some(task) = flows.start(now) {
+        again.push(task.record.position);
+        flows.finish(&task, Outcome::Done, now);
+    }
+    assert_eq!(again, [4, 5]);
+    assert!(flows.replay("g", 4).is_err());
+}
