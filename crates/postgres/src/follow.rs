@@ -56,6 +56,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         state.set_health(Health::Down(error.message));
         state.watch.reconnections += 1;
         drop(state);
+        shared.pass_on();
         if memory.worked {
             pause = PAUSES.0;
         }
@@ -71,6 +72,8 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             let _ = drop_slot(&mut connection, &slot);
         }
     }
+    shared.lock().ended = true;
+    shared.changed.notify_all();
 }
 
 fn drop_slot(connection: &mut Connection, slot: &str) -> Result<(), Error> {
@@ -206,7 +209,7 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     started?;
     drop(control);
     memory.worked = true;
-    up(shared, None);
+    up(shared);
     let ended = read(shared, &mut log);
     if let Err(error) = &ended
         && !error.is_broken()
@@ -347,6 +350,7 @@ fn read(shared: &Shared, log: &mut Connection) -> Result<(), Error> {
                 }
             }
         }
+        shared.pass_on();
         if reply {
             told = Instant::now();
             let position = shared.lock().position;

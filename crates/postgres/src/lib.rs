@@ -7,7 +7,7 @@
 //! | [`range`] | a range of keys as a condition on columns |
 //! | [`url`], [`wire`] | connections |
 //! | [`output`], `transaction` | what the log tells |
-//! | [`snapshot`], [`followed`], `state` | loads and the log, put together without a gap |
+//! | [X loads and the log, put together without a gap |
 //! | `declare` | comparing a mapping with the database |
 //! | `pool`, `follow`, `watch` | the threads |
 //!
@@ -25,6 +25,7 @@ pub mod wire;
 
 mod declare;
 mod follow;
+mod loads;
 mod pool;
 mod source;
 mod state;

@@ -1,7 +1,7 @@
 //! Which row is which key, and what value it has.
 //!
 //! The words of a mapping are `table` (a name, perhaps with its schema), `key` (columns in order, each perhaps with an
-//! option behind a colon, see [`crate::text`]) and `value`: one column, `JSON (a, b)`, or nothing. Names are read as SQL reads
+//! option behind a colon, see [`crate::text`]) and `value`: one column, `JSON (a, b)`, or `EMPTY`. Names are read as SQL reads
 //! them: small letters, unless in double quotes.
 //!
 //! A row's key is the table's prefix and the texts of the key columns, with `|` between.
@@ -109,6 +109,9 @@ pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
 
 fn value_words(text: &str) -> Result<ValueWords, String> {
     let text = text.trim();
+    if text.eq_ignore_ascii_case("empty") {
+        return Ok(ValueWords::Empty);
+    }
     let json = text.get(..4).filter(|word| word.eq_ignore_ascii_case("json"));
     let rest = json.map(|_| text[4..].trim_start()).filter(|rest| rest.starts_with('('));
     let plain = |list: Vec<(String, Option<String>)>| {
@@ -310,6 +313,8 @@ mod tests {
         assert_eq!(read.value, ValueWords::Json(vec!["a".to_owned(), "B".to_owned()]));
         let read = words(&pairs(&[("TABLE", "p"), ("KEY", "a,b"), ("VALUE", "json")])).unwrap();
         assert_eq!(read.value, ValueWords::Column("json".to_owned()));
+        assert_eq!(value_words("Empty"), Ok(ValueWords::Empty));
+        assert_eq!(value_words("\"Empty\""), Ok(ValueWords::Column("Empty".to_owned())));
         for wrong in [
             &[("key", "a")][..],
             &[("table", "p")],

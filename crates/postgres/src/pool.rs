@@ -5,14 +5,14 @@
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::declare;
+use crate::loads::{Found, Query};
 use crate::mapping::{Cell, Value, literal, quoted_name};
 use crate::range::condition;
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::state::{Found, Job, Query, Shared, Standing, State, Work};
+use crate::state::{Job, Shared, Standing, State, Work};
 use crate::wire::{Connection, Error};
 use crate::write;
-use headwater_base::KeyRange;
 use headwater_base::source::{FetchId, Health, News, Position};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,9 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Works through jobs until the source ends.
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut connection: Option<Connection> = None;
-    while let Some(job) = next(shared, &mut connection) {
+    loop {
+        shared.pass_on();
+        let Some(job) = next(shared, &mut connection) else { break };
         let outcome = attempt(shared, &mut connection, &job);
         let Err(error) = outcome else { continue };
         if error.is_broken() {
@@ -82,6 +84,12 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
             at += 1;
         }
         state.fail_overdue();
+        if state.has_news() {
+            drop(state);
+            shared.pass_on();
+            state = shared.lock();
+            continue;
+        }
         if connection.is_some() && begun.elapsed() > IDLE_MAX {
             *connection = None;
         }
@@ -261,13 +269,9 @@ pub(crate) fn before_head(position: u64, block_bytes: u64) -> u64 {
 }
 
 /// Says that the database answers and its changes arrive.
-pub(crate) fn up(shared: &Shared, range: Option<KeyRange>) {
-    let mut state = shared.lock();
-    if let Some(range) = range {
-        state.reset(range);
-    }
-    state.set_health(Health::Up);
-    drop(state);
+pub(crate) fn up(shared: &Shared) {
+    shared.lock().set_health(Health::Up);
+    shared.pass_on();
     shared.changed.notify_all();
 }
 

@@ -42,7 +42,8 @@ pub enum SlotKind {
 }
 
 impl Settings {
-    /// Reads a source's URL and options, which are words and what they are set to.
+    /// Reads a source's URL and options, which are words and what they are set to; the URL's parameters may be some as
+    /// well.
     ///
     /// # Errors
     /// A sentence that says which is wrong.
@@ -63,12 +64,14 @@ impl Settings {
             slot_kind: SlotKind::Auto,
             lag_bytes_max: 1 << 30,
             connections: 4,
-            patience: Duration::from_secs(5),
+            // A little less than Headwater waits itself, so that a reason can be told.
+            patience: Duration::from_millis(4500),
             transaction_bytes_max: 256 << 20,
             load_bytes_max: 1 << 30,
             key_bytes_max: headwater_base::Limits::default().key_bytes_max,
         };
-        for (word, text) in options {
+        let given = std::mem::take(&mut settings.target.options);
+        for (word, text) in given.iter().chain(options) {
             settings.set(&word.to_ascii_lowercase(), text.trim())?;
         }
         Ok(settings)
@@ -138,5 +141,10 @@ mod tests {
         ] {
             assert!(read(&[wrong]).is_err(), "{wrong:?}");
         }
+        let given = |url| Settings::read("shop", url, &[]);
+        let settings =
+            given("postgres://ann@localhost/shop?slot=temporary&sslmode=disable").unwrap();
+        assert_eq!(settings.slot_kind, SlotKind::Temporary);
+        assert!(given("postgres://ann@localhost/shop?colour=red").is_err());
     }
 }

@@ -8,14 +8,15 @@ use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Sink, Source};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// PostgreSQL as a source. It ends, and gives its slot up, when dropped.
 pub struct Postgres {
     shared: Arc<Shared>,
-    follower: Option<JoinHandle<()>>,
 }
+
+/// How long its end may take.
+const END_MAX: Duration = Duration::from_millis(500);
 
 /// Makes a source of the database at `url`, which connects by itself and tells `sink`.
 ///
@@ -36,8 +37,8 @@ pub fn connect(
         let thread = std::thread::Builder::new().name(name.to_owned());
         thread.spawn(move || body(&shared)).map_err(|error| format!("no thread: {error}"))
     };
-    let mut source = Postgres { shared: Arc::clone(&shared), follower: None };
-    source.follower = Some(spawn("pg-follow", follow::run)?);
+    let source = Postgres { shared: Arc::clone(&shared) };
+    spawn("pg-follow", follow::run)?;
     spawn("pg-watch", watch::run)?;
     for _ in 0..connections {
         spawn("pg-load", pool::run)?;
@@ -74,7 +75,8 @@ impl Source for Postgres {
         let words = match mapping::words(mapping) {
             Ok(words) => words,
             Err(why) => {
-                return self.shared.lock().tell(News::Declared { request, answer: Err(why) });
+                self.shared.lock().tell(News::Declared { request, answer: Err(why) });
+                return self.shared.changed.notify_all();
             }
         };
         let generation = self.shared.lock().declare(prefix, words);
@@ -157,9 +159,10 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.shared.lock().stopping = true;
         self.shared.changed.notify_all();
-        // The follower drops the slot; the others end by themselves.
-        if let Some(follower) = self.follower.take() {
-            let _ = follower.join();
+        // The thread that reads the log drops the slot; but it may wait for the one that drops us.
+        let until = Instant::now() + END_MAX;
+        while !self.shared.lock().ended && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

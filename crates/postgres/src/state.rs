@@ -15,14 +15,17 @@
 //! - J2. `recent` holds every transaction since the oldest load under way, and nothing if there is none.
 //! - J3. Changes that are kept or told are those of keys that somebody follows; a load's range is followed before it begins.
 //! - J4. `position` never goes back, and every [`News::Changed`] is at a greater one than that before.
+//! - J5. News are passed to the sink, which may be full and wait, by threads that hold no lock but that for passing on; those
+//!   who call a source only put news into `outbox`. So a sink may be emptied by the thread that calls.
 
 use crate::followed::Followed;
+use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
 use crate::settings::Settings;
 use crate::snapshot::{Snapshot, Told};
 use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position, Sink};
+use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,34 +33,40 @@ use std::time::{Duration, Instant};
 /// What all threads of a source hold.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    sink: Arc<dyn Sink>,
     state: Mutex<State>,
+    /// Held by whoever passes news on, so that they keep their order.
+    passing: Mutex<()>,
     /// Something that a thread may wait for has changed.
     pub(crate) changed: Condvar,
 }
 
 /// What they hold under the lock.
 pub(crate) struct State {
-    sink: Arc<dyn Sink>,
+    /// News that were not passed on yet (J5).
+    outbox: VecDeque<News>,
     pub(crate) stopping: bool,
+    /// The thread that reads the log has ended.
+    pub(crate) ended: bool,
     pub(crate) health: Health,
     /// Up to where the log has been read.
     pub(crate) position: u64,
     /// The position of the last [`News::Changed`].
     told_position: u64,
     /// How many transactions the log has told of.
-    turn: u64,
+    pub(crate) turn: u64,
     /// How often the log was begun anew, not where it had been left.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// What had been committed where the log was begun.
-    base: Snapshot,
+    pub(crate) base: Snapshot,
     /// A number of a recent transaction, epoch and all.
     pub(crate) near: u64,
     pub(crate) told: Told,
-    recent: VecDeque<Recent>,
+    pub(crate) recent: VecDeque<Recent>,
     pub(crate) tables: BTreeMap<Vec<u8>, Table>,
     pub(crate) relations: HashMap<u32, Relation>,
     pub(crate) plans: crate::transaction::Plans,
-    loads: BTreeMap<FetchId, Load>,
+    pub(crate) loads: BTreeMap<FetchId, Load>,
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) watch: Watch,
     generation: u64,
@@ -110,38 +119,6 @@ pub(crate) struct Ready {
     pub(crate) signature: String,
 }
 
-/// A transaction that the log told of.
-struct Recent {
-    turn: u64,
-    xid: u64,
-    changes: Arc<[Change]>,
-    resets: Arc<[KeyRange]>,
-}
-
-struct Load {
-    prefix: Vec<u8>,
-    range: KeyRange,
-    deadline: Instant,
-    following: bool,
-    /// The next turn, and the epoch, when its query began.
-    since: u64,
-    epoch: u64,
-    /// Which declaration its query is of.
-    generation: u64,
-    begun: Instant,
-    found: Option<Found>,
-    /// Why it has been begun again, if it was.
-    trouble: Option<String>,
-}
-
-/// What a load's query gave.
-pub(crate) struct Found {
-    pub(crate) snapshot: Snapshot,
-    /// Where the log ended after the snapshot was taken.
-    pub(crate) horizon: u64,
-    pub(crate) pairs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
 /// What is to be done on a connection of the pool.
 pub(crate) struct Job {
     pub(crate) work: Work,
@@ -178,18 +155,14 @@ pub(crate) struct Watch {
     pub(crate) drop_slot: bool,
 }
 
-/// What a load's query needs.
-pub(crate) struct Query {
-    pub(crate) ready: Arc<Ready>,
-    pub(crate) range: KeyRange,
-}
-
 impl Shared {
     pub(crate) fn new(settings: Settings, sink: Arc<dyn Sink>) -> Self {
+        let health = Health::Down("not connected yet".to_owned());
         let state = State {
-            sink,
+            outbox: VecDeque::from([News::Health(health.clone())]),
             stopping: false,
-            health: Health::Down("not connected yet".to_owned()),
+            ended: false,
+            health,
             position: 0,
             told_position: 0,
             turn: 0,
@@ -206,12 +179,25 @@ impl Shared {
             watch: Watch { log_block_bytes: 8192, ..Watch::default() },
             generation: 0,
         };
-        Self { settings, state: Mutex::new(state), changed: Condvar::new() }
+        let (state, passing, changed) = (Mutex::new(state), Mutex::default(), Condvar::new());
+        Self { settings, sink, state, passing, changed }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves no half of a change that matters more than going on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes news on.
+    pub(crate) fn pass_on(&self) {
+        let _turn = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let next = self.lock().outbox.pop_front();
+            let Some(news) = next else { break };
+            if !self.sink.tell(news) {
+                self.lock().stopping = true;
+            }
+        }
     }
 
     /// Waits for a while; gives `false` where the source is to end.
@@ -239,10 +225,14 @@ impl Shared {
 }
 
 impl State {
+    /// Has news passed on, behind those before.
     pub(crate) fn tell(&mut self, news: News) {
-        if !self.sink.tell(news) {
-            self.stopping = true;
-        }
+        self.outbox.push_back(news);
+    }
+
+    /// Whether news wait to be passed on.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.outbox.is_empty()
     }
 
     /// Notes how the source does, and tells it where that is news.
@@ -319,181 +309,6 @@ impl State {
         }
     }
 
-    /// Takes a new load.
-    pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange, deadline: Instant) {
-        let Some((prefix, _)) = self.table_of(&range.first) else {
-            let answer = Err("no table is declared for these keys".to_owned());
-            return self.tell(News::Loaded { fetch, answer });
-        };
-        let now = Instant::now();
-        let load = Load {
-            prefix: prefix.clone(),
-            range: range.clone(),
-            deadline,
-            following: false,
-            since: 0,
-            epoch: 0,
-            generation: 0,
-            begun: now,
-            found: None,
-            trouble: None,
-        };
-        self.watch.loads += 1;
-        self.loads.insert(fetch, load);
-        self.jobs.push_back(Job {
-            work: Work::Load(fetch),
-            not_before: now,
-            deadline,
-            trouble: None,
-        });
-    }
-
-    /// Whether a load's query can begin: `Err` says what it waits for.
-    pub(crate) fn can_load(&self, fetch: FetchId) -> Result<(), String> {
-        let Some(load) = self.loads.get(&fetch) else { return Ok(()) };
-        if let Health::Down(reason) = &self.health {
-            return Err(reason.clone());
-        }
-        match self.tables.get(&load.prefix).map(|table| &table.standing) {
-            Some(Standing::Asked) => Err(COMPARED.to_owned()),
-            Some(Standing::Unchecked(reason)) => Err(reason.clone()),
-            _ => Ok(()),
-        }
-    }
-
-    /// A load's query begins now (J3): what it is to ask, if it is still wanted and possible.
-    pub(crate) fn begin_load(&mut self, fetch: FetchId) -> Option<Query> {
-        let load = self.loads.get_mut(&fetch)?;
-        let Some(table) = self.tables.get_mut(&load.prefix) else {
-            self.fail_load(fetch, "the table was withdrawn".to_owned());
-            return None;
-        };
-        let ready = match &table.standing {
-            Standing::Ready(ready) => Arc::clone(ready),
-            standing => {
-                let reason = standing.reason();
-                self.fail_load(fetch, reason);
-                return None;
-            }
-        };
-        if !load.following {
-            load.following = true;
-            table.followed.add(&load.range);
-        }
-        load.since = self.turn;
-        load.epoch = self.epoch;
-        load.generation = table.generation;
-        load.begun = Instant::now();
-        Some(Query { ready, range: load.range.clone() })
-    }
-
-    /// What a load's query gave. Tells the answer if the log has been read far enough.
-    pub(crate) fn found(&mut self, fetch: FetchId, found: Found) {
-        let Some(load) = self.loads.get_mut(&fetch) else { return };
-        self.near = self.near.max(found.snapshot.next);
-        load.found = Some(found);
-        self.answer(fetch);
-    }
-
-    /// Loads that wait for the log.
-    fn waiting(&self) -> impl Iterator<Item = FetchId> {
-        self.loads.iter().filter(|(_, load)| load.found.is_some()).map(|(&fetch, _)| fetch)
-    }
-
-    /// Whether some load has waited for the log for so long.
-    pub(crate) fn waits_for_log(&self, length: Duration) -> bool {
-        self.loads.values().any(|load| load.found.is_some() && load.begun.elapsed() >= length)
-    }
-
-    /// When the oldest query under way began.
-    pub(crate) fn oldest_load(&self) -> Option<Instant> {
-        self.loads.values().filter(|load| load.following).map(|load| load.begun).min()
-    }
-
-    /// Has a load begin again after a pause.
-    pub(crate) fn again(&mut self, fetch: FetchId, pause: Duration, trouble: &str) {
-        let Some(load) = self.loads.get_mut(&fetch) else { return };
-        load.found = None;
-        load.trouble = Some(trouble.to_owned());
-        let (deadline, trouble) = (load.deadline, load.trouble.clone());
-        self.watch.loads_again += 1;
-        let not_before = Instant::now() + pause;
-        self.jobs.push_back(Job { work: Work::Load(fetch), not_before, deadline, trouble });
-    }
-
-    /// Answers a load with what went wrong.
-    pub(crate) fn fail_load(&mut self, fetch: FetchId, message: String) {
-        let Some(load) = self.loads.remove(&fetch) else { return };
-        if let Some(table) = self.tables.get_mut(&load.prefix).filter(|_| load.following) {
-            table.followed.remove(&load.range);
-        }
-        self.watch.loads_failed += 1;
-        self.forget_recent();
-        self.tell(News::Loaded { fetch, answer: Err(message) });
-    }
-
-    /// Fails loads that have waited for the log too long.
-    pub(crate) fn fail_overdue(&mut self) {
-        let now = Instant::now();
-        let overdue: Vec<_> =
-            self.waiting().filter(|fetch| self.loads[fetch].deadline <= now).collect();
-        for fetch in overdue {
-            let reason = match &self.health {
-                Health::Down(reason) => reason.clone(),
-                Health::Up => "its changes did not arrive in time".to_owned(),
-            };
-            self.fail_load(fetch, reason);
-        }
-    }
-
-    /// Tells the answer of a load whose query is done, if the log has been read far enough.
-    fn answer(&mut self, fetch: FetchId) {
-        let Some(load) = self.loads.get_mut(&fetch) else { return };
-        let Some(table) = self.tables.get(&load.prefix) else {
-            return self.fail_load(fetch, "the table was withdrawn".to_owned());
-        };
-        let Standing::Ready(ready) = &table.standing else {
-            // It waits, or fails, where it begins.
-            return self.again(fetch, Duration::ZERO, "the table was altered");
-        };
-        let Some(found) = load.found.as_ref() else { return };
-        if load.epoch != self.epoch || load.generation != table.generation {
-            return self.again(fetch, Duration::ZERO, "the table was altered");
-        }
-        if found.snapshot.oldest < ready.since {
-            let trouble = "transactions are under way that began before the table was published";
-            return self.again(fetch, Duration::from_millis(20), trouble);
-        }
-        if found.horizon > self.position {
-            return;
-        }
-        let unseen =
-            |recent: &&Recent| recent.turn >= load.since && !found.snapshot.sees(recent.xid);
-        let told_before = self.told.has_unseen_before(load.since, &found.snapshot)
-            || found.snapshot.lacks_some_of(&self.base);
-        let doubtful = self
-            .recent
-            .iter()
-            .filter(unseen)
-            .any(|recent| recent.resets.iter().any(|range| range.overlaps(&load.range)));
-        if told_before || doubtful {
-            let trouble = "transactions ended that cannot be seen yet";
-            return self.again(fetch, Duration::from_millis(2), trouble);
-        }
-        let late: Vec<_> =
-            self.recent.iter().filter(unseen).map(|recent| Arc::clone(&recent.changes)).collect();
-        let Some(Load { range, found: Some(found), .. }) = self.loads.remove(&fetch) else {
-            return;
-        };
-        self.watch.rows += found.pairs.len() as u64;
-        let answer = Ok(Loaded {
-            position: Position(self.position),
-            pairs: with_changes(found.pairs, &range, &late),
-        });
-        self.forget_recent();
-        self.tell(News::Loaded { fetch, answer });
-    }
-
     /// The log told of a transaction, which ends at `position`. `more` is at hand.
     pub(crate) fn transaction(
         &mut self,
@@ -541,44 +356,4 @@ impl State {
         }
         self.answer_waiting();
     }
-
-    fn answer_waiting(&mut self) {
-        let position = self.position;
-        let arrived = |load: &Load| load.found.as_ref().is_some_and(|at| at.horizon <= position);
-        let arrived: Vec<_> =
-            self.loads.iter().filter(|(_, load)| arrived(load)).map(|(&fetch, _)| fetch).collect();
-        for fetch in arrived {
-            self.answer(fetch);
-        }
-    }
-
-    /// Forgets the transactions that no load under way began before (J2).
-    fn forget_recent(&mut self) {
-        let following = self.loads.values().filter(|load| load.following);
-        let oldest = following.map(|load| load.since).min().unwrap_or(u64::MAX);
-        while self.recent.front().is_some_and(|recent| recent.turn < oldest) {
-            self.recent.pop_front();
-        }
-    }
-}
-
-/// The pairs of a query with the changes of a range that it did not see.
-fn with_changes(
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
-    range: &KeyRange,
-    late: &[Arc<[Change]>],
-) -> Vec<Pair> {
-    let mut changed: BTreeMap<&[u8], Option<&Vec<u8>>> = BTreeMap::new();
-    for change in late.iter().flat_map(|changes| changes.iter()) {
-        if range.contains(&change.key) {
-            changed.insert(&change.key, change.value.as_ref());
-        }
-    }
-    let pair = |key, value| Pair { key, value, expires: None };
-    let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
-    let mut all: Vec<_> = kept.map(|(key, value)| pair(key, value)).collect();
-    let late =
-        changed.iter().filter_map(|(key, value)| Some(pair(key.to_vec(), (*value)?.clone())));
-    all.extend(late);
-    all
 }

@@ -1,8 +1,8 @@
 //! Where a database is: `postgres://user:password@host:port/database?…`, as `psql` takes it.
 //!
 //! The parameters `host` (a folder with a socket, if it begins with `/`), `port`, `user`, `password`, `dbname`,
-//! `sslmode`, `sslrootcert`, `application_name` and `connect_timeout` may follow the `?`. What is missing is taken as
-//! `libpq` takes it, but for its environment variables and files.
+//! `sslmode`, `sslrootcert`, `application_name` and `connect_timeout` may follow the `?`, and the options of
+//! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables and files.
 
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct Target {
     pub application: String,
     /// How long connecting may take.
     pub patience: Duration,
+    /// Parameters that are not the connection's, but the source's.
+    pub options: Vec<(String, String)>,
 }
 
 /// Whether connections are encrypted, and who is at the other end.
@@ -48,11 +50,23 @@ pub enum Encryption {
 // A password is not for logs.
 impl std::fmt::Debug for Target {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{}@{}:{}/{}", self.user, self.host, self.port, self.database)
+        out.write_str(&self.shown())
     }
 }
 
 impl Target {
+    /// The URL without its password, to be shown.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        if self.host.starts_with('/') {
+            return format!(
+                "postgres://{}@/{}?host={}&port={}",
+                self.user, self.database, self.host, self.port
+            );
+        }
+        format!("postgres://{}@{}:{}/{}", self.user, self.host, self.port, self.database)
+    }
+
     /// Reads a URL.
     ///
     /// # Errors
@@ -82,6 +96,7 @@ impl Target {
             encryption: Encryption::Prefer,
             application: "headwater".to_owned(),
             patience: Duration::from_secs(5),
+            options: Vec::new(),
         };
         if !port.is_empty() {
             target.port = port_of(port)?;
@@ -104,7 +119,7 @@ impl Target {
                     let seconds = seconds.ok_or("connect_timeout is a number of seconds")?;
                     target.patience = Duration::from_secs(seconds);
                 }
-                other => return Err(format!("the URL's parameter `{other}` is not known")),
+                other => target.options.push((other.to_owned(), value)),
             }
         }
         target.complete(&mode, roots)
@@ -190,7 +205,6 @@ mod tests {
             "mysql://ann@x/y",
             "postgres://x/y",
             "postgres://ann@x:port/y",
-            "postgres://ann@x/y?colour=red",
             "postgres://ann@x/y?sslmode=verify-full",
             "postgres://ann@x/y?sslmode=never",
             "postgres://a%zz@x/y",

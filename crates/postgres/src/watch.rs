@@ -48,7 +48,9 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             }
             Ok(())
         };
-        if turn().is_err_and(|error| error.is_broken()) {
+        let outcome = turn();
+        shared.pass_on();
+        if outcome.is_err_and(|error| error.is_broken()) {
             connection = None;
             shared.pause(Duration::from_millis(100));
         }

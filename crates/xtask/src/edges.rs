@@ -61,7 +61,7 @@ pub const ROOMS: &[Room] = &[
     room("spill", &["base"]),
     room("keep", &["base"]),
     room("postgres", &["base"]),
-    room("server", &["base", "command", "engine", "node", "protocol", "spill"]),
+    room("server", &["base", "command", "engine", "node", "protocol", "spill", "postgres"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["pool", "buffers", "workload"]),

@@ -1,6 +1,7 @@
 //! The kinds of sources that SOURCE.ADD knows.
 
 use headwater_base::source::{Sink, Source};
+use headwater_postgres::url::Target;
 use std::sync::Arc;
 
 /// Makes a source, which begins to connect, and gives its URL as it may be shown.
@@ -9,9 +10,16 @@ use std::sync::Arc;
 /// There is no such kind, or it cannot accept the URL.
 pub(super) fn open(
     kind: &str,
-    _name: &str,
-    _url: &str,
-    _sink: Arc<dyn Sink>,
+    name: &str,
+    url: &str,
+    sink: Arc<dyn Sink>,
 ) -> Result<(Box<dyn Source>, String), String> {
-    Err(format!("'{kind}' is no kind of source"))
+    match kind {
+        "postgres" => {
+            let shown = Target::parse(url)?.shown();
+            let source = headwater_postgres::connect(name, url, &[], sink)?;
+            Ok((Box::new(source), shown))
+        }
+        _ => Err(format!("'{kind}' is no kind of source; there is postgres")),
+    }
 }

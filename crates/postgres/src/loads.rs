@@ -1,0 +1,265 @@
+//! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
+
+use crate::snapshot::Snapshot;
+use crate::state::{Job, Ready, Standing, State, Work};
+use headwater_base::KeyRange;
+use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A transaction that the log told of.
+pub(crate) struct Recent {
+    pub(crate) turn: u64,
+    pub(crate) xid: u64,
+    pub(crate) changes: Arc<[Change]>,
+    pub(crate) resets: Arc<[KeyRange]>,
+}
+
+/// A load under way.
+pub(crate) struct Load {
+    prefix: Vec<u8>,
+    range: KeyRange,
+    deadline: Instant,
+    pub(crate) following: bool,
+    /// The next turn, and the epoch, when its query began.
+    since: u64,
+    epoch: u64,
+    /// Which declaration its query is of.
+    generation: u64,
+    begun: Instant,
+    found: Option<Found>,
+    /// Why it has been begun again, if it was.
+    trouble: Option<String>,
+}
+
+/// What a load's query gave.
+pub(crate) struct Found {
+    pub(crate) snapshot: Snapshot,
+    /// Where the log ended after the snapshot was taken.
+    pub(crate) horizon: u64,
+    pub(crate) pairs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What a load's query needs.
+pub(crate) struct Query {
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) range: KeyRange,
+}
+
+impl State {
+    /// Takes a new load.
+    pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange, deadline: Instant) {
+        let Some((prefix, _)) = self.table_of(&range.first) else {
+            let answer = Err("no table is declared for these keys".to_owned());
+            return self.tell(News::Loaded { fetch, answer });
+        };
+        let now = Instant::now();
+        let load = Load {
+            prefix: prefix.clone(),
+            range: range.clone(),
+            deadline,
+            following: false,
+            since: 0,
+            epoch: 0,
+            generation: 0,
+            begun: now,
+            found: None,
+            trouble: None,
+        };
+        self.watch.loads += 1;
+        self.loads.insert(fetch, load);
+        self.jobs.push_back(Job {
+            work: Work::Load(fetch),
+            not_before: now,
+            deadline,
+            trouble: None,
+        });
+    }
+
+    /// Whether a load's query can begin: `Err` says what it waits for.
+    pub(crate) fn can_load(&self, fetch: FetchId) -> Result<(), String> {
+        let Some(load) = self.loads.get(&fetch) else { return Ok(()) };
+        if let Health::Down(reason) = &self.health {
+            return Err(reason.clone());
+        }
+        match self.tables.get(&load.prefix).map(|table| &table.standing) {
+            Some(standing @ (Standing::Asked | Standing::Unchecked(_))) => Err(standing.reason()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A load's query begins now (J3): what it is to ask, if it is still wanted and possible.
+    pub(crate) fn begin_load(&mut self, fetch: FetchId) -> Option<Query> {
+        let load = self.loads.get_mut(&fetch)?;
+        let Some(table) = self.tables.get_mut(&load.prefix) else {
+            self.fail_load(fetch, "the table was withdrawn".to_owned());
+            return None;
+        };
+        let ready = match &table.standing {
+            Standing::Ready(ready) => Arc::clone(ready),
+            standing => {
+                let reason = standing.reason();
+                self.fail_load(fetch, reason);
+                return None;
+            }
+        };
+        if !load.following {
+            load.following = true;
+            table.followed.add(&load.range);
+        }
+        load.since = self.turn;
+        load.epoch = self.epoch;
+        load.generation = table.generation;
+        load.begun = Instant::now();
+        Some(Query { ready, range: load.range.clone() })
+    }
+
+    /// What a load's query gave. Tells the answer if the log has been read far enough.
+    pub(crate) fn found(&mut self, fetch: FetchId, found: Found) {
+        let Some(load) = self.loads.get_mut(&fetch) else { return };
+        self.near = self.near.max(found.snapshot.next);
+        load.found = Some(found);
+        self.answer(fetch);
+    }
+
+    /// Loads that wait for the log.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = FetchId> {
+        self.loads.iter().filter(|(_, load)| load.found.is_some()).map(|(&fetch, _)| fetch)
+    }
+
+    /// Whether some load has waited for the log for so long.
+    pub(crate) fn waits_for_log(&self, length: Duration) -> bool {
+        self.loads.values().any(|load| load.found.is_some() && load.begun.elapsed() >= length)
+    }
+
+    /// When the oldest query under way began.
+    pub(crate) fn oldest_load(&self) -> Option<Instant> {
+        self.loads.values().filter(|load| load.following).map(|load| load.begun).min()
+    }
+
+    /// Has a load begin again after a pause.
+    pub(crate) fn again(&mut self, fetch: FetchId, pause: Duration, trouble: &str) {
+        let Some(load) = self.loads.get_mut(&fetch) else { return };
+        load.found = None;
+        load.trouble = Some(trouble.to_owned());
+        let (deadline, trouble) = (load.deadline, load.trouble.clone());
+        self.watch.loads_again += 1;
+        let not_before = Instant::now() + pause;
+        self.jobs.push_back(Job { work: Work::Load(fetch), not_before, deadline, trouble });
+    }
+
+    /// Answers a load with what went wrong.
+    pub(crate) fn fail_load(&mut self, fetch: FetchId, message: String) {
+        let Some(load) = self.loads.remove(&fetch) else { return };
+        if let Some(table) = self.tables.get_mut(&load.prefix).filter(|_| load.following) {
+            table.followed.remove(&load.range);
+        }
+        self.watch.loads_failed += 1;
+        self.forget_recent();
+        self.tell(News::Loaded { fetch, answer: Err(message) });
+    }
+
+    /// Fails loads that have waited for the log too long.
+    pub(crate) fn fail_overdue(&mut self) {
+        let now = Instant::now();
+        let overdue: Vec<_> =
+            self.waiting().filter(|fetch| self.loads[fetch].deadline <= now).collect();
+        for fetch in overdue {
+            let reason = match &self.health {
+                Health::Down(reason) => reason.clone(),
+                Health::Up => "its changes did not arrive in time".to_owned(),
+            };
+            self.fail_load(fetch, reason);
+        }
+    }
+
+    /// Tells the answer of a load whose query is done, if the log has been read far enough.
+    fn answer(&mut self, fetch: FetchId) {
+        let Some(load) = self.loads.get_mut(&fetch) else { return };
+        let Some(table) = self.tables.get(&load.prefix) else {
+            return self.fail_load(fetch, "the table was withdrawn".to_owned());
+        };
+        let Standing::Ready(ready) = &table.standing else {
+            // It waits, or fails, where it begins.
+            return self.again(fetch, Duration::ZERO, "the table was altered");
+        };
+        let Some(found) = load.found.as_ref() else { return };
+        if load.epoch != self.epoch || load.generation != table.generation {
+            return self.again(fetch, Duration::ZERO, "the table was altered");
+        }
+        if found.snapshot.oldest < ready.since {
+            let trouble = "transactions are under way that began before the table was published";
+            return self.again(fetch, Duration::from_millis(20), trouble);
+        }
+        if found.horizon > self.position {
+            return;
+        }
+        let unseen =
+            |recent: &&Recent| recent.turn >= load.since && !found.snapshot.sees(recent.xid);
+        let told_before = self.told.has_unseen_before(load.since, &found.snapshot)
+            || found.snapshot.lacks_some_of(&self.base);
+        let doubtful = self
+            .recent
+            .iter()
+            .filter(unseen)
+            .any(|recent| recent.resets.iter().any(|range| range.overlaps(&load.range)));
+        if told_before || doubtful {
+            let trouble = "transactions ended that cannot be seen yet";
+            return self.again(fetch, Duration::from_millis(2), trouble);
+        }
+        let late: Vec<_> =
+            self.recent.iter().filter(unseen).map(|recent| Arc::clone(&recent.changes)).collect();
+        let Some(Load { range, found: Some(found), .. }) = self.loads.remove(&fetch) else {
+            return;
+        };
+        self.watch.rows += found.pairs.len() as u64;
+        let answer = Ok(Loaded {
+            position: Position(self.position),
+            pairs: with_changes(found.pairs, &range, &late),
+        });
+        self.forget_recent();
+        self.tell(News::Loaded { fetch, answer });
+    }
+
+    /// Answers the loads for which the log has been read far enough.
+    pub(crate) fn answer_waiting(&mut self) {
+        let position = self.position;
+        let arrived = |load: &Load| load.found.as_ref().is_some_and(|at| at.horizon <= position);
+        let arrived: Vec<_> =
+            self.loads.iter().filter(|(_, load)| arrived(load)).map(|(&fetch, _)| fetch).collect();
+        for fetch in arrived {
+            self.answer(fetch);
+        }
+    }
+
+    /// Forgets the transactions that no load under way began before (J2).
+    fn forget_recent(&mut self) {
+        let following = self.loads.values().filter(|load| load.following);
+        let oldest = following.map(|load| load.since).min().unwrap_or(u64::MAX);
+        while self.recent.front().is_some_and(|recent| recent.turn < oldest) {
+            self.recent.pop_front();
+        }
+    }
+}
+
+/// The pairs of a query with the changes of a range that it did not see.
+fn with_changes(
+    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    range: &KeyRange,
+    late: &[Arc<[Change]>],
+) -> Vec<Pair> {
+    let mut changed: BTreeMap<&[u8], Option<&Vec<u8>>> = BTreeMap::new();
+    for change in late.iter().flat_map(|changes| changes.iter()) {
+        if range.contains(&change.key) {
+            changed.insert(&change.key, change.value.as_ref());
+        }
+    }
+    let pair = |key, value| Pair { key, value, expires: None };
+    let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
+    let mut all: Vec<_> = kept.map(|(key, value)| pair(key, value)).collect();
+    let late =
+        changed.iter().filter_map(|(key, value)| Some(pair(key.to_vec(), (*value)?.clone())));
+    all.extend(late);
+    all
+}
