@@ -4,6 +4,7 @@
 //! differ only in spelling (DEL and UNLINK, SETEX and PSETEX) are one variant.
 
 mod expiry;
+mod flows;
 mod keys;
 mod ranges;
 mod server;
@@ -13,6 +14,7 @@ mod strings;
 
 use crate::table::Spec;
 pub use expiry::*;
+pub use flows::*;
 pub use keys::*;
 pub use ranges::*;
 pub use server::*;
@@ -56,4 +58,6 @@ pub enum Data<'a> {
     Joins(Joins<'a>),
     /// Tables.
     Tables(Tables<'a>),
+    /// Flows.
+    Flows(Flows<'a>),
 }

@@ -137,6 +137,8 @@ pub enum Group {
     Table,
     /// Sources of base data.
     Source,
+    /// Flows.
+    Flow,
     /// Channels.
     PubSub,
     /// Transactions.
@@ -159,6 +161,7 @@ impl Group {
             Self::Join => "join",
             Self::Table => "table",
             Self::Source => "source",
+            Self::Flow => "flow",
             Self::PubSub => "pubsub",
             Self::Transactions => "transactions",
             Self::Connection => "connection",
@@ -233,6 +236,7 @@ ids! {
     Range Prefix RangeDel Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo
     TableSet TableList TableInfo
+    FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     Subscribe Unsubscribe PSubscribe PUnsubscribe Publish
     PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp

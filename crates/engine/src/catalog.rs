@@ -8,6 +8,7 @@
 //!   the later-installed join first.
 //! - C4. `upstream[i]` names every join that may produce keys of source i.
 
+use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::sources::Sourced;
 use crate::status::StatusId;
@@ -160,6 +161,10 @@ pub(crate) struct Role {
     pub(crate) sourced: Option<Box<Sourced>>,
     /// TABLE.SET has said that the embedded store does not keep it.
     pub(crate) unkept: bool,
+    /// Writes of its base keys are noted.
+    pub(crate) noted: bool,
+    /// Keys of it that take no writes for now.
+    pub(crate) busy: Vec<Busy>,
     /// Whether its base keys may be evicted; `None`: if no join reads them.
     pub(crate) evict: Option<bool>,
 }
@@ -184,6 +189,11 @@ impl Catalog {
         let sourced =
             roles.filter(|(_, role)| role.as_ref().is_some_and(|role| role.sourced.is_some()));
         sourced.map(|(at, _)| TableId(at as u32)).collect()
+    }
+
+    /// Whether writes of any table are noted.
+    pub(crate) fn any_noted(&self) -> bool {
+        self.roles.iter().flatten().any(|role| role.noted)
     }
 
     pub(crate) fn role_mut(&mut self, table: TableId) -> Option<&mut Role> {

@@ -3,6 +3,7 @@
 use crate::catalog::Catalog;
 use crate::maintain::Changed;
 use crate::memory::Memory;
+use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
 use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
@@ -48,6 +49,7 @@ pub struct Engine {
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
+    pub(crate) notes: Notes,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
     /// A write is being applied: no execution is under way.
@@ -88,6 +90,7 @@ impl Engine {
             waits: Waits::default(),
             sources: Sources::default(),
             keeping: Keeping::default(),
+            notes: Notes::default(),
             queue: VecDeque::new(),
             writing: false,
             counters: Counters::default(),

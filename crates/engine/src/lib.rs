@@ -24,6 +24,7 @@ mod lifetime;
 mod log;
 mod maintain;
 mod memory;
+mod noted;
 mod read;
 mod refresh;
 mod report;
@@ -42,6 +43,7 @@ pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
 pub use memory::{Evicted, ValueMemory};
+pub use noted::{Noted, NotedChange};
 pub use report::{
     Difference, Effect, EngineError, Expiry, ExplainLine, JoinInstalled, JoinReport, RangeOptions,
     SourceReport, Stats, Stop, TableOptions, TableReport, Ticket,

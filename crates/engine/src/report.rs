@@ -84,6 +84,13 @@ pub enum EngineError {
     Refused(String),
     /// No join has this name.
     NoSuchJoin(String),
+    /// What follows from writes of this key has no room for more.
+    Busy {
+        /// Whose room it is, and what is in it.
+        text: String,
+        /// The write may wait for room; otherwise it is refused.
+        may_wait: bool,
+    },
     /// A source did not deliver what was needed.
     SourceFailed {
         /// The source's name.
@@ -122,6 +129,7 @@ impl EngineError {
         match self {
             Self::Joined { .. } => "JOINED",
             Self::SourceFailed { .. } => "SOURCE",
+            Self::Busy { .. } => "BUSY",
             Self::WrongType => "WRONGTYPE",
             Self::Trimmed { .. } => "TRIMMED",
             Self::Evicted { .. } => "EVICTED",
@@ -143,7 +151,7 @@ impl core::fmt::Display for EngineError {
                 "value of {length} bytes is longer than the limit of {max} (value-bytes-max)"
             ),
             Self::KeyEmpty => f.write_str("a key has at least one byte"),
-            Self::Refused(text) => f.write_str(text),
+            Self::Refused(text) | Self::Busy { text, .. } => f.write_str(text),
             Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
             Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),
             Self::Trimmed { first } => {

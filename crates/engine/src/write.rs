@@ -4,6 +4,7 @@ use crate::cells::Change;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
+use crate::noted::NotedChange;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -91,7 +92,7 @@ impl Engine {
             self.expiries.set(&key, None);
             self.counters.expired += 1;
             if let Some(table) = self.store.table_of(&key) {
-                self.erase(table, &key);
+                self.erase(table, &key, NotedChange::Expire);
             }
         }
         while let Some(&(at, id)) = self.snapshots.first()
@@ -119,6 +120,7 @@ impl Engine {
             self.set_kept(table, key, value, expiry);
             return Ok(());
         }
+        self.note_set(table, key, value);
         // Where no join reads the table, nobody asks for the old value.
         if self.has_readers(table) || !self.replace(table, key, value) {
             let value = self.store.pool.insert(value);
@@ -130,7 +132,7 @@ impl Engine {
             Expiry::Never => self.expiries.set(key, None),
             Expiry::At(at) if at <= self.now => {
                 self.expiries.set(key, None);
-                self.remove_base(table, key);
+                self.erase(table, key, NotedChange::Delete);
             }
             Expiry::At(at) => self.expiries.set(key, Some(at)),
         }
@@ -162,6 +164,7 @@ impl Engine {
         // The old value must outlive the exchange: readers of the table are told of it.
         self.store.pool.retain(old);
         let value = self.store.pool.append(old, tail, 0);
+        self.note_value(table, key, value);
         if self.writes_kept(table) {
             let expires = self.expiries.get(key);
             self.put_kept(table, key, value, expires);
@@ -182,12 +185,15 @@ impl Engine {
         if self.expiries.len() > 0 {
             self.expiries.set(key, None);
         }
-        Ok(self.erase(table, key))
+        Ok(self.erase(table, key, NotedChange::Delete))
     }
 
     /// Removes a base key, from the embedded store as well where it is kept there.
-    fn erase(&mut self, table: TableId, key: &[u8]) -> bool {
+    fn erase(&mut self, table: TableId, key: &[u8], change: NotedChange) -> bool {
         let there = self.remove_base(table, key);
+        if there {
+            self.note_gone(table, key, change);
+        }
         if there && self.is_kept(table) {
             self.erase_kept(table, key);
         }
@@ -201,11 +207,12 @@ impl Engine {
             Expiry::Never => None,
             Expiry::At(at) => Some(at),
         };
+        self.note_set(table, key, value);
         let value = self.store.pool.insert(value);
         self.put_kept(table, key, value, expires);
         if expires.is_some_and(|at| at <= self.now) {
             self.expiries.set(key, None);
-            self.erase(table, key);
+            self.erase(table, key, NotedChange::Delete);
         }
     }
 
@@ -222,7 +229,7 @@ impl Engine {
         let passed = at.is_some_and(|at| at <= self.now);
         self.expiries.set(key, at.filter(|_| !passed));
         if passed {
-            self.erase(table, key);
+            self.erase(table, key, NotedChange::Delete);
         } else {
             self.watches.note(key);
             if self.is_kept(table) {
@@ -277,7 +284,7 @@ impl Engine {
                 if self.expiries.len() > 0 {
                     self.expiries.set(&key, None);
                 }
-                removed += u64::from(self.erase(table, &key));
+                removed += u64::from(self.erase(table, &key, NotedChange::Delete));
             }
         }
         Ok(removed)
@@ -326,6 +333,7 @@ impl Engine {
                 return Err(EngineError::Joined { join: installed.name.clone() });
             }
         }
+        self.check_busy(table, key)?;
         self.check_source(table)
     }
 

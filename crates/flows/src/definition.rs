@@ -24,11 +24,6 @@ pub enum Action {
         /// The channel.
         channel: Vec<u8>,
     },
-    /// The record is sent to a URL.
-    Post {
-        /// The URL.
-        url: String,
-    },
 }
 
 impl Action {
@@ -38,7 +33,7 @@ impl Action {
         match self {
             Self::Call { puts, .. } => puts,
             Self::Fanout(join) => core::slice::from_ref(&join.output),
-            Self::Publish { .. } | Self::Post { .. } => &[],
+            Self::Publish { .. } => &[],
         }
     }
 }

@@ -43,17 +43,6 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// A write that must not be done now, since a flow that it concerns has no room.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Full {
-    /// The flow.
-    pub flow: String,
-    /// Tasks that wait in it.
-    pub backlog: u64,
-    /// The write may wait; otherwise it is refused.
-    pub may_wait: bool,
-}
-
 /// Why a flow is not accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal(pub String);
@@ -236,25 +225,12 @@ impl Flows {
         self.flows.values().any(|(_, flow)| flow.definition.concerns(operation, key))
     }
 
-    /// Whether a write of `key` may be done now: not where a flow that it concerns has no room.
-    ///
-    /// # Errors
-    /// The flow.
-    pub fn admit(&self, key: &[u8]) -> Result<(), Full> {
-        for (name, (_, flow)) in &self.flows {
-            let definition = &flow.definition;
-            if flow.backlog >= definition.backlog_max
-                && definition.when_full != WhenFull::DropOldest
-                && definition.on.matches(key)
-            {
-                return Err(Full {
-                    flow: name.clone(),
-                    backlog: flow.backlog,
-                    may_wait: definition.when_full == WhenFull::Block,
-                });
-            }
-        }
-        Ok(())
+    /// Each flow by which writes may be held up: its name, its declaration, and the tasks that wait in
+    /// it. Those with [`Definition::backlog_max`] or more have no room.
+    pub fn limiting(&self) -> impl Iterator<Item = (&str, &Definition, u64)> {
+        let flows = self.flows.iter().map(|(name, (_, flow))| (name, flow));
+        let limiting = flows.filter(|(_, flow)| flow.definition.when_full != WhenFull::DropOldest);
+        limiting.map(|(name, flow)| (name.as_str(), &flow.definition, flow.backlog))
     }
 
     /// Records a write, if it concerns any flow; whether it did.

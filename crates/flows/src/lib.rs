@@ -35,6 +35,6 @@ mod record;
 pub use backoff::Backoff;
 pub use definition::{Action, Definition, WhenFull};
 pub use flow::{Dead, Report, WINDOW};
-pub use flows::{Flows, Full, Outcome, Refusal, Task};
+pub use flows::{Flows, Outcome, Refusal, Task};
 pub use journal::{Journal, Memory};
 pub use record::{Operation, Record};

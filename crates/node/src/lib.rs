@@ -10,6 +10,7 @@ extern crate alloc;
 mod catalog;
 mod expiry;
 mod extended;
+mod flows;
 mod info;
 mod keys;
 mod lcs;
@@ -20,7 +21,9 @@ mod scan;
 mod streams;
 mod strings;
 
+pub use flows::{Step, facts as flow_facts};
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
+pub use headwater_flows::{Journal, Outcome as FlowOutcome, Report as FlowReport, Task};
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};

@@ -6,12 +6,16 @@
 //!   change; one that reads and writes reads first. So a waiting command has changed nothing,
 //!   and running it again is running it once.
 
+use crate::flows::Working;
 use crate::scan::Cursors;
 use crate::{catalog, expiry, keys, lcs, numbers, ranges, scan, streams, strings};
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Data, Keys, Reply, Strings};
 use headwater_engine::{Engine, EngineError, Settings, Stop, Ticket};
+use headwater_flows::Memory;
 
 /// What came of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +36,9 @@ pub struct Node {
     pub(crate) cursors: Cursors,
     /// State of the generator that RANDOMKEY draws from.
     draws: u64,
+    pub(crate) working: Working,
+    /// Tables whose writes the engine notes.
+    pub(crate) noted_tables: BTreeSet<Vec<u8>>,
 }
 
 /// Larger working memory is given back after the command.
@@ -43,6 +50,8 @@ impl Node {
     pub fn new(settings: Settings) -> Self {
         Self {
             draws: settings.hash_seed,
+            working: Working::new(Box::<Memory>::default(), false, settings.hash_seed),
+            noted_tables: BTreeSet::new(),
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
@@ -63,6 +72,13 @@ impl Node {
     /// Moves time to `now`; call it before the commands that are executed then.
     pub fn advance(&mut self, now: Millis) {
         self.engine.advance(now);
+        if self.engine.has_noted() {
+            self.record_noted();
+        }
+    }
+
+    pub(crate) fn working_seed(&self) -> u64 {
+        self.draws
     }
 
     /// Executes `command` and writes its answer, refusals included, into `reply`.
@@ -70,12 +86,19 @@ impl Node {
     pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
         loop {
-            let Err(stop) = self.run(command, reply) else { return Outcome::Done };
+            let done = self.run(command, reply);
+            if self.engine.has_noted() {
+                self.record_noted();
+            }
+            let Err(stop) = done else { return Outcome::Done };
             reply.rewind(mark);
             match stop {
                 Stop::Wait(ticket) => return Outcome::Waiting(ticket),
                 // It has changed nothing (N2), so it may run again with more room.
                 Stop::Failed(EngineError::OutOfMemory) if self.engine.make_room_again() => {}
+                Stop::Failed(EngineError::Busy { may_wait: true, .. }) => {
+                    return Outcome::Waiting(self.block());
+                }
                 Stop::Failed(error) => {
                     reply.error(error.code(), format_args!("{error}"));
                     return Outcome::Done;
@@ -95,6 +118,7 @@ impl Node {
             Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, reply),
             Data::Joins(joins) => catalog::joins(&mut self.engine, joins, reply),
             Data::Tables(tables) => catalog::tables(&mut self.engine, tables, reply),
+            Data::Flows(command) => self.run_flow_command(command, reply),
         }
     }
 

@@ -8,6 +8,7 @@ mod connection;
 mod decode;
 mod encoder;
 mod expiry;
+mod flows;
 mod held;
 mod inline;
 mod introspection;

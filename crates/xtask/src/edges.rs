@@ -55,7 +55,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         folder: "node",
         pure: true,
-        uses: &["base", "pool", "command", "engine"],
+        uses: &["base", "pool", "pattern", "command", "engine", "flows"],
         tests_use: &["protocol"],
     },
     room("spill", &["base"]),

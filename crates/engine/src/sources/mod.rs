@@ -235,8 +235,14 @@ impl Engine {
         Stop::Wait(self.waits.wait())
     }
 
-    pub(crate) fn next_ticket(&mut self) -> Ticket {
+    /// A ticket for an operation that waits for something that the engine does not know of.
+    pub fn next_ticket(&mut self) -> Ticket {
         self.waits.ticket()
+    }
+
+    /// Wakes an operation that got its ticket from [`Engine::next_ticket`].
+    pub fn wake(&mut self, ticket: Ticket) {
+        self.waits.effects.push(Effect::Wake(ticket));
     }
 
     /// The answer to [`Effect::Load`]: the pairs of its range as of a position, or why not.

@@ -8,7 +8,7 @@
 
 use super::refusal::Refusal;
 use super::{
-    connection, introspection, keys, pubsub, ranges, streams, strings, tables, transactions,
+    connection, flows, introspection, keys, pubsub, ranges, streams, strings, tables, transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
@@ -62,6 +62,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::Stream => streams::decode(spec, args),
         Group::Range | Group::Join => ranges::decode(spec, args),
         Group::Table | Group::Source => tables::decode(spec, args),
+        Group::Flow => flows::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),
         Group::Transactions => Ok(transactions::decode(spec, args)),
         Group::Connection => connection::decode(spec, args),

@@ -8,6 +8,7 @@
 
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
+use crate::connections::Connections;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::glob;
@@ -162,33 +163,59 @@ impl Resp {
         }
     }
 
+    /// Delivers a message that no client sends.
+    pub(super) fn publish_from_flow(
+        &mut self,
+        channel: &[u8],
+        message: &[u8],
+        connections: &mut Connections<Session>,
+    ) {
+        let most = (self.lowered.clients.pubsub_output_bytes_max, self.clients_bytes_max);
+        for (encoded, ids) in self.channels.hearing(channel, message) {
+            for &id in ids {
+                encoded.deliver_to(id, most, connections);
+            }
+        }
+    }
+
     /// Delivers a message; how many times it was received.
     fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
         let bounds = self.lowered.clients.pubsub_output_bytes_max;
         let most = (bounds, self.clients_bytes_max);
-        let mut receivers = 0;
-        if let Some(ids) = self.channels.by_channel.get(channel) {
+        let hearing = self.channels.hearing(channel, message);
+        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
+    }
+}
+
+impl Channels {
+    /// A message as those who listen to its channel, and those who listen to a pattern that it matches, read it.
+    fn hearing<'a>(
+        &'a self,
+        channel: &'a [u8],
+        message: &'a [u8],
+    ) -> impl Iterator<Item = (Encoded, &'a BTreeSet<ConnectionId>)> {
+        let exactly = self.by_channel.get(channel).map(|ids| {
             let encoded = Encoded::new(|out| {
                 out.push(3);
                 out.bulk(b"message");
                 out.bulk(channel);
                 out.bulk(message);
             });
-            receivers += encoded.deliver(ids, most, work);
-        }
-        for (pattern, ids) in &self.channels.by_pattern {
-            if glob::matches(pattern, channel) {
-                let encoded = Encoded::new(|out| {
-                    out.push(4);
-                    out.bulk(b"pmessage");
-                    out.bulk(pattern);
-                    out.bulk(channel);
-                    out.bulk(message);
-                });
-                receivers += encoded.deliver(ids, most, work);
-            }
-        }
-        receivers
+            (encoded, ids)
+        });
+        let matching =
+            self.by_pattern.iter().filter(|(pattern, _)| glob::matches(pattern, channel));
+        let matching = matching.map(|(pattern, ids)| {
+            let encoded = Encoded::new(|out| {
+                out.push(4);
+                out.bulk(b"pmessage");
+                out.bulk(pattern);
+                out.bulk(channel);
+                out.bulk(message);
+            });
+            (encoded, ids)
+        });
+        exactly.into_iter().chain(matching)
     }
 }
 
@@ -229,22 +256,34 @@ impl Encoded {
                 work.out.extend_from_slice(self.bytes(version));
                 continue;
             }
-            let taken = work.peers.bytes();
-            let Some(listener) = work.peers.get_mut(id) else { continue };
-            let bytes = self.bytes(listener.session.version);
-            if listener.unsent() + bytes.len() > most.0 || taken + bytes.len() > most.1 {
-                work.peers.kill(id);
-                continue;
-            }
-            listener.pending().extend_from_slice(bytes);
-            work.peers.count_written(id, bytes.len());
-            work.peers.touch(id);
-            work.published_bytes += bytes.len();
+            work.published_bytes += self.deliver_to(id, most, work.peers);
         }
         if work.published_bytes > PUBLISHED_BYTES_MAX {
             *work.requests_left = 0;
         }
         ids.len()
+    }
+}
+
+impl Encoded {
+    /// Writes it to one listener that is not being served; how many bytes.
+    fn deliver_to(
+        &self,
+        id: ConnectionId,
+        most: (usize, usize),
+        peers: &mut Connections<Session>,
+    ) -> usize {
+        let taken = peers.bytes();
+        let Some(listener) = peers.get_mut(id) else { return 0 };
+        let bytes = self.bytes(listener.session.version);
+        if listener.unsent() + bytes.len() > most.0 || taken + bytes.len() > most.1 {
+            peers.kill(id);
+            return 0;
+        }
+        listener.pending().extend_from_slice(bytes);
+        peers.count_written(id, bytes.len());
+        peers.touch(id);
+        bytes.len()
     }
 }
 

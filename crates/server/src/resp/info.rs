@@ -8,7 +8,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 11] = [
+const SECTIONS: [(&str, bool); 12] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -20,11 +20,12 @@ const SECTIONS: [(&str, bool); 11] = [
     ("joins", true),
     ("tables", true),
     ("sources", true),
+    ("flows", true),
 ];
 
 impl Resp {
     /// INFO: the sections named, or the usual ones.
-    pub(super) fn info(&self, sections: Args<'_>, work: &mut Turn<'_>) {
+    pub(super) fn info(&mut self, sections: Args<'_>, work: &mut Turn<'_>) {
         let named =
             |wanted: &str| sections.iter().any(|name| name.eq_ignore_ascii_case(wanted.as_bytes()));
         let everything = named("all") || named("everything");
@@ -42,7 +43,7 @@ impl Resp {
         encoder(work).verbatim(*b"txt", text.as_bytes());
     }
 
-    fn write_section(&self, name: &str, work: &Turn<'_>, out: &mut String) {
+    fn write_section(&mut self, name: &str, work: &Turn<'_>, out: &mut String) {
         if !out.is_empty() {
             out.push_str("\r\n");
         }
@@ -78,9 +79,21 @@ impl Resp {
                 }
             }
             "joins" => self.node.write_info(InfoSection::Joins, out),
+            "flows" => self.write_flows(out),
             "sources" => self.write_sources(out),
             "tables" => self.node.write_info(InfoSection::Tables, out),
             _ => self.node.write_info(InfoSection::Keyspace, out),
+        }
+    }
+
+    fn write_flows(&mut self, out: &mut String) {
+        out.push_str("# Flows\r\n");
+        let now = self.node.engine().now();
+        for report in self.node.flow_reports() {
+            let facts = headwater_node::flow_facts(&report, now);
+            let facts: Vec<String> =
+                facts.iter().map(|(title, number)| format!("{title}={number}")).collect();
+            line(out, &format!("flow_{}", report.name), facts.join(","));
         }
     }
 

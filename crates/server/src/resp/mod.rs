@@ -23,6 +23,7 @@ mod clock;
 mod configure;
 mod connect;
 mod dispatch;
+mod flows;
 mod info;
 mod memory;
 mod server;
@@ -332,6 +333,7 @@ impl Service for Resp {
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.wake_late(connections);
         self.take_news(connections);
+        self.run_flows(connections);
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {
@@ -430,7 +432,7 @@ impl Service for Resp {
 
     fn deadline(&self) -> Option<u64> {
         let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
-        blocking.into_iter().chain(sources).min()
+        blocking.into_iter().chain(sources).chain(self.flows_deadline()).min()
     }
 
     fn stopping(&self) -> bool {

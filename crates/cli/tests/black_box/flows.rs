@@ -1,0 +1,208 @@
+//! Flows, through the client library.
+
+use crate::support::{PATIENCE, Server};
+use redis::{Connection, FromRedisValue, RedisResult, cmd, pipe};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+const FAN: &str = "t|<user>|<time>|<poster> = check f|<poster>|<user> copy p|<poster>|<time>";
+
+fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> RedisResult<T> {
+    let mut command = cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query(client)
+}
+
+fn refusal(client: &mut Connection, words: &[&str]) -> String {
+    let error = ask::<redis::Value>(client, words).unwrap_err();
+    format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
+}
+
+fn info(client: &mut Connection, flow: &str) -> BTreeMap<String, u64> {
+    ask(client, &["FLOW.INFO", flow]).unwrap()
+}
+
+/// Waits until a flow has nothing to do.
+fn settle(client: &mut Connection, flow: &str) {
+    let began = Instant::now();
+    while info(client, flow)["backlog"] > 0 {
+        assert!(began.elapsed() < PATIENCE, "the flow does not end: {:?}", info(client, flow));
+        std::thread::yield_now();
+    }
+}
+
+fn count(client: &mut Connection, prefix: &str) -> u64 {
+    ask(client, &["PREFIX", prefix, "COUNT"]).unwrap()
+}
+
+/// Keys `f|<poster>|<number>`.
+fn follow(client: &mut Connection, poster: &str, followers: u32) {
+    let mut batch = pipe();
+    for number in 0..followers {
+        batch.set(format!("f|{poster}|{number:06}"), "").ignore();
+    }
+    let () = batch.query(client).unwrap();
+}
+
+#[test]
+fn a_post_is_acknowledged_before_it_is_in_all_timelines() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let added: BTreeMap<String, Vec<String>> =
+        ask(&mut client, &["FLOW.ADD", "fan", "ON", "p|<poster>|<time>", "FANOUT", FAN]).unwrap();
+    assert!(added["warnings"][0].contains("in memory"), "{added:?}");
+    follow(&mut client, "bob", 20_000);
+    // One batch: the flow has had no turn when its backlog is asked for.
+    let (set, facts): (String, BTreeMap<String, u64>) =
+        pipe().set("p|bob|0001", "hello").cmd("FLOW.INFO").arg("fan").query(&mut client).unwrap();
+    assert_eq!((set.as_str(), facts["backlog"]), ("OK", 1));
+    settle(&mut client, "fan");
+    assert_eq!(count(&mut client, "t|"), 20_000);
+    let text: String = ask(&mut client, &["GET", "t|000077|0001|bob"]).unwrap();
+    assert_eq!(text, "hello");
+    let _: u64 = ask(&mut client, &["DEL", "p|bob|0001"]).unwrap();
+    settle(&mut client, "fan");
+    assert_eq!(count(&mut client, "t|"), 0);
+    assert_eq!(info(&mut client, "fan")["done"], 2);
+}
+
+#[test]
+fn what_expires_is_followed_up_as_well() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let copy = "archive|<id> = copy item|<id>";
+    let _: redis::Value =
+        ask(&mut client, &["FLOW.ADD", "copy", "ON", "item|<id>", "COPY", copy]).unwrap();
+    let _: String = ask(&mut client, &["SET", "item|1", "one", "PX", "300"]).unwrap();
+    let _: String = ask(&mut client, &["SET", "item|2", "two"]).unwrap();
+    settle(&mut client, "copy");
+    let began = Instant::now();
+    while count(&mut client, "archive|") > 1 {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let left: String = ask(&mut client, &["GET", "archive|2"]).unwrap();
+    assert_eq!(left, "two");
+}
+
+#[test]
+fn writes_are_refused_or_wait_where_a_flow_has_no_room() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    for (name, on, full) in [("a", "a|<id>", "REJECT"), ("b", "b|<id>", "BLOCK")] {
+        let copy = format!("z{name}|<id> = copy {on}");
+        let words = ["FLOW.ADD", name, "ON", on, "COPY", &copy, "BACKLOG", "2", full];
+        let _: redis::Value = ask(&mut client, &words).unwrap();
+        let _: String = ask(&mut client, &["FLOW.PAUSE", name]).unwrap();
+    }
+    for key in ["a|1", "a|2", "b|1", "b|2"] {
+        let _: String = ask(&mut client, &["SET", key, "x"]).unwrap();
+    }
+    let text = refusal(&mut client, &["SET", "a|3", "x"]);
+    assert_eq!(text, "BUSY flow 'a' has 2 tasks waiting (BACKLOG)");
+    assert_eq!(ask(&mut client, &["EXISTS", "a|3"]), Ok(0));
+    let _: String = ask(&mut client, &["SET", "other", "x"]).unwrap();
+    let mut waiting = server.socket();
+    waiting.send(b"SET b|3 x\r\n");
+    // Its order is known: the other client's commands are answered while it waits.
+    while !ask::<String>(&mut client, &["INFO", "clients"]).unwrap().contains("blocked_clients:1") {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut client, &["EXISTS", "b|3"]), Ok(0));
+    for name in ["a", "b"] {
+        let _: String = ask(&mut client, &["FLOW.RESUME", name]).unwrap();
+    }
+    waiting.expect(b"+OK\r\n");
+    settle(&mut client, "a");
+    settle(&mut client, "b");
+    assert_eq!((count(&mut client, "za|"), count(&mut client, "zb|")), (2, 3));
+    let _: String = ask(&mut client, &["SET", "a|3", "x"]).unwrap();
+}
+
+#[test]
+fn values_are_published() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let words = ["FLOW.ADD", "news", "ON", "n|<id>", "PUBLISH", "channel"];
+    let _: redis::Value = ask(&mut client, &words).unwrap();
+    let mut listener = server.client(2);
+    let mut channel = listener.as_pubsub();
+    channel.subscribe("channel").unwrap();
+    let _: String = ask(&mut client, &["SET", "n|1", "first"]).unwrap();
+    let _: String = ask(&mut client, &["SET", "n|2", "second"]).unwrap();
+    for text in ["first", "second"] {
+        assert_eq!(channel.get_message().unwrap().get_payload::<String>().unwrap(), text);
+    }
+}
+
+#[test]
+fn what_fails_too_often_is_dead_until_it_is_tried_again() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    // What the flow writes is a join's: it cannot.
+    let join = "out|<id> = copy base|<id>";
+    let _: redis::Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
+    let copy = "out|<id> = copy in|<id>";
+    let words =
+        ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy, "MAX-ATTEMPTS", "2", "BACKOFF", "1", "1"];
+    let _: redis::Value = ask(&mut client, &words).unwrap();
+    let _: String = ask(&mut client, &["SET", "in|1", "x"]).unwrap();
+    settle(&mut client, "f");
+    let facts = info(&mut client, "f");
+    assert_eq!((facts["dead"], facts["failures"], facts["done"]), (1, 2, 0));
+    let dead: Vec<BTreeMap<String, String>> = ask(&mut client, &["FLOW.DEAD", "f"]).unwrap();
+    assert_eq!((dead[0]["key"].as_str(), dead[0]["attempts"].as_str()), ("in|1", "2"));
+    assert_eq!(dead[0]["error"], "JOINED key is maintained by join 'owner'");
+    let _: String = ask(&mut client, &["JOIN.DROP", "owner"]).unwrap();
+    assert_eq!(ask(&mut client, &["FLOW.RETRY", "f", "ALL"]), Ok(1));
+    settle(&mut client, "f");
+    let value: String = ask(&mut client, &["GET", "out|1"]).unwrap();
+    assert_eq!((value.as_str(), info(&mut client, "f")["dead"]), ("x", 0));
+}
+
+#[test]
+fn keys_that_were_there_before_are_filled_in() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let mut batch = pipe();
+    for number in 0..3000 {
+        batch.set(format!("in|{number}"), number).ignore();
+    }
+    let () = batch.query(&mut client).unwrap();
+    let copy = "out|<id> = copy in|<id>";
+    let words = ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy, "BACKFILL"];
+    let _: redis::Value = ask(&mut client, &words).unwrap();
+    // Some change meanwhile, and one goes.
+    let _: String = ask(&mut client, &["SET", "in|2999", "new"]).unwrap();
+    let _: u64 = ask(&mut client, &["DEL", "in|10"]).unwrap();
+    let began = Instant::now();
+    while count(&mut client, "out|") != 2999 || info(&mut client, "f")["backlog"] > 0 {
+        assert!(began.elapsed() < PATIENCE, "{} keys", count(&mut client, "out|"));
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut client, &["GET", "out|2999"]), Ok(String::from("new")));
+    assert_eq!(ask(&mut client, &["GET", "out|2998"]), Ok(String::from("2998")));
+    // Each was a task once; the two that were written meanwhile perhaps once before.
+    assert!((3000..=3002).contains(&info(&mut client, "f")["done"]));
+}
+
+#[test]
+fn flows_that_make_no_sense_are_refused() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let add = |copy: &str, name: &str, on: &str| -> Vec<String> {
+        ["FLOW.ADD", name, "ON", on, "COPY", copy].map(String::from).to_vec()
+    };
+    let mut refuse = |words: &[String], text: &str| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let said = refusal(&mut client, &words);
+        assert!(said.contains(text), "{said}");
+    };
+    refuse(&add("a|<x> = copy a|<x>", "loop", "a|<x>"), "loop -> loop");
+    refuse(&add("b|<x> = count a|<x>", "fold", "a|<x>"), "FANOUT copies");
+    refuse(&add("b|<x> = copy c|<x>", "other", "a|<x>"), "not what the flow is ON");
+    refuse(&add("b|<x> = copy a|<x>", "", "a|<x>"), "a flow's name");
+    refuse(&add("b|<x> = copy a|<x>", "f", "no pattern"), "is no pattern");
+    let words = ["FLOW.INFO", "none"].map(String::from);
+    refuse(&words, "no flow is named 'none'");
+}

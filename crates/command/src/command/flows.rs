@@ -1,0 +1,109 @@
+//! Commands about flows.
+
+use crate::args::Args;
+
+/// What a flow does for each write that concerns it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum FlowAction<'a> {
+    /// Calls a function.
+    Call {
+        /// The function.
+        function: &'a str,
+        /// Patterns of the keys that it may write.
+        puts: Args<'a>,
+    },
+    /// Puts and removes the outputs of a join.
+    Fanout {
+        /// The join's text.
+        join: &'a str,
+    },
+    /// Publishes the value.
+    Publish {
+        /// The channel.
+        channel: &'a [u8],
+    },
+}
+
+/// What happens to writes when the backlog is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowFull {
+    /// They are refused.
+    Reject,
+    /// They wait.
+    Block,
+    /// The oldest task is forgotten.
+    DropOldest,
+}
+
+/// How hard a flow tries; `None`: as usual.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct FlowOptions {
+    /// Tasks that run at a time.
+    pub workers: Option<u64>,
+    /// How often a task is tried.
+    pub attempts_max: Option<u64>,
+    /// The first and the longest rest after a failure, in milliseconds.
+    pub backoff: Option<(u64, u64)>,
+    /// Tasks that may wait, and what happens beyond.
+    pub backlog: Option<(u64, FlowFull)>,
+    /// Keys that are there already are tasks as well.
+    pub backfill: bool,
+}
+
+/// Commands about flows.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Flows<'a> {
+    /// Adds a flow.
+    Add {
+        /// Its name.
+        name: &'a str,
+        /// The pattern of the keys that concern it.
+        on: &'a str,
+        /// What it does.
+        action: FlowAction<'a>,
+        /// How hard it tries.
+        options: FlowOptions,
+        /// The words of all that, to show and to declare it again.
+        words: Args<'a>,
+    },
+    /// Drops a flow and its tasks.
+    Drop {
+        /// Its name.
+        name: &'a str,
+    },
+    /// The flows.
+    List,
+    /// How a flow does.
+    Info {
+        /// Its name.
+        name: &'a str,
+    },
+    /// Starts no more tasks, or does again.
+    Pause {
+        /// Its name.
+        name: &'a str,
+        /// Whether it rests.
+        paused: bool,
+    },
+    /// The tasks that failed too often.
+    Dead {
+        /// Its name.
+        name: &'a str,
+    },
+    /// Takes dead tasks away.
+    TakeDead {
+        /// Its name.
+        name: &'a str,
+        /// Which; `None`: all.
+        position: Option<u64>,
+        /// To be tried again.
+        again: bool,
+    },
+    /// Runs the records from a position on again.
+    Replay {
+        /// Its name.
+        name: &'a str,
+        /// The first record's position.
+        position: u64,
+    },
+}

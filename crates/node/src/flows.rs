@@ -1,0 +1,572 @@
+//! Flows at work: writes become records, tasks are run in slices, and their commands executed.
+//!
+//! A slice is short, so that clients have their turn in between: a fan-out to half a million
+//! followers is some thousand slices. What a slice writes, and how far its task has come, are told
+//! to the same store before anybody else has a turn.
+
+use crate::node::Node;
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::{KeyRange, Millis};
+use headwater_command::{Args, FlowAction, FlowFull, Flows as Asked, Reply};
+use headwater_engine::{Engine, EngineError, Expiry, NotedChange, RangeOptions, Stop, Ticket};
+use headwater_flows::{
+    Action, Backoff, Definition, Flows, Journal, Operation, Outcome, Report, Task, WhenFull,
+};
+use headwater_pattern::{Bindings, Join, Operator, Pattern, containing_range};
+
+/// Keys that one slice of a task looks at.
+const SLICE_KEYS: u64 = 256;
+/// A backfill rests while so many of its tasks wait.
+const BACKFILL_WAITING_MAX: u64 = 1024;
+
+/// Flows, and what their work needs.
+pub(crate) struct Working {
+    flows: Flows,
+    /// The journal outlives the process.
+    durable: bool,
+    backfills: Vec<Backfill>,
+    /// Flows without room: their keys take no writes.
+    closed: BTreeSet<String>,
+    /// Writes that wait for room.
+    blocked: Vec<Ticket>,
+}
+
+/// Keys that were there before a flow.
+struct Backfill {
+    flow: String,
+    on: Pattern,
+    /// What is left of the keys.
+    range: KeyRange,
+    /// Keys ahead that were written since: they are records already.
+    written: BTreeSet<Vec<u8>>,
+}
+
+/// What came of a slice.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// There is nothing to do now.
+    Idle,
+    /// Something was done.
+    Done,
+    /// A message is to be published; say what came of it with [`Node::finish_flow`].
+    Publish {
+        /// The task.
+        task: Task,
+        /// The channel.
+        channel: Vec<u8>,
+    },
+}
+
+impl Working {
+    pub(crate) fn new(journal: Box<dyn Journal>, durable: bool, seed: u64) -> Self {
+        Self {
+            flows: Flows::new(journal, seed),
+            durable,
+            backfills: Vec::new(),
+            closed: BTreeSet::new(),
+            blocked: Vec::new(),
+        }
+    }
+}
+
+impl Node {
+    /// Sets where flows keep their records. To be called before there are any flows.
+    pub fn set_journal(&mut self, journal: Box<dyn Journal>) {
+        self.working = Working::new(journal, true, self.working_seed());
+    }
+
+    /// Records what was written since the last time.
+    #[cold]
+    pub(crate) fn record_noted(&mut self) {
+        let now = self.engine.now();
+        for noted in self.engine.take_noted() {
+            let operation = match noted.change {
+                NotedChange::Set => Operation::Set,
+                NotedChange::Delete => Operation::Delete,
+                NotedChange::Expire => Operation::Expire,
+            };
+            self.working.flows.append(now, operation, &noted.key, &noted.value);
+            for backfill in &mut self.working.backfills {
+                if noted.key >= backfill.range.first && backfill.on.matches(&noted.key) {
+                    backfill.written.insert(noted.key.clone());
+                }
+            }
+        }
+        self.limit();
+    }
+
+    /// Closes and opens keys as flows have room.
+    fn limit(&mut self) {
+        let Working { flows, closed, blocked, .. } = &mut self.working;
+        let mut opened = false;
+        for (name, definition, backlog) in flows.limiting() {
+            let full = backlog >= definition.backlog_max;
+            if full == closed.contains(name) {
+                continue;
+            }
+            if full {
+                let text = format!("flow '{name}' has {backlog} tasks waiting (BACKLOG)");
+                let may_wait = definition.when_full == WhenFull::Block;
+                self.engine.close_keys(&definition.on, text, may_wait);
+                closed.insert(name.to_string());
+            } else {
+                self.engine.open_keys(&definition.on);
+                closed.remove(name);
+                opened = true;
+            }
+        }
+        if opened {
+            for ticket in blocked.drain(..) {
+                self.engine.wake(ticket);
+            }
+        }
+    }
+
+    /// Has a write that found no room wait for it.
+    pub(crate) fn block(&mut self) -> Ticket {
+        let ticket = self.engine.next_ticket();
+        self.working.blocked.push(ticket);
+        ticket
+    }
+
+    /// Whether there is work for [`Node::step_flows`] now.
+    #[must_use]
+    pub fn flows_may_step(&self) -> bool {
+        let working = &self.working;
+        !working.flows.is_empty() && (working.flows.may_start() || self.may_backfill())
+    }
+
+    fn may_backfill(&self) -> bool {
+        self.working.backfills.iter().any(|backfill| {
+            let mut limiting = self.working.flows.limiting();
+            limiting
+                .find(|(name, ..)| *name == backfill.flow)
+                .is_none_or(|(_, _, backlog)| backlog < BACKFILL_WAITING_MAX)
+        })
+    }
+
+    /// When [`Node::step_flows`] will have work, if nothing is written before.
+    #[must_use]
+    pub fn flows_deadline(&self) -> Option<Millis> {
+        self.working.flows.next_deadline()
+    }
+
+    /// Runs a slice of some task.
+    pub fn step_flows(&mut self) -> Step {
+        if self.working.flows.is_empty() {
+            return Step::Idle;
+        }
+        let filled = self.may_backfill() && self.backfill();
+        let now = self.engine.now();
+        let Some(task) = self.working.flows.start(now) else {
+            return if filled { Step::Done } else { Step::Idle };
+        };
+        let action = match self.working.flows.definition(&task.flow) {
+            Some((definition, _)) => definition.action.clone(),
+            None => return Step::Done,
+        };
+        let outcome = match action {
+            Action::Publish { channel } => return Step::Publish { task, channel },
+            Action::Fanout(join) => self.fan_out(&join, &task),
+            Action::Call { function, .. } => {
+                Outcome::Failed(format!("no function is named '{function}'"))
+            }
+        };
+        self.finish_flow(&task, outcome);
+        Step::Done
+    }
+
+    /// Says what came of a task that was run outside.
+    pub fn finish_flow(&mut self, task: &Task, outcome: Outcome) {
+        // What it wrote is a record before it counts as done.
+        self.record_noted();
+        self.working.flows.finish(task, outcome, self.engine.now());
+        self.limit();
+    }
+
+    /// Puts or removes the next outputs that a changed key gives.
+    fn fan_out(&mut self, join: &Join, task: &Task) -> Outcome {
+        let key = &task.record.key;
+        let mut bindings = Bindings::new();
+        let value_source = join.value_source();
+        if !join.sources[value_source].pattern.bind(key, &mut bindings) {
+            return Outcome::Done;
+        }
+        let value = (task.record.operation == Operation::Set).then_some(&*task.record.value);
+        let checks: Vec<&Pattern> = join
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != value_source)
+            .map(|(_, source)| &source.pattern)
+            .collect();
+        let mut fan = Fan { engine: &mut self.engine, output: &join.output, value };
+        match fan.slice(&checks, &bindings, &task.mark) {
+            Ok(None) => Outcome::Done,
+            Ok(Some(mark)) => Outcome::Further(mark),
+            // It waits for data, or for room in another flow: that is no failure.
+            Err(Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. })) => {
+                Outcome::Further(task.mark.clone())
+            }
+            Err(Stop::Failed(error)) => Outcome::Failed(format!("{} {error}", error.code())),
+        }
+    }
+
+    /// Makes tasks of some keys that were there before their flow; whether there were any.
+    fn backfill(&mut self) -> bool {
+        let Some(mut backfill) = self.working.backfills.pop() else { return false };
+        let options = RangeOptions { reverse: false, limit: Some(SLICE_KEYS) };
+        let mut found = Vec::new();
+        let read = self.engine.range(
+            &backfill.range.first,
+            &backfill.range.last,
+            options,
+            &mut |key, value| found.push((key.to_vec(), value.to_vec())),
+        );
+        if read.is_err() {
+            // Its data is being loaded.
+            self.working.backfills.push(backfill);
+            return false;
+        }
+        let now = self.engine.now();
+        let more = found.len() as u64 == SLICE_KEYS;
+        if let Some((last, _)) = found.last() {
+            backfill.range.first.clone_from(last);
+            backfill.range.first.push(0);
+        }
+        for (key, value) in found {
+            if backfill.on.matches(&key) && !backfill.written.remove(&key) {
+                let flows = &mut self.working.flows;
+                flows.append_for(&backfill.flow, now, Operation::Set, &key, &value);
+            }
+        }
+        if more {
+            self.working.backfills.push(backfill);
+        }
+        self.limit();
+        true
+    }
+
+    pub(crate) fn run_flow_command(
+        &mut self,
+        command: &Asked<'_>,
+        reply: &mut impl Reply,
+    ) -> Result<(), Stop> {
+        match *command {
+            Asked::Add { name, on, action, options, words } => {
+                let limits = self.engine.limits().clone();
+                let on = pattern(on, &limits)?;
+                let action = action_of(&action, &on, &limits)?;
+                let mut definition = Definition::new(on, action);
+                if let Some(workers) = options.workers {
+                    definition.workers = usize::try_from(workers).unwrap_or(usize::MAX);
+                }
+                if let Some(attempts) = options.attempts_max {
+                    definition.attempts_max = u32::try_from(attempts).unwrap_or(u32::MAX);
+                }
+                if let Some((first_ms, most_ms)) = options.backoff {
+                    definition.backoff = Backoff { first_ms, most_ms };
+                }
+                if let Some((most, full)) = options.backlog {
+                    definition.backlog_max = most;
+                    definition.when_full = match full {
+                        FlowFull::Reject => WhenFull::Reject,
+                        FlowFull::Block => WhenFull::Block,
+                        FlowFull::DropOldest => WhenFull::DropOldest,
+                    };
+                }
+                self.add_flow(name, definition, text_of(words), options.backfill)?;
+                reply.map(1);
+                reply.bulk(b"warnings");
+                if self.working.durable {
+                    reply.array(0);
+                } else {
+                    reply.array(1);
+                    reply.bulk(
+                        b"kept in memory alone: tasks that are not done end with the process",
+                    );
+                }
+            }
+            Asked::Drop { name } => {
+                let Some((definition, _)) = self.working.flows.definition(name) else {
+                    return Err(missing(name));
+                };
+                let on = definition.on.clone();
+                self.working.flows.remove(name);
+                self.working.backfills.retain(|backfill| backfill.flow != name);
+                if self.working.closed.remove(name) {
+                    self.engine.open_keys(&on);
+                }
+                self.note_tables();
+                reply.ok();
+            }
+            Asked::List => {
+                let reports = self.working.flows.reports();
+                reply.array(reports.len());
+                for report in reports {
+                    let text = self.working.flows.definition(&report.name).map(|(_, text)| text);
+                    reply.map(4);
+                    reply.bulk(b"name");
+                    reply.bulk(report.name.as_bytes());
+                    reply.bulk(b"spec");
+                    reply.bulk(text.unwrap_or_default().as_bytes());
+                    reply.bulk(b"paused");
+                    reply.integer(i64::from(report.paused));
+                    reply.bulk(b"backlog");
+                    reply.integer(report.backlog as i64);
+                }
+            }
+            Asked::Info { name } => {
+                let reports = self.flow_reports();
+                let Some(report) = reports.iter().find(|report| report.name == name) else {
+                    return Err(missing(name));
+                };
+                let facts = facts(report, self.engine.now());
+                reply.map(facts.len());
+                for (title, number) in facts {
+                    reply.bulk(title.as_bytes());
+                    reply.integer(number as i64);
+                }
+            }
+            Asked::Pause { name, paused } => {
+                if !self.working.flows.pause(name, paused) {
+                    return Err(missing(name));
+                }
+                reply.ok();
+            }
+            Asked::Dead { name } => {
+                let Some(dead) = self.working.flows.dead(name) else { return Err(missing(name)) };
+                reply.array(dead.len());
+                for (position, dead) in dead {
+                    reply.map(6);
+                    reply.bulk(b"position");
+                    reply.integer(*position as i64);
+                    reply.bulk(b"operation");
+                    reply.bulk(dead.record.operation.word().as_bytes());
+                    reply.bulk(b"key");
+                    reply.bulk(&dead.record.key);
+                    reply.bulk(b"attempts");
+                    reply.integer(i64::from(dead.attempts));
+                    reply.bulk(b"error");
+                    reply.bulk(dead.error.as_bytes());
+                    reply.bulk(b"at");
+                    reply.integer(dead.at.0 as i64);
+                }
+            }
+            Asked::TakeDead { name, position, again } => {
+                let now = self.engine.now();
+                let taken = self.working.flows.take_dead(name, position, again, now);
+                reply.integer(taken.ok_or_else(|| missing(name))? as i64);
+            }
+            Asked::Replay { name, position } => {
+                let tasks = self.working.flows.replay(name, position);
+                let tasks = tasks.map_err(|refusal| EngineError::Refused(refusal.0))?;
+                reply.integer(tasks as i64);
+                self.limit();
+            }
+        }
+        Ok(())
+    }
+
+    fn add_flow(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        text: String,
+        backfill: bool,
+    ) -> Result<(), Stop> {
+        let on = definition.on.clone();
+        let sourced = self.engine.is_sourced(&on.range_of_all().first);
+        if sourced {
+            return Err(EngineError::Refused(String::from(
+                "the pattern is of a table that a source keeps: its writes are not done here",
+            ))
+            .into());
+        }
+        self.working
+            .flows
+            .add(name, definition, text)
+            .map_err(|refusal| EngineError::Refused(refusal.0))?;
+        self.note_tables();
+        if backfill {
+            let (range, written) = (on.range_of_all(), BTreeSet::new());
+            self.working.backfills.push(Backfill { flow: name.to_string(), on, range, written });
+        }
+        Ok(())
+    }
+
+    /// Has the engine note the writes that concern flows, and no others.
+    fn note_tables(&mut self) {
+        let flows = &mut self.working.flows;
+        let names: Vec<String> = flows.reports().into_iter().map(|report| report.name).collect();
+        let wanted: BTreeSet<Vec<u8>> = names
+            .iter()
+            .filter_map(|name| flows.definition(name))
+            .map(|(definition, _)| table_prefix(&definition.on))
+            .collect();
+        for prefix in self.noted_tables.difference(&wanted) {
+            self.engine.note_table(prefix, false);
+        }
+        for prefix in wanted.difference(&self.noted_tables) {
+            self.engine.note_table(prefix, true);
+        }
+        self.noted_tables = wanted;
+    }
+
+    /// How each flow does.
+    pub fn flow_reports(&mut self) -> Vec<Report> {
+        self.working.flows.reports()
+    }
+}
+
+/// What FLOW.INFO and INFO tell of a flow.
+#[must_use]
+pub fn facts(report: &Report, now: Millis) -> Vec<(&'static str, u64)> {
+    alloc::vec![
+        ("paused", u64::from(report.paused)),
+        ("backlog", report.backlog),
+        ("lag", report.lag),
+        ("cursor", report.cursor),
+        ("running", report.running as u64),
+        ("done", report.done),
+        ("failures", report.failures),
+        ("dropped", report.dropped),
+        ("dead", report.dead as u64),
+        ("oldest-pending-ms", report.oldest.map_or(0, |at| now.since(at))),
+    ]
+}
+
+fn missing(name: &str) -> Stop {
+    EngineError::Refused(format!("no flow is named '{name}'")).into()
+}
+
+fn text_of(words: Args<'_>) -> String {
+    let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    words.join(" ")
+}
+
+/// `name|`; nothing for keys without a table.
+fn table_prefix(pattern: &Pattern) -> Vec<u8> {
+    let mut prefix = pattern.table.clone();
+    if !pattern.components.is_empty() {
+        prefix.push(b'|');
+    }
+    prefix
+}
+
+fn pattern(text: &str, limits: &headwater_base::Limits) -> Result<Pattern, EngineError> {
+    // A join of the pattern with itself has the slots that it has.
+    match Join::parse(&format!("{text} = copy {text}"), limits) {
+        Ok(join) if join.sources.len() == 1 => Ok(join.output),
+        _ => {
+            Err(EngineError::Refused(format!("'{text}' is no pattern, such as p|<poster>|<time>")))
+        }
+    }
+}
+
+fn action_of(
+    action: &FlowAction<'_>,
+    on: &Pattern,
+    limits: &headwater_base::Limits,
+) -> Result<Action, EngineError> {
+    let refused = |text: String| Err(EngineError::Refused(text));
+    Ok(match *action {
+        FlowAction::Call { function, puts } => {
+            let puts = puts.iter().map(|text| pattern(&String::from_utf8_lossy(text), limits));
+            Action::Call { function: function.to_string(), puts: puts.collect::<Result<_, _>>()? }
+        }
+        FlowAction::Publish { channel } => Action::Publish { channel: channel.to_vec() },
+        FlowAction::Fanout { join: text } => {
+            let join = Join::parse(text, limits)
+                .map_err(|error| EngineError::Refused(error.to_string()))?;
+            if join.operator() != Operator::Copy {
+                return refused(String::from(
+                    "FANOUT copies: its join has check sources and one copy",
+                ));
+            }
+            if !join.sources[join.value_source()].pattern.may_collide(on) {
+                return refused(String::from("what FANOUT copies is not what the flow is ON"));
+            }
+            Action::Fanout(join)
+        }
+    })
+}
+
+/// A fan-out under way.
+struct Fan<'a> {
+    engine: &'a mut Engine,
+    output: &'a Pattern,
+    /// What is put; `None`: the outputs are removed.
+    value: Option<&'a [u8]>,
+}
+
+impl Fan<'_> {
+    /// Does the outputs of the next keys of the first of `checks`; gives the mark to go on from.
+    fn slice(
+        &mut self,
+        checks: &[&Pattern],
+        bindings: &Bindings<'_>,
+        mark: &[u8],
+    ) -> Result<Option<Vec<u8>>, Stop> {
+        let Some((check, rest)) = checks.split_first() else {
+            self.put(bindings)?;
+            return Ok(None);
+        };
+        let range = containing_range(self.output, &KeyRange::all(), check, bindings);
+        let Some(mut range) = range else { return Ok(None) };
+        if !mark.is_empty() {
+            range.first = [mark, &[0]].concat();
+        }
+        let keys = self.keys(&range, Some(SLICE_KEYS))?;
+        for key in &keys {
+            let mut bindings = *bindings;
+            if check.bind(key, &mut bindings) {
+                self.all(rest, &bindings)?;
+            }
+        }
+        let more = keys.len() as u64 == SLICE_KEYS;
+        Ok(keys.into_iter().next_back().filter(|_| more))
+    }
+
+    /// Does all outputs of `checks`.
+    fn all(&mut self, checks: &[&Pattern], bindings: &Bindings<'_>) -> Result<(), Stop> {
+        let Some((check, rest)) = checks.split_first() else { return self.put(bindings) };
+        let range = containing_range(self.output, &KeyRange::all(), check, bindings);
+        let Some(range) = range else { return Ok(()) };
+        for key in self.keys(&range, None)? {
+            let mut bindings = *bindings;
+            if check.bind(&key, &mut bindings) {
+                self.all(rest, &bindings)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keys(&mut self, range: &KeyRange, limit: Option<u64>) -> Result<Vec<Vec<u8>>, Stop> {
+        let mut keys = Vec::new();
+        let options = RangeOptions { reverse: false, limit };
+        self.engine
+            .range(&range.first, &range.last, options, &mut |key, _| keys.push(key.to_vec()))?;
+        Ok(keys)
+    }
+
+    fn put(&mut self, bindings: &Bindings<'_>) -> Result<(), Stop> {
+        let mut key = Vec::new();
+        if !self.output.fill(bindings, &mut key) {
+            return Ok(());
+        }
+        match self.value {
+            None => self.engine.remove(&key).map(drop),
+            Some(value) => {
+                if !self.engine.make_room_for(key.len() + 128, value.len()) {
+                    return Err(EngineError::OutOfMemory.into());
+                }
+                Ok(self.engine.set(&key, value, Expiry::Never)?)
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Commands about flows.
+
+use super::options::{is, text};
+use super::refusal::Refusal;
+use headwater_command::{
+    Args, Command, Data, FlowAction, FlowFull, FlowOptions, Flows, Id, Spec, number,
+};
+
+pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
+    let name = match args.get(1) {
+        Some(name) => text(name, "the name of a flow must be UTF-8 text")?,
+        None => "",
+    };
+    Ok(Command::Data(Data::Flows(match spec.id {
+        Id::FlowAdd => add(name, args)?,
+        Id::FlowDrop => Flows::Drop { name },
+        Id::FlowInfo => Flows::Info { name },
+        Id::FlowPause => Flows::Pause { name, paused: true },
+        Id::FlowResume => Flows::Pause { name, paused: false },
+        Id::FlowDead => Flows::Dead { name },
+        Id::FlowRetry => Flows::TakeDead { name, position: position(args)?, again: true },
+        Id::FlowDiscard => Flows::TakeDead { name, position: position(args)?, again: false },
+        Id::FlowReplay => {
+            let wrong = Refusal::Text("a position is a whole number");
+            Flows::Replay { name, position: number::parse_u64(args.at(2)).ok_or(wrong)? }
+        }
+        _ => Flows::List,
+    })))
+}
+
+/// A dead task's position, or `ALL`.
+fn position(args: Args<'_>) -> Result<Option<u64>, Refusal<'_>> {
+    if is(args.at(2), "all") {
+        return Ok(None);
+    }
+    let wrong =
+        Refusal::Text("a dead task is named by its position, as FLOW.DEAD gives it, or ALL");
+    Ok(Some(number::parse_u64(args.at(2)).ok_or(wrong)?))
+}
+
+fn add<'a>(name: &'a str, args: Args<'a>) -> Result<Flows<'a>, Refusal<'a>> {
+    const SHAPE: &str =
+        "FLOW.ADD name ON pattern CALL function | FANOUT join | PUBLISH channel [options]";
+    if !args.get(2).is_some_and(|word| is(word, "on")) {
+        return Err(Refusal::Text(SHAPE));
+    }
+    let on = text(args.get(3).ok_or(Refusal::Text(SHAPE))?, "a pattern must be UTF-8 text")?;
+    let verb = args.get(4).ok_or(Refusal::Text(SHAPE))?;
+    let what = args.get(5).ok_or(Refusal::Text(SHAPE))?;
+    let mut rest = args.from(6);
+    let action = if is(verb, "call") {
+        let mut puts = rest.first(0);
+        if rest.get(0).is_some_and(|word| is(word, "puts")) {
+            // Patterns have a `|`, options have none.
+            let count = rest.from(1).iter().take_while(|word| word.contains(&b'|')).count();
+            puts = rest.from(1).first(count);
+            rest = rest.from(1 + count);
+        }
+        FlowAction::Call { function: text(what, "a function's name must be UTF-8 text")?, puts }
+    } else if is(verb, "fanout") || is(verb, "copy") {
+        FlowAction::Fanout { join: text(what, "a join must be UTF-8 text")? }
+    } else if is(verb, "publish") {
+        FlowAction::Publish { channel: what }
+    } else {
+        return Err(Refusal::Text(SHAPE));
+    };
+    let options = options(rest)?;
+    Ok(Flows::Add { name, on, action, options, words: args.from(1) })
+}
+
+fn options(mut rest: Args<'_>) -> Result<FlowOptions, Refusal<'_>> {
+    let mut options = FlowOptions::default();
+    let whole = |at: usize, rest: &Args<'_>| rest.get(at).and_then(number::parse_u64);
+    while let Some(option) = rest.get(0) {
+        let mut taken = 2;
+        if is(option, "workers") {
+            let wrong = Refusal::Text("WORKERS needs a whole number from 1 on");
+            options.workers = Some(whole(1, &rest).ok_or(wrong)?);
+        } else if is(option, "max-attempts") {
+            let wrong = Refusal::Text("MAX-ATTEMPTS needs a whole number from 1 on");
+            options.attempts_max = Some(whole(1, &rest).ok_or(wrong)?);
+        } else if is(option, "backoff") {
+            let wrong = Refusal::Text(
+                "BACKOFF needs two whole numbers: the first and the longest rest, in ms",
+            );
+            let both = whole(1, &rest).zip(whole(2, &rest));
+            options.backoff = Some(both.ok_or(wrong)?);
+            taken = 3;
+        } else if is(option, "backlog") {
+            let wrong = Refusal::Text("BACKLOG needs a whole number from 1 on");
+            let most = whole(1, &rest).ok_or(wrong)?;
+            let full = match rest.get(2) {
+                Some(word) if is(word, "reject") => Some(FlowFull::Reject),
+                Some(word) if is(word, "block") => Some(FlowFull::Block),
+                Some(word) if is(word, "drop-oldest") => Some(FlowFull::DropOldest),
+                _ => None,
+            };
+            taken += usize::from(full.is_some());
+            options.backlog = Some((most, full.unwrap_or(FlowFull::Reject)));
+        } else if is(option, "backfill") {
+            options.backfill = true;
+            taken = 1;
+        } else {
+            return Err(Refusal::Quoting {
+                before: "syntax error: unknown option '",
+                bytes: option,
+                after: "'; allowed are WORKERS n, MAX-ATTEMPTS n, BACKOFF first most, BACKLOG n \
+                    [REJECT|BLOCK|DROP-OLDEST], BACKFILL, and behind CALL function PUTS pattern …",
+            });
+        }
+        rest = rest.from(taken);
+    }
+    Ok(options)
+}
