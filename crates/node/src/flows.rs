@@ -1,4 +1,4 @@
-//! Flows at work: writes become records, tasks are run in slices, and their commands executed.
+//! Flows at work: writes become records, and tasks are run in slices.
 //!
 //! A slice is short, so that clients have their turn in between: a fan-out to half a million
 //! followers is some thousand slices. What a slice writes, and how far its task has come, are told
@@ -11,12 +11,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Millis};
-use headwater_command::{Args, FlowAction, FlowFull, Flows as Asked, Reply};
 use headwater_engine::{Engine, EngineError, Expiry, NotedChange, RangeOptions, Stop, Ticket};
-use headwater_flows::{
-    Action, Backoff, Definition, Flows, Journal, Operation, Outcome, Report, Task, WhenFull,
-};
-use headwater_pattern::{Bindings, Join, Operator, Pattern, containing_range};
+use headwater_flows::{Action, Flows, Journal, Operation, Outcome, Report, Task, WhenFull};
+use headwater_pattern::{Bindings, Join, Pattern, containing_range};
 
 /// Keys that one slice of a task looks at.
 const SLICE_KEYS: u64 = 256;
@@ -25,24 +22,24 @@ const BACKFILL_WAITING_MAX: u64 = 1024;
 
 /// Flows, and what their work needs.
 pub(crate) struct Working {
-    flows: Flows,
+    pub(crate) flows: Flows,
     /// The journal outlives the process.
-    durable: bool,
-    backfills: Vec<Backfill>,
+    pub(crate) durable: bool,
+    pub(crate) backfills: Vec<Backfill>,
     /// Flows without room: their keys take no writes.
-    closed: BTreeSet<String>,
+    pub(crate) closed: BTreeSet<String>,
     /// Writes that wait for room.
     blocked: Vec<Ticket>,
 }
 
 /// Keys that were there before a flow.
-struct Backfill {
-    flow: String,
-    on: Pattern,
+pub(crate) struct Backfill {
+    pub(crate) flow: String,
+    pub(crate) on: Pattern,
     /// What is left of the keys.
-    range: KeyRange,
+    pub(crate) range: KeyRange,
     /// Keys ahead that were written since: they are records already.
-    written: BTreeSet<Vec<u8>>,
+    pub(crate) written: BTreeSet<Vec<u8>>,
 }
 
 /// What came of a slice.
@@ -100,7 +97,7 @@ impl Node {
     }
 
     /// Closes and opens keys as flows have room.
-    fn limit(&mut self) {
+    pub(crate) fn limit(&mut self) {
         let Working { flows, closed, blocked, .. } = &mut self.working;
         let mut opened = false;
         for (name, definition, backlog) in flows.limiting() {
@@ -251,156 +248,8 @@ impl Node {
         true
     }
 
-    pub(crate) fn run_flow_command(
-        &mut self,
-        command: &Asked<'_>,
-        reply: &mut impl Reply,
-    ) -> Result<(), Stop> {
-        match *command {
-            Asked::Add { name, on, action, options, words } => {
-                let limits = self.engine.limits().clone();
-                let on = pattern(on, &limits)?;
-                let action = action_of(&action, &on, &limits)?;
-                let mut definition = Definition::new(on, action);
-                if let Some(workers) = options.workers {
-                    definition.workers = usize::try_from(workers).unwrap_or(usize::MAX);
-                }
-                if let Some(attempts) = options.attempts_max {
-                    definition.attempts_max = u32::try_from(attempts).unwrap_or(u32::MAX);
-                }
-                if let Some((first_ms, most_ms)) = options.backoff {
-                    definition.backoff = Backoff { first_ms, most_ms };
-                }
-                if let Some((most, full)) = options.backlog {
-                    definition.backlog_max = most;
-                    definition.when_full = match full {
-                        FlowFull::Reject => WhenFull::Reject,
-                        FlowFull::Block => WhenFull::Block,
-                        FlowFull::DropOldest => WhenFull::DropOldest,
-                    };
-                }
-                self.add_flow(name, definition, text_of(words), options.backfill)?;
-                reply.map(1);
-                reply.bulk(b"warnings");
-                if self.working.durable {
-                    reply.array(0);
-                } else {
-                    reply.array(1);
-                    reply.bulk(
-                        b"kept in memory alone: tasks that are not done end with the process",
-                    );
-                }
-            }
-            Asked::Drop { name } => {
-                let Some((definition, _)) = self.working.flows.definition(name) else {
-                    return Err(missing(name));
-                };
-                let on = definition.on.clone();
-                self.working.flows.remove(name);
-                self.working.backfills.retain(|backfill| backfill.flow != name);
-                if self.working.closed.remove(name) {
-                    self.engine.open_keys(&on);
-                }
-                self.note_tables();
-                reply.ok();
-            }
-            Asked::List => {
-                let reports = self.working.flows.reports();
-                reply.array(reports.len());
-                for report in reports {
-                    let text = self.working.flows.definition(&report.name).map(|(_, text)| text);
-                    reply.map(4);
-                    reply.bulk(b"name");
-                    reply.bulk(report.name.as_bytes());
-                    reply.bulk(b"spec");
-                    reply.bulk(text.unwrap_or_default().as_bytes());
-                    reply.bulk(b"paused");
-                    reply.integer(i64::from(report.paused));
-                    reply.bulk(b"backlog");
-                    reply.integer(report.backlog as i64);
-                }
-            }
-            Asked::Info { name } => {
-                let reports = self.flow_reports();
-                let Some(report) = reports.iter().find(|report| report.name == name) else {
-                    return Err(missing(name));
-                };
-                let facts = facts(report, self.engine.now());
-                reply.map(facts.len());
-                for (title, number) in facts {
-                    reply.bulk(title.as_bytes());
-                    reply.integer(number as i64);
-                }
-            }
-            Asked::Pause { name, paused } => {
-                if !self.working.flows.pause(name, paused) {
-                    return Err(missing(name));
-                }
-                reply.ok();
-            }
-            Asked::Dead { name } => {
-                let Some(dead) = self.working.flows.dead(name) else { return Err(missing(name)) };
-                reply.array(dead.len());
-                for (position, dead) in dead {
-                    reply.map(6);
-                    reply.bulk(b"position");
-                    reply.integer(*position as i64);
-                    reply.bulk(b"operation");
-                    reply.bulk(dead.record.operation.word().as_bytes());
-                    reply.bulk(b"key");
-                    reply.bulk(&dead.record.key);
-                    reply.bulk(b"attempts");
-                    reply.integer(i64::from(dead.attempts));
-                    reply.bulk(b"error");
-                    reply.bulk(dead.error.as_bytes());
-                    reply.bulk(b"at");
-                    reply.integer(dead.at.0 as i64);
-                }
-            }
-            Asked::TakeDead { name, position, again } => {
-                let now = self.engine.now();
-                let taken = self.working.flows.take_dead(name, position, again, now);
-                reply.integer(taken.ok_or_else(|| missing(name))? as i64);
-            }
-            Asked::Replay { name, position } => {
-                let tasks = self.working.flows.replay(name, position);
-                let tasks = tasks.map_err(|refusal| EngineError::Refused(refusal.0))?;
-                reply.integer(tasks as i64);
-                self.limit();
-            }
-        }
-        Ok(())
-    }
-
-    fn add_flow(
-        &mut self,
-        name: &str,
-        definition: Definition,
-        text: String,
-        backfill: bool,
-    ) -> Result<(), Stop> {
-        let on = definition.on.clone();
-        let sourced = self.engine.is_sourced(&on.range_of_all().first);
-        if sourced {
-            return Err(EngineError::Refused(String::from(
-                "the pattern is of a table that a source keeps: its writes are not done here",
-            ))
-            .into());
-        }
-        self.working
-            .flows
-            .add(name, definition, text)
-            .map_err(|refusal| EngineError::Refused(refusal.0))?;
-        self.note_tables();
-        if backfill {
-            let (range, written) = (on.range_of_all(), BTreeSet::new());
-            self.working.backfills.push(Backfill { flow: name.to_string(), on, range, written });
-        }
-        Ok(())
-    }
-
     /// Has the engine note the writes that concern flows, and no others.
-    fn note_tables(&mut self) {
+    pub(crate) fn note_tables(&mut self) {
         let flows = &mut self.working.flows;
         let names: Vec<String> = flows.reports().into_iter().map(|report| report.name).collect();
         let wanted: BTreeSet<Vec<u8>> = names
@@ -423,32 +272,6 @@ impl Node {
     }
 }
 
-/// What FLOW.INFO and INFO tell of a flow.
-#[must_use]
-pub fn facts(report: &Report, now: Millis) -> Vec<(&'static str, u64)> {
-    alloc::vec![
-        ("paused", u64::from(report.paused)),
-        ("backlog", report.backlog),
-        ("lag", report.lag),
-        ("cursor", report.cursor),
-        ("running", report.running as u64),
-        ("done", report.done),
-        ("failures", report.failures),
-        ("dropped", report.dropped),
-        ("dead", report.dead as u64),
-        ("oldest-pending-ms", report.oldest.map_or(0, |at| now.since(at))),
-    ]
-}
-
-fn missing(name: &str) -> Stop {
-    EngineError::Refused(format!("no flow is named '{name}'")).into()
-}
-
-fn text_of(words: Args<'_>) -> String {
-    let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
-    words.join(" ")
-}
-
 /// `name|`; nothing for keys without a table.
 fn table_prefix(pattern: &Pattern) -> Vec<u8> {
     let mut prefix = pattern.table.clone();
@@ -456,44 +279,6 @@ fn table_prefix(pattern: &Pattern) -> Vec<u8> {
         prefix.push(b'|');
     }
     prefix
-}
-
-fn pattern(text: &str, limits: &headwater_base::Limits) -> Result<Pattern, EngineError> {
-    // A join of the pattern with itself has the slots that it has.
-    match Join::parse(&format!("{text} = copy {text}"), limits) {
-        Ok(join) if join.sources.len() == 1 => Ok(join.output),
-        _ => {
-            Err(EngineError::Refused(format!("'{text}' is no pattern, such as p|<poster>|<time>")))
-        }
-    }
-}
-
-fn action_of(
-    action: &FlowAction<'_>,
-    on: &Pattern,
-    limits: &headwater_base::Limits,
-) -> Result<Action, EngineError> {
-    let refused = |text: String| Err(EngineError::Refused(text));
-    Ok(match *action {
-        FlowAction::Call { function, puts } => {
-            let puts = puts.iter().map(|text| pattern(&String::from_utf8_lossy(text), limits));
-            Action::Call { function: function.to_string(), puts: puts.collect::<Result<_, _>>()? }
-        }
-        FlowAction::Publish { channel } => Action::Publish { channel: channel.to_vec() },
-        FlowAction::Fanout { join: text } => {
-            let join = Join::parse(text, limits)
-                .map_err(|error| EngineError::Refused(error.to_string()))?;
-            if join.operator() != Operator::Copy {
-                return refused(String::from(
-                    "FANOUT copies: its join has check sources and one copy",
-                ));
-            }
-            if !join.sources[join.value_source()].pattern.may_collide(on) {
-                return refused(String::from("what FANOUT copies is not what the flow is ON"));
-            }
-            Action::Fanout(join)
-        }
-    })
 }
 
 /// A fan-out under way.

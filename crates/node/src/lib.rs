@@ -10,6 +10,7 @@ extern crate alloc;
 mod catalog;
 mod expiry;
 mod extended;
+mod flow_commands;
 mod flows;
 mod info;
 mod keys;
@@ -21,7 +22,8 @@ mod scan;
 mod streams;
 mod strings;
 
-pub use flows::{Step, facts as flow_facts};
+pub use flow_commands::facts as flow_facts;
+pub use flows::Step;
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{Journal, Outcome as FlowOutcome, Report as FlowReport, Task};

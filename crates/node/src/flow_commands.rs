@@ -1,0 +1,242 @@
+//! Execution of the commands about flows.
+
+use crate::flows::Backfill;
+use crate::node::Node;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::{Limits, Millis};
+use headwater_command::{Args, FlowAction, FlowFull, FlowOptions, Flows as Asked, Reply};
+use headwater_engine::{EngineError, Stop};
+use headwater_flows::{Action, Backoff, Definition, Report, WhenFull};
+use headwater_pattern::{Join, Operator, Pattern};
+
+impl Node {
+    pub(crate) fn run_flow_command(
+        &mut self,
+        command: &Asked<'_>,
+        reply: &mut impl Reply,
+    ) -> Result<(), Stop> {
+        match *command {
+            Asked::Add { name, on, action, options, words } => {
+                let definition = definition_of(on, &action, &options, self.engine.limits())?;
+                self.add_flow(name, definition, text_of(words), options.backfill)?;
+                reply.map(1);
+                reply.bulk(b"warnings");
+                if self.working.durable {
+                    reply.array(0);
+                } else {
+                    reply.array(1);
+                    reply.bulk(
+                        b"kept in memory alone: tasks that are not done end with the process",
+                    );
+                }
+            }
+            Asked::Drop { name } => {
+                let Some((definition, _)) = self.working.flows.definition(name) else {
+                    return Err(missing(name));
+                };
+                let on = definition.on.clone();
+                self.working.flows.remove(name);
+                self.working.backfills.retain(|backfill| backfill.flow != name);
+                if self.working.closed.remove(name) {
+                    self.engine.open_keys(&on);
+                }
+                self.note_tables();
+                reply.ok();
+            }
+            Asked::List => self.list_flows(reply),
+            Asked::Info { name } => {
+                let reports = self.flow_reports();
+                let Some(report) = reports.iter().find(|report| report.name == name) else {
+                    return Err(missing(name));
+                };
+                let facts = facts(report, self.engine.now());
+                reply.map(facts.len());
+                for (title, number) in facts {
+                    reply.bulk(title.as_bytes());
+                    reply.integer(number as i64);
+                }
+            }
+            Asked::Pause { name, paused } => {
+                if !self.working.flows.pause(name, paused) {
+                    return Err(missing(name));
+                }
+                reply.ok();
+            }
+            Asked::Dead { name } => self.list_dead(name, reply)?,
+            Asked::TakeDead { name, position, again } => {
+                let now = self.engine.now();
+                let taken = self.working.flows.take_dead(name, position, again, now);
+                reply.integer(taken.ok_or_else(|| missing(name))? as i64);
+            }
+            Asked::Replay { name, position } => {
+                let tasks = self.working.flows.replay(name, position);
+                let tasks = tasks.map_err(|refusal| EngineError::Refused(refusal.0))?;
+                reply.integer(tasks as i64);
+                self.limit();
+            }
+        }
+        Ok(())
+    }
+
+    fn list_flows(&mut self, reply: &mut impl Reply) {
+        let reports = self.working.flows.reports();
+        reply.array(reports.len());
+        for report in reports {
+            let text = self.working.flows.definition(&report.name).map(|(_, text)| text);
+            reply.map(4);
+            reply.bulk(b"name");
+            reply.bulk(report.name.as_bytes());
+            reply.bulk(b"spec");
+            reply.bulk(text.unwrap_or_default().as_bytes());
+            reply.bulk(b"paused");
+            reply.integer(i64::from(report.paused));
+            reply.bulk(b"backlog");
+            reply.integer(report.backlog as i64);
+        }
+    }
+
+    fn list_dead(&mut self, name: &str, reply: &mut impl Reply) -> Result<(), Stop> {
+        let Some(dead) = self.working.flows.dead(name) else { return Err(missing(name)) };
+        reply.array(dead.len());
+        for (position, dead) in dead {
+            reply.map(6);
+            reply.bulk(b"position");
+            reply.integer(*position as i64);
+            reply.bulk(b"operation");
+            reply.bulk(dead.record.operation.word().as_bytes());
+            reply.bulk(b"key");
+            reply.bulk(&dead.record.key);
+            reply.bulk(b"attempts");
+            reply.integer(i64::from(dead.attempts));
+            reply.bulk(b"error");
+            reply.bulk(dead.error.as_bytes());
+            reply.bulk(b"at");
+            reply.integer(dead.at.0 as i64);
+        }
+        Ok(())
+    }
+
+    fn add_flow(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        text: String,
+        backfill: bool,
+    ) -> Result<(), Stop> {
+        let on = definition.on.clone();
+        let sourced = self.engine.is_sourced(&on.range_of_all().first);
+        if sourced {
+            return Err(EngineError::Refused(String::from(
+                "the pattern is of a table that a source keeps: its writes are not done here",
+            ))
+            .into());
+        }
+        self.working
+            .flows
+            .add(name, definition, text)
+            .map_err(|refusal| EngineError::Refused(refusal.0))?;
+        self.note_tables();
+        if backfill {
+            let (range, written) = (on.range_of_all(), BTreeSet::new());
+            self.working.backfills.push(Backfill { flow: name.to_string(), on, range, written });
+        }
+        Ok(())
+    }
+}
+
+/// What FLOW.INFO and INFO tell of a flow.
+#[must_use]
+pub fn facts(report: &Report, now: Millis) -> Vec<(&'static str, u64)> {
+    alloc::vec![
+        ("paused", u64::from(report.paused)),
+        ("backlog", report.backlog),
+        ("lag", report.lag),
+        ("cursor", report.cursor),
+        ("running", report.running as u64),
+        ("done", report.done),
+        ("failures", report.failures),
+        ("dropped", report.dropped),
+        ("dead", report.dead as u64),
+        ("oldest-pending-ms", report.oldest.map_or(0, |at| now.since(at))),
+    ]
+}
+
+fn missing(name: &str) -> Stop {
+    EngineError::Refused(format!("no flow is named '{name}'")).into()
+}
+
+fn text_of(words: Args<'_>) -> String {
+    let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    words.join(" ")
+}
+
+fn pattern(text: &str, limits: &Limits) -> Result<Pattern, EngineError> {
+    // A join of the pattern with itself has the slots that it has.
+    match Join::parse(&format!("{text} = copy {text}"), limits) {
+        Ok(join) if join.sources.len() == 1 => Ok(join.output),
+        _ => {
+            Err(EngineError::Refused(format!("'{text}' is no pattern, such as p|<poster>|<time>")))
+        }
+    }
+}
+
+fn action_of(
+    action: &FlowAction<'_>,
+    on: &Pattern,
+    limits: &Limits,
+) -> Result<Action, EngineError> {
+    let refused = |text: String| Err(EngineError::Refused(text));
+    Ok(match *action {
+        FlowAction::Call { function, puts } => {
+            let puts = puts.iter().map(|text| pattern(&String::from_utf8_lossy(text), limits));
+            Action::Call { function: function.to_string(), puts: puts.collect::<Result<_, _>>()? }
+        }
+        FlowAction::Publish { channel } => Action::Publish { channel: channel.to_vec() },
+        FlowAction::Fanout { join: text } => {
+            let join = Join::parse(text, limits)
+                .map_err(|error| EngineError::Refused(error.to_string()))?;
+            if join.operator() != Operator::Copy {
+                return refused(String::from(
+                    "FANOUT copies: its join has check sources and one copy",
+                ));
+            }
+            if !join.sources[join.value_source()].pattern.may_collide(on) {
+                return refused(String::from("what FANOUT copies is not what the flow is ON"));
+            }
+            Action::Fanout(join)
+        }
+    })
+}
+
+/// A flow as FLOW.ADD declares it.
+fn definition_of(
+    on: &str,
+    action: &FlowAction<'_>,
+    options: &FlowOptions,
+    limits: &Limits,
+) -> Result<Definition, EngineError> {
+    let on = pattern(on, limits)?;
+    let action = action_of(action, &on, limits)?;
+    let mut definition = Definition::new(on, action);
+    if let Some(workers) = options.workers {
+        definition.workers = usize::try_from(workers).unwrap_or(usize::MAX);
+    }
+    if let Some(attempts) = options.attempts_max {
+        definition.attempts_max = u32::try_from(attempts).unwrap_or(u32::MAX);
+    }
+    if let Some((first_ms, most_ms)) = options.backoff {
+        definition.backoff = Backoff { first_ms, most_ms };
+    }
+    if let Some((most, full)) = options.backlog {
+        definition.backlog_max = most;
+        definition.when_full = match full {
+            FlowFull::Reject => WhenFull::Reject,
+            FlowFull::Block => WhenFull::Block,
+            FlowFull::DropOldest => WhenFull::DropOldest,
+        };
+    }
+    Ok(definition)
+}
