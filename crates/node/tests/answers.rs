@@ -71,7 +71,7 @@ fn refusals_say_what_is_allowed() {
     let cases: [(&[&str], &str); 7] = [
         (
             &["RANGE", "a", "b", "FOO"],
-            "-ERR syntax error: unknown option 'FOO'; allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT ",
+            "-ERR syntax error: unknown option 'FOO'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and AT position ",
         ),
         (
             &["RANGE", "a", "b", "KEYS", "COUNT"],
@@ -82,8 +82,8 @@ fn refusals_say_what_is_allowed() {
             "-ERR LIMIT needs a whole number that is not negative ",
         ),
         (
-            &["RANGE", "a", "b", "AT", "7"],
-            "-ERR AT position is not available: no table follows a source; allowed are REV, LIMIT n and one of KEYS, VALUES, COUNT ",
+            &["RANGE", "a", "b", "AT"],
+            "-ERR AT needs a position, as SOURCE.POSITION gives it ",
         ),
         (
             &["TABLE.SET", "t", "BOUNDARY", "x"],
