@@ -14,6 +14,7 @@ mod args;
 mod command;
 pub mod describe;
 pub mod glob;
+pub mod items;
 pub mod number;
 mod reply;
 pub mod table;

@@ -123,9 +123,59 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// Sign and magnitude of the number that `text` begins with: after white space, with a sign of either
+/// kind, and with nothing behind the digits but white space and what follows that.
+fn read(text: &[u8]) -> Option<(bool, u64)> {
+    let text = text.trim_ascii_start();
+    let (negative, text) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits == 0 || text.get(digits).is_some_and(|next| !next.is_ascii_whitespace()) {
+        return None;
+    }
+    let magnitude = text[..digits].iter().try_fold(0_u64, |number, &digit| {
+        number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })?;
+    Some((negative, magnitude))
+}
+
+/// The number from 0 to `u64::MAX` that `text` begins with, as C's `strtoull` reads it.
+#[inline]
+#[must_use]
+pub fn read_u64(text: &[u8]) -> Option<u64> {
+    read(text).filter(|&(negative, magnitude)| !negative || magnitude == 0).map(|read| read.1)
+}
+
+/// The number that `text` begins with, as C's `strtoll` reads it.
+#[inline]
+#[must_use]
+pub fn read_i64(text: &[u8]) -> Option<i64> {
+    let (negative, magnitude) = read(text)?;
+    if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_read_as_c_does() {
+        for (text, number) in
+            [("5", 5), (" 55", 55), ("+5", 5), ("5 c", 5), ("007\t", 7), ("-0", 0)]
+        {
+            assert_eq!(read_u64(text.as_bytes()), Some(number), "{text:?}");
+        }
+        for text in ["", "-", "-5", "abc", "5c", "0x5", "5.0", "18446744073709551616", " "] {
+            assert_eq!(read_u64(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(read_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(read_i64(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(read_i64(b"-9223372036854775809"), None);
+        assert_eq!(read_i64(b"9223372036854775808"), None);
+    }
 
     #[test]
     fn text_and_number_agree_at_the_edges() {

@@ -2,6 +2,7 @@
 
 use crate::catalog::Catalog;
 use crate::maintain::Changed;
+use crate::marks::Marks;
 use crate::memory::Memory;
 use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
@@ -42,6 +43,7 @@ pub struct Engine {
     /// Snapshot ranges in the order in which their time ends.
     pub(crate) snapshots: BTreeSet<(Millis, StatusId)>,
     pub(crate) expiries: Expiries,
+    pub(crate) marks: Marks,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
     pub(crate) spilling: Spilling,
@@ -83,6 +85,7 @@ impl Engine {
             statuses: Statuses::default(),
             snapshots: BTreeSet::new(),
             expiries: Expiries::new(seed),
+            marks: Marks::new(seed),
             watches: Watches::default(),
             streams: Streams::default(),
             spilling: Spilling::default(),
@@ -147,7 +150,8 @@ impl Engine {
             ..Stats::default()
         };
         stats.index_bytes =
-            (self.expiries.bytes() + self.memory.bytes() + self.spilled.bytes()) as u64;
+            (self.expiries.bytes() + self.marks.bytes() + self.memory.bytes() + self.spilled.bytes())
+                as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
         for table in self.store.tables().map(|(_, table)| table).chain(layers) {

@@ -12,8 +12,8 @@ use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
 impl Engine {
-    /// Asserts what the essays of `status`, `updaters` and `catalog` promise (R1, R3, R4, U1,
-    /// C2, C3, V1, V2), and that what groups note of status ranges is so. Costs a walk over everything.
+    /// Asserts what the essays of `status`, `updaters`, `catalog` and `marks` promise (R1, R3, R4, U1,
+    /// C2, C3, V1, V2, Y1), and that what groups note of status ranges is so. Costs a walk over everything.
     ///
     /// # Panics
     /// Where an invariant does not hold.
@@ -45,6 +45,12 @@ impl Engine {
             }
         }
         self.check_cells();
+        for key in self.marks.keys() {
+            let stored = self.store.table_of(key).is_some_and(|table| {
+                self.store.table(table).get(key).is_some() || self.catalog.role(table).is_some()
+            });
+            assert!(stored, "Y1");
+        }
         assert_eq!(statuses, self.statuses.len(), "every status range is in its join's cover");
         assert_eq!(targets, self.updaters.targets(), "R3: every target is its status range's");
     }

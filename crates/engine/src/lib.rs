@@ -23,6 +23,7 @@ mod joins;
 mod lifetime;
 mod log;
 mod maintain;
+mod marks;
 mod memory;
 mod noted;
 mod read;
@@ -42,6 +43,7 @@ pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Po
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
+pub use marks::Mark;
 pub use memory::{Evicted, ValueMemory};
 pub use noted::{Noted, NotedChange};
 pub use report::{

@@ -109,14 +109,41 @@ impl Engine {
         self.expiries.next().into_iter().chain(snapshot).min()
     }
 
-    /// Gives `key` this value.
+    /// Gives `key` this value. What keeps the expiry keeps the key's flags too.
     ///
     /// # Errors
     /// The key is a join's output, or the key or the value is too long.
     pub fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
+        self.set_with(key, value, expiry, if expiry == Expiry::Keep { None } else { Some(0) })
+    }
+
+    /// As [`Engine::set`], with flags that are kept beside the value.
+    ///
+    /// # Errors
+    /// As for [`Engine::set`].
+    pub fn set_flagged(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        flags: u32,
+    ) -> Result<(), EngineError> {
+        self.set_with(key, value, expiry, Some(flags))
+    }
+
+    /// Gives `key` this value, and these flags or those that it has.
+    #[inline]
+    fn set_with(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        flags: Option<u32>,
+    ) -> Result<(), EngineError> {
         self.check_write(key, value.len())?;
         let table = self.store.table_for(key);
         if self.writes_kept(table) {
+            self.marks.written(key, flags);
             self.set_kept(table, key, value, expiry);
             return Ok(());
         }
@@ -126,6 +153,7 @@ impl Engine {
             let value = self.store.pool.insert(value);
             self.put_base(table, key, value);
         }
+        self.marks.written(key, flags);
         match expiry {
             Expiry::Keep => {}
             Expiry::Never if self.expiries.len() == 0 => {}
@@ -171,6 +199,7 @@ impl Engine {
         } else {
             self.put_base(table, key, value);
         }
+        self.marks.written(key, None);
         Ok(length)
     }
 
@@ -397,6 +426,7 @@ impl Engine {
     pub(crate) fn remove_base(&mut self, table: TableId, key: &[u8]) -> bool {
         let Some(old) = self.store.remove(table, key) else { return false };
         self.watches.note(key);
+        self.marks.written(key, Some(0));
         if self.has_readers(table) {
             let was = self.store.pool.content(old);
             self.notify(table, key, Change::new(Some(was), None));
@@ -417,6 +447,7 @@ impl Engine {
         self.drop_all_spilled();
         self.updaters.clear();
         self.expiries = Expiries::new(self.settings.hash_seed);
+        self.marks.clear();
         self.forget_loaded();
         self.clear_kept();
         self.watches = watched;

@@ -1,6 +1,5 @@
 //! Execution of the commands about keys as such.
 
-use crate::expiry::set_until;
 use crate::node::{check_writable, is_there};
 use crate::numbers::integer_of;
 use crate::streams;
@@ -66,13 +65,11 @@ fn fetch(
 fn store(
     engine: &mut Engine,
     key: &[u8],
-    bytes: &[u8],
+    (bytes, flags): (&[u8], u32),
     expiry: Option<Millis>,
 ) -> Result<(), Stop> {
-    match expiry {
-        Some(at) => set_until(engine, key, bytes, at),
-        None => Ok(engine.set(key, bytes, Expiry::Never)?),
-    }
+    let expiry = expiry.map_or(Expiry::Never, Expiry::At);
+    Ok(engine.set_flagged(key, bytes, expiry, flags)?)
 }
 
 pub(crate) fn rename(
@@ -93,7 +90,8 @@ pub(crate) fn rename(
         check_writable(engine, from)?;
         let acts = from != to && !(if_absent && is_there(engine, to)?);
         if acts {
-            store(engine, to, scratch, expiry)?;
+            let flags = engine.mark(from).flags;
+            store(engine, to, (scratch, flags), expiry)?;
             engine.remove(from)?;
         }
         acts
@@ -124,7 +122,8 @@ pub(crate) fn copy(
     };
     let acts = replace || !is_there(engine, to)?;
     if acts {
-        store(engine, to, scratch, expiry)?;
+        let flags = engine.mark(from).flags;
+        store(engine, to, (scratch, flags), expiry)?;
     }
     reply.integer(i64::from(acts));
     Ok(())

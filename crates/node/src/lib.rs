@@ -13,6 +13,7 @@ mod extended;
 mod flow_commands;
 mod flows;
 mod info;
+mod items;
 mod keys;
 mod lcs;
 mod node;

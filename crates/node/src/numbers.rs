@@ -8,7 +8,7 @@ use headwater_engine::{Engine, Expiry, Stop, Value};
 const FLOAT_TEXT_MAX: usize = 5 << 10;
 
 /// The bytes of a short value in one piece, in `room`; `None` where it is longer.
-fn gather<'r>(value: &Value<'_>, room: &'r mut [u8]) -> Option<&'r [u8]> {
+pub(crate) fn gather<'r>(value: &Value<'_>, room: &'r mut [u8]) -> Option<&'r [u8]> {
     let mut len = 0;
     for part in value.parts() {
         room.get_mut(len..len + part.len())?.copy_from_slice(part);

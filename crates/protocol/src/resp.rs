@@ -9,7 +9,6 @@ mod decode;
 mod encoder;
 mod expiry;
 mod flows;
-mod held;
 mod inline;
 mod introspection;
 mod keys;
@@ -25,6 +24,5 @@ mod transactions;
 
 pub use decode::{decode, find};
 pub use encoder::{Encoder, Version};
-pub use held::Held;
 pub use parser::{Limits, Parsed, ProtocolError, RequestParser};
 pub use refusal::Refusal;

@@ -8,9 +8,13 @@ use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
 use headwater_engine::Policy;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
+
+/// Longest line of a memcached client: some hundred thousand keys.
+const MULTI_GET_BYTES_MAX: usize = 16 << 20;
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
@@ -49,10 +53,78 @@ pub struct Listen {
     pub bind: Vec<IpAddr>,
     /// The port; 0 lets the system choose one, which the ready line tells.
     pub port: u16,
+    /// The port for memcached's protocol, on the same addresses.
+    pub memcached_port: MemcachedPort,
     /// The password that clients must give; empty: none.
     pub requirepass: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
+}
+
+/// The port for memcached's protocol: a number, or `off`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemcachedPort {
+    /// The protocol is not spoken.
+    #[default]
+    Off,
+    /// This port; 0 lets the system choose one.
+    On(u16),
+}
+
+impl MemcachedPort {
+    /// The number, if the protocol is spoken.
+    #[must_use]
+    pub fn number(self) -> Option<u16> {
+        match self {
+            Self::Off => None,
+            Self::On(port) => Some(port),
+        }
+    }
+}
+
+impl FromStr for MemcachedPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let port = text.parse().map_err(|_| format!("'{text}' (allowed: 0 to 65535, or off)"))?;
+        Ok(Self::On(port))
+    }
+}
+
+impl fmt::Display for MemcachedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On(port) => write!(f, "{port}"),
+        }
+    }
+}
+
+impl Serialize for MemcachedPort {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_str("off"),
+            Self::On(port) => serializer.serialize_u16(*port),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MemcachedPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Port(u16),
+            Word(String),
+        }
+        match Either::deserialize(deserializer)? {
+            Either::Port(port) => Ok(Self::On(port)),
+            Either::Word(word) => word.parse().map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 /// What a client may take up.
@@ -194,6 +266,7 @@ impl Default for Listen {
         Self {
             bind: vec![IpAddr::from([127, 0, 0, 1])],
             port: 7379,
+            memcached_port: MemcachedPort::default(),
             requirepass: String::new(),
             tcp_keepalive_seconds: 300,
         }
@@ -325,6 +398,15 @@ impl Config {
             inline_bytes_max: self.clients.inline_bytes_max,
             request_bytes_max: self.clients.request_bytes_max,
             unauthenticated: false,
+        }
+    }
+
+    /// The bounds that the parser of memcached's requests enforces.
+    #[must_use]
+    pub fn memcached_limits(&self) -> headwater_protocol::memcached::Limits {
+        headwater_protocol::memcached::Limits {
+            line_bytes_max: self.clients.request_bytes_max.min(MULTI_GET_BYTES_MAX),
+            value_bytes_max: self.limits.value_bytes_max,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::service::Service;
 use core::net::SocketAddr;
 use headwater_engine::ValueRef;
-use headwater_protocol::resp::Held;
+use headwater_protocol::Held;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
 

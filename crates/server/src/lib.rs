@@ -8,12 +8,14 @@
 //!   bytes.
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
-//! - `resp`: sessions and commands in the protocol of Redis; `null`: a constant answer.
+//! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
+//!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
 pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
+mod memcached;
 mod memory;
 mod null;
 mod output;
@@ -23,14 +25,14 @@ mod service;
 mod settings;
 mod sources;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, MemcachedPort};
 pub use memory::{Share, Size};
 
 use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
 use resp::Resp;
-use service::Bounds;
+use service::{Bounds, Door};
 use std::net::SocketAddr;
 
 /// A server that has its ports but serves nobody yet.
@@ -58,11 +60,17 @@ impl Server {
         self.warning.as_deref()
     }
 
-    /// The addresses that are listened on; clients that connect now are served by
+    /// The addresses where RESP is spoken; clients that connect now are served by
     /// [`Server::run`].
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.reactor.addresses()
+        self.reactor.addresses(Door::Resp)
+    }
+
+    /// The addresses where memcached's protocol is spoken, if any.
+    #[must_use]
+    pub fn memcached_addresses(&self) -> Vec<SocketAddr> {
+        self.reactor.addresses(Door::Memcached)
     }
 
     /// The engine, to load data before the start.
@@ -98,7 +106,7 @@ impl NullServer {
     /// The addresses that are listened on.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.reactor.addresses()
+        self.reactor.addresses(Door::Resp)
     }
 
     /// Serves until SIGTERM or SIGINT.

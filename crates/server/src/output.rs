@@ -12,7 +12,7 @@
 
 use crate::service::Service;
 use headwater_engine::{Value, ValueRef};
-use headwater_protocol::resp::Held;
+use headwater_protocol::Held;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 

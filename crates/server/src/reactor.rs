@@ -21,9 +21,9 @@ use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::memory::CLIENT_BYTES;
-use crate::service::{Bounds, Service, Stopped, Time, Work};
+use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
 use headwater_base::Millis;
-use headwater_protocol::resp::Held;
+use headwater_protocol::Held;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use signal_hook_mio::v1_0::Signals;
@@ -60,7 +60,7 @@ pub(crate) struct Reactor<S: Service> {
     pub(crate) service: S,
     poll: Poll,
     signals: Signals,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Door)>,
     /// A listener may have connections that were not accepted yet.
     accepting: bool,
     connections: Connections<S::Session>,
@@ -87,17 +87,23 @@ impl<S: Service> Reactor<S> {
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| io("waker", error))?;
         service.set_waker(waker);
         let mut listeners = Vec::new();
-        let mut port = config.listen.port;
-        for (at, &address) in config.listen.bind.iter().enumerate() {
-            let address = SocketAddr::new(address, port);
-            let what = format!("cannot listen on {address}");
-            let mut listener = TcpListener::bind(address).map_err(|error| io(&what, error))?;
-            port = listener.local_addr().map_err(|error| io(&what, error))?.port();
-            let token = Token(FIRST_LISTENER + at);
-            poll.registry()
-                .register(&mut listener, token, Interest::READABLE)
-                .map_err(|error| io(&what, error))?;
-            listeners.push(listener);
+        let doors = [
+            (Door::Resp, Some(config.listen.port)),
+            (Door::Memcached, config.listen.memcached_port.number()),
+        ];
+        for (door, port) in doors {
+            let Some(mut port) = port else { continue };
+            for &address in &config.listen.bind {
+                let address = SocketAddr::new(address, port);
+                let what = format!("cannot listen on {address}");
+                let mut listener = TcpListener::bind(address).map_err(|error| io(&what, error))?;
+                port = listener.local_addr().map_err(|error| io(&what, error))?.port();
+                let token = Token(FIRST_LISTENER + listeners.len());
+                poll.registry()
+                    .register(&mut listener, token, Interest::READABLE)
+                    .map_err(|error| io(&what, error))?;
+                listeners.push((listener, door));
+            }
         }
         let mut reactor = Self {
             service,
@@ -119,9 +125,10 @@ impl<S: Service> Reactor<S> {
         Ok(reactor)
     }
 
-    /// The addresses that are listened on.
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    /// The addresses of a door.
+    pub(crate) fn addresses(&self, door: Door) -> Vec<SocketAddr> {
+        let here = self.listeners.iter().filter(|(_, other)| *other == door);
+        here.filter_map(|(listener, _)| listener.local_addr().ok()).collect()
     }
 
     /// Serves until a signal or a client asks for the end.
@@ -208,8 +215,10 @@ impl<S: Service> Reactor<S> {
                     self.accepting = true;
                     break;
                 }
-                match self.listeners[at].accept() {
-                    Ok((socket, peer)) => self.admit(socket, peer),
+                let (listener, door) = &self.listeners[at];
+                let door = *door;
+                match listener.accept() {
+                    Ok((socket, peer)) => self.admit(socket, peer, door),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(_) => {
@@ -223,13 +232,13 @@ impl<S: Service> Reactor<S> {
         }
     }
 
-    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
         if self.connections.open() >= self.service.bounds().clients_max
             || bytes > self.service.clients_bytes_max()
         {
             // Whether the client reads it is its own affair.
-            let _ = io::Write::write(&mut socket, self.service.refusal());
+            let _ = io::Write::write(&mut socket, self.service.refusal(door));
             return;
         }
         let _ = socket.set_nodelay(true);
@@ -247,7 +256,7 @@ impl<S: Service> Reactor<S> {
             self.connections.ended(id);
             return;
         }
-        let session = self.service.opened(id);
+        let session = self.service.opened(id, door);
         let now = self.time.uptime;
         let mut connection = Box::new(Connection::new(id, socket, (peer, local), session, now));
         self.connections.count(&mut connection, 0);

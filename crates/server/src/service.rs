@@ -8,7 +8,7 @@ use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use headwater_base::Millis;
 use headwater_engine::{Value, ValueRef};
-use headwater_protocol::resp::Held;
+use headwater_protocol::Held;
 
 /// The time of one turn of the loop, read once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +39,15 @@ pub(crate) struct Work<'a, S> {
     pub(crate) published_bytes: usize,
     /// The time of this turn.
     pub(crate) time: Time,
+}
+
+/// Which protocol is spoken on an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Door {
+    /// That of Redis.
+    Resp,
+    /// That of memcached.
+    Memcached,
 }
 
 /// How far a service came.
@@ -84,8 +93,8 @@ pub(crate) trait Service {
     /// The bounds in force.
     fn bounds(&self) -> Bounds;
 
-    /// A connection was accepted.
-    fn opened(&mut self, id: ConnectionId) -> Self::Session;
+    /// A connection was accepted at this door.
+    fn opened(&mut self, id: ConnectionId, door: Door) -> Self::Session;
 
     /// A new turn of the loop begins. All clients together take `clients_bytes`.
     fn turn(&mut self, time: Time, clients_bytes: usize);
@@ -118,7 +127,7 @@ pub(crate) trait Service {
     fn evicted_client(&mut self);
 
     /// What a client reads that is one too many.
-    fn refusal(&mut self) -> &'static [u8];
+    fn refusal(&mut self, door: Door) -> &'static [u8];
 
     /// A long value that is being sent.
     fn value(&self, value: ValueRef) -> Value<'_>;

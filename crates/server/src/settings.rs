@@ -72,6 +72,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         set: None,
     },
     setting!(fixed "port" &[], listen.port),
+    setting!(fixed "memcached-port" &[], listen.memcached_port),
     Setting {
         name: "requirepass",
         aliases: &[],

@@ -1,7 +1,7 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, Server, Size};
+use headwater_server::{Config, MemcachedPort, NullServer, Server, Size};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -33,6 +33,9 @@ pub(crate) struct ListenArgs {
     /// Port to listen on; 0 lets the system choose [default: 7379]
     #[arg(long, short)]
     port: Option<u16>,
+    /// Port for memcached's protocol as well; 0 lets the system choose [default: off]
+    #[arg(long, value_name = "PORT")]
+    memcached_port: Option<MemcachedPort>,
     /// Address to listen on; may be repeated [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
@@ -57,6 +60,9 @@ impl ListenArgs {
     pub(crate) fn apply(self, config: &mut Config) {
         if let Some(port) = self.port {
             config.listen.port = port;
+        }
+        if let Some(port) = self.memcached_port {
+            config.listen.memcached_port = port;
         }
         if !self.bind.is_empty() {
             config.listen.bind = self.bind;
@@ -99,11 +105,22 @@ impl Args {
             if let Some(warning) = server.warning() {
                 writeln!(std::io::stderr(), "headwater: {warning}")?;
             }
+            say_memcached(&server.memcached_addresses())?;
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The line that says where memcached's protocol is spoken, if it is; it comes before the one that all
+/// is ready.
+pub(crate) fn say_memcached(addresses: &[std::net::SocketAddr]) -> anyhow::Result<()> {
+    if !addresses.is_empty() {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        writeln!(std::io::stdout().lock(), "memcached's protocol on {}", texts.join(", "))?;
+    }
+    Ok(())
 }
 
 /// The one line that says that connections are accepted now.

@@ -401,12 +401,17 @@ impl Engine {
             writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
         };
         keys.retain(|key| !is_output(key));
+        // What is kept is still there: its keys keep their marks.
+        let kept = self.is_kept(table);
         for key in keys {
             if self.expiries.len() > 0 {
                 self.expiries.set(&key, None);
             }
             if let Some(value) = self.store.remove(table, &key) {
                 self.store.pool.release(value);
+            }
+            if !kept {
+                self.marks.written(&key, Some(0));
             }
         }
     }

@@ -224,6 +224,7 @@ impl Engine {
         let copy = self.streams.insert(copy);
         self.streams.refile(copy);
         self.put_base(table, to, Handle::Stream(copy).word());
+        self.marks.written(to, Some(0));
         self.expiries.set(to, expiry);
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! An aggregate of unknown length leaves room for the expected header; a wrong guess costs one
 //! move of its body.
 
-use super::held::Held;
+use crate::held::Held;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use headwater_command::{Counted, Mark, Reply, number};

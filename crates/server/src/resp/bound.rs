@@ -16,7 +16,7 @@ use headwater_engine::Policy;
 use headwater_node::Outcome;
 
 /// What a new key takes besides its bytes and its value: its place in a page, and in indexes.
-const KEY_BYTES: usize = 128;
+pub(crate) const KEY_BYTES: usize = 128;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
 
@@ -108,20 +108,58 @@ impl Resp {
         if self.gauge.limit().is_none() {
             return true;
         }
-        if self.gauge.is_due() {
-            self.look(work.peers.bytes());
-        }
+        self.look_if_due(work);
         if !spec.flags.has(Flags::DENYOOM) {
             return true;
         }
         let (bytes, values) = need(spec, args, command);
-        let bytes = bytes.saturating_add(self.gauge.reserve());
-        if self.node.engine_mut().make_room_for(bytes, values) {
+        if self.has_room_to_write(bytes, values) {
             return true;
         }
         self.stats.errors += 1;
         encoder(work).error("OOM", format_args!("{NO_ROOM}"));
         false
+    }
+
+    /// Looks at memory where the heap could have grown noticeably.
+    #[inline]
+    pub(crate) fn look_if_due(&mut self, work: &Turn<'_>) {
+        if self.gauge.limit().is_some() && self.gauge.is_due() {
+            self.look(work.peers.bytes());
+        }
+    }
+
+    /// Whether there is room, after evicting, for a write of `bytes` outside values and `values`
+    /// within, beside the reserve.
+    #[inline]
+    pub(crate) fn has_room_to_write(&mut self, bytes: usize, values: usize) -> bool {
+        self.gauge.limit().is_none()
+            || self
+                .node
+                .engine_mut()
+                .make_room_for(bytes.saturating_add(self.gauge.reserve()), values)
+    }
+
+    /// What the output may grow to by the answer of a reading command.
+    #[inline]
+    pub(crate) fn answer_bytes_max(&self, work: &Turn<'_>) -> usize {
+        match self.gauge.limit() {
+            Some(_) => work.out.len() + self.gauge.reserve() / 2,
+            None => usize::MAX,
+        }
+    }
+
+    /// Makes room for an answer that has more bytes than the reserve allows; what the output may
+    /// grow to by it then.
+    #[cold]
+    pub(crate) fn make_room_to_answer(&mut self, work: &mut Turn<'_>) -> Option<usize> {
+        let most = self.clients_share / 4;
+        // Beside the answer there may be what reading it computes.
+        if !self.node.engine_mut().make_room(2 * most) {
+            return None;
+        }
+        work.out.reserve_exact(most);
+        Some(work.out.len() + most)
     }
 
     /// Executes a command about data, whose answer takes no more than there is room for.
@@ -133,10 +171,8 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Outcome {
         let before = work.out.len();
-        let most = match self.gauge.limit() {
-            Some(_) if spec.flags.has(Flags::READONLY) => before + self.gauge.reserve() / 2,
-            _ => usize::MAX,
-        };
+        let reads = spec.flags.has(Flags::READONLY);
+        let most = if reads { self.answer_bytes_max(work) } else { usize::MAX };
         let mut encoder = encoder(work).at_most(most);
         let outcome = self.node.execute(data, &mut encoder);
         if encoder.overflowed() { self.execute_again(data, before, work) } else { outcome }
@@ -147,11 +183,8 @@ impl Resp {
     #[cold]
     fn execute_again(&mut self, data: &Data<'_>, before: usize, work: &mut Turn<'_>) -> Outcome {
         encoder(work).rewind(Mark(before));
-        let most = self.clients_share / 4;
-        // Beside the answer there may be what reading it computes.
-        if self.node.engine_mut().make_room(2 * most) {
-            work.out.reserve_exact(most);
-            let mut encoder = encoder(work).at_most(before + most);
+        if let Some(most) = self.make_room_to_answer(work) {
+            let mut encoder = encoder(work).at_most(most);
             let outcome = self.node.execute(data, &mut encoder);
             if !encoder.overflowed() {
                 return outcome;

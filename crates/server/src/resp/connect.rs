@@ -128,7 +128,11 @@ impl Resp {
     }
 
     /// There is one user, `default`; without a password it lets everybody in.
-    fn authenticate(&self, credentials: &Credentials<'_>, session: &mut Session) -> bool {
+    pub(crate) fn authenticate(
+        &self,
+        credentials: &Credentials<'_>,
+        session: &mut Session,
+    ) -> bool {
         let known = credentials.user.is_none_or(|user| user == b"default");
         let password = self.config.listen.requirepass.as_bytes();
         let right = !self.needs_password() || same_secret(password, credentials.password);

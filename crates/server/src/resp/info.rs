@@ -152,7 +152,8 @@ impl Resp {
         let engine = self.node.engine().stats();
         out.push_str("# Stats\r\n");
         line(out, "total_connections_received", self.stats.connections);
-        line(out, "total_commands_processed", self.stats.commands());
+        let commands = self.stats.commands() + self.memcached.counts.requests;
+        line(out, "total_commands_processed", commands);
         line(out, "instantaneous_ops_per_sec", self.stats.rate);
         line(out, "rejected_connections", self.stats.connections_refused);
         line(out, "expired_keys", engine.expired);
@@ -172,17 +173,17 @@ pub(super) fn line(out: &mut String, name: &str, value: impl core::fmt::Display)
     let _ = write!(out, "{name}:{value}\r\n");
 }
 
-/// User and system time of the process, in seconds.
-fn write_cpu(out: &mut String) {
+/// Time that the process used, in seconds: 11 is the user's, 12 the system's, as `/proc/self/stat` counts its
+/// fields from behind the program's name, which may hold anything.
+pub(crate) fn cpu_seconds(field: usize) -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields are counted from behind the program's name, which may hold anything.
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| {
-        fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0)
-            / rustix::param::clock_ticks_per_second() as f64
-    };
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().nth(field).and_then(|ticks| ticks.parse::<f64>().ok());
+    ticks.unwrap_or(0.0) / rustix::param::clock_ticks_per_second() as f64
+}
+
+fn write_cpu(out: &mut String) {
     out.push_str("# CPU\r\n");
-    line(out, "used_cpu_sys", format_args!("{:.6}", ticks(12)));
-    line(out, "used_cpu_user", format_args!("{:.6}", ticks(11)));
+    line(out, "used_cpu_sys", format_args!("{:.6}", cpu_seconds(12)));
+    line(out, "used_cpu_user", format_args!("{:.6}", cpu_seconds(11)));
 }

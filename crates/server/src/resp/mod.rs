@@ -1,4 +1,4 @@
-//! The RESP service: sessions, and every command that is not about stored data.
+//! The service: what all sessions share, and those in RESP: sessions, and every command that is not about stored data.
 //!
 //! A batch of pipelined requests is parsed, executed and answered in one go: [`Resp::serve`]
 //! cuts requests out of the shared input, the node executes those about data, this module the
@@ -16,7 +16,7 @@
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
 mod blocking;
-mod bound;
+pub(crate) mod bound;
 mod channels;
 mod client;
 mod clock;
@@ -36,14 +36,16 @@ mod transaction;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use info::cpu_seconds;
 pub(crate) use session::Session;
 use session::Waiting;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::memcached::{self, Memcached};
 use crate::memory::{ClientShare, Gauge, Sample};
-use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use crate::service::{Bounds, Door, Served, Service, Stopped, Time, Work};
 use crate::sources::Hub;
 use blocking::Blocking;
 use channels::Channels;
@@ -62,7 +64,7 @@ use std::rc::Rc;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Flow {
+pub(crate) enum Flow {
     /// It is answered; the next one may run.
     Next,
     /// It waits for data.
@@ -75,39 +77,39 @@ enum Flow {
 const WARM_BYTES_MIN: usize = 64;
 
 /// The work of one turn, as this service sees it.
-type Turn<'a> = Work<'a, Session>;
+pub(crate) type Turn<'a> = Work<'a, Session>;
 
 /// Answers requests in RESP.
 pub(crate) struct Resp {
     /// The settings as they were given.
-    config: Config,
+    pub(crate) config: Config,
     /// The settings in force: those, as far as the memory bound allows.
-    lowered: Config,
-    gauge: Rc<Gauge>,
+    pub(crate) lowered: Config,
+    pub(crate) gauge: Rc<Gauge>,
     /// What clients may take together.
-    clients_share: usize,
+    pub(crate) clients_share: usize,
     /// What they may take now: less, where nothing else can go.
     clients_bytes_max: usize,
     /// What was known of memory when the server was ready.
     at_start: Sample,
     /// When memory was looked at last.
     looked_at: u64,
-    bounds: Bounds,
+    pub(crate) bounds: Bounds,
     limits: Limits,
     /// The narrower bounds for a client that has yet to give the password.
     limits_before_authentication: Limits,
-    node: Node,
+    pub(crate) node: Node,
     /// The parser that all connections share as long as their requests are complete.
     parser: RequestParser,
     /// Parses requests ahead of their execution.
     scout: RequestParser,
     channels: Channels,
-    stats: Stats,
+    pub(crate) stats: Stats,
     clock: CommandClock,
     slowlog: Slowlog,
-    tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
+    pub(crate) tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
     /// Why what a session waits for cannot be had.
-    failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
+    pub(crate) failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
     /// The command under way is one of EXEC's.
     executing_queue: bool,
@@ -115,8 +117,10 @@ pub(crate) struct Resp {
     hub: Hub,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
+    /// What memcached's sessions share.
+    pub(crate) memcached: Memcached,
     stopping: bool,
-    time: Time,
+    pub(crate) time: Time,
 }
 
 impl Resp {
@@ -158,6 +162,7 @@ impl Resp {
             blocking: Blocking::default(),
             hub,
             held: Vec::new(),
+            memcached: Memcached::default(),
             stopping: false,
             time: Time::default(),
             config: Config::default(),
@@ -188,6 +193,7 @@ impl Resp {
         self.bounds = Bounds::of(&lowered.clients);
         self.limits = lowered.protocol_limits();
         self.limits_before_authentication = self.limits.before_authentication();
+        self.memcached.limits = lowered.memcached_limits();
         self.clock = CommandClock::new(&config.observe);
         self.slowlog.shrink(config.observe.slowlog_entries_max);
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
@@ -196,7 +202,7 @@ impl Resp {
     }
 
     /// Whether clients must give a password.
-    fn needs_password(&self) -> bool {
+    pub(crate) fn needs_password(&self) -> bool {
         !self.config.listen.requirepass.is_empty()
     }
 
@@ -287,9 +293,13 @@ impl Service for Resp {
         self.bounds
     }
 
-    fn opened(&mut self, _id: ConnectionId) -> Session {
+    fn opened(&mut self, _id: ConnectionId, door: Door) -> Session {
         self.stats.connections += 1;
-        Session { authenticated: !self.needs_password(), ..Session::default() }
+        let memcached = match door {
+            Door::Resp => None,
+            Door::Memcached => Some(Box::default()),
+        };
+        Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
     }
 
     fn turn(&mut self, time: Time, clients_bytes: usize) {
@@ -297,6 +307,7 @@ impl Service for Resp {
         self.look_in_time(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
+        self.flush_in_time();
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
@@ -305,6 +316,9 @@ impl Service for Resp {
         {
             self.held.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
+        }
+        if work.connection.session.memcached.is_some() {
+            return self.serve_memcached(work);
         }
         if let Some(waiting) = work.connection.session.waiting.take() {
             match self.resume(*waiting, &mut work) {
@@ -369,7 +383,7 @@ impl Service for Resp {
     fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
         let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
-        let may_be_silent = session.is_subscriber() || session.waiting.is_some();
+        let may_be_silent = session.is_subscriber() || session.is_waiting();
         most > 0 && !may_be_silent && now > connection.heard + most
     }
 
@@ -397,9 +411,12 @@ impl Service for Resp {
         self.stats.clients_evicted += 1;
     }
 
-    fn refusal(&mut self) -> &'static [u8] {
+    fn refusal(&mut self, door: Door) -> &'static [u8] {
         self.stats.connections_refused += 1;
-        b"-ERR max number of clients reached\r\n"
+        match door {
+            Door::Resp => b"-ERR max number of clients reached\r\n",
+            Door::Memcached => memcached::REFUSAL,
+        }
     }
 
     fn value(&self, value: ValueRef) -> Value<'_> {
@@ -416,7 +433,7 @@ impl Service for Resp {
         self.forget_watches(&mut connection.session);
         if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
-        } else if connection.session.waiting.is_some() {
+        } else if connection.session.is_waiting() {
             self.hub.forget(id);
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);

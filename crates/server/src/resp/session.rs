@@ -1,6 +1,7 @@
 //! What the server knows of one client.
 
 use super::blocking::Blocked;
+use crate::memcached;
 use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
@@ -107,6 +108,8 @@ pub(crate) struct Session {
     pub(crate) waiting: Option<Box<Waiting>>,
     /// What it says about itself.
     pub(crate) identity: Option<Box<Identity>>,
+    /// What is known of a client of memcached's protocol; `None`: it speaks RESP.
+    pub(crate) memcached: Option<Box<memcached::Session>>,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
 }
@@ -127,6 +130,11 @@ impl Session {
         self.identity.get_or_insert_default()
     }
 
+    /// Whether a command of it waits for data or for another client.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.is_some() || self.memcached.as_ref().is_some_and(|client| client.parked)
+    }
+
     /// Bytes that it takes besides itself: what it queues, watches, listens to and waits in.
     pub(crate) fn bytes(&self) -> usize {
         let queue = |queue: &Queue| queue.bytes;
@@ -139,6 +147,7 @@ impl Session {
         let watched = 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES);
         let listens = |to: &Subscriptions| 2 * (to.name_bytes + to.count() * ENTRY_BYTES);
         watched
+            + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())
             + self.parser.as_ref().map_or(0, |parser| parser.reserved_bytes())
             + self.queue.as_deref().map_or(0, queue)
             + self.waiting.as_deref().map_or(0, waiting)

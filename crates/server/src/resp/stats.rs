@@ -8,17 +8,17 @@ const SAMPLE_EVERY: u64 = 1000;
 
 /// What is counted since the start, or since CONFIG RESETSTAT.
 #[derive(Debug)]
-pub(super) struct Stats {
+pub(crate) struct Stats {
     /// Names this run of the server; drawn at start.
     pub(super) run_id: String,
     /// Executions of each command, by its id.
     calls: Vec<u64>,
     /// Error replies.
-    pub(super) errors: u64,
+    pub(crate) errors: u64,
     /// Connections accepted.
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// Connections refused because there were too many.
-    pub(super) connections_refused: u64,
+    pub(crate) connections_refused: u64,
     /// Connections ended because clients took too much memory.
     pub(super) clients_evicted: u64,
     /// Commands per second, lately.
@@ -84,7 +84,7 @@ impl Stats {
     }
 
     /// CONFIG RESETSTAT.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.calls.fill(0);
         self.errors = 0;
         self.connections = 0;

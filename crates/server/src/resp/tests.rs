@@ -9,7 +9,7 @@ use crate::connections::Connections;
 use crate::memory::Size;
 use crate::service::{Service, Stopped, Time, Work};
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
-use headwater_protocol::resp::Held;
+use headwater_protocol::Held;
 
 /// A service with a table `x` whose data is elsewhere, and two connections.
 struct Stage {
@@ -34,7 +34,7 @@ impl Stage {
             .map(|_| {
                 let socket = mio::net::TcpStream::connect(address).unwrap();
                 let id = connections.next_id();
-                let session = service.opened(id);
+                let session = service.opened(id, Door::Resp);
                 let addresses = (address, address);
                 connections.put(Box::new(Connection::new(id, socket, addresses, session, 0)));
                 id

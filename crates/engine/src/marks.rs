@@ -1,0 +1,296 @@
+//! Marks: what clients of caches keep beside a value, for the few keys that have any.
+//!
+//! A mark holds the flags that a client gave, the key's *version* (a number that the next write
+//! changes, so that a client can write only over what it has read), and who is to renew a
+//! value. A key without a mark costs nothing: flags of 0 are not kept, and a version is given out when
+//! it is first asked for and forgotten at the next write, after which a greater one is given.
+//!
+//! Derived keys, and those that a source keeps, have no marks: clients cannot write them, so a
+//! version of theirs is a new number at each asking, over which nothing can be written.
+//!
+//! # Invariants
+//! - Y1. Only keys that are there have marks, in memory or in the store that keeps them: a mark goes with
+//!   its key.
+//! - Y2. No version is given out twice.
+//! - Y3. No mark says nothing.
+//!
+//! # Cost
+//! Where no key has a mark, a test. Otherwise a hash and a look, and for a key's first mark its
+//! bytes once more and 40 bytes. The table grows in parts, so that it is never there twice.
+
+use crate::engine::Engine;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use hashbrown::HashTable;
+use headwater_base::hash::hash_bytes;
+
+/// Parts of the table, each of which grows by itself.
+const PARTS: usize = 64;
+
+/// What is kept beside a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mark {
+    /// What the client gave with the value.
+    pub flags: u32,
+    /// The value is out of date, by a client's word.
+    pub stale: bool,
+    /// A client was told to renew the value.
+    pub leased: bool,
+    /// Uses are noted from here on.
+    pub tracked: bool,
+    /// The value was read since uses are noted.
+    pub read: bool,
+    /// Seconds since the epoch at which it was used last, since uses are noted.
+    pub used_seconds: u32,
+    /// The version; 0: nobody has asked for it.
+    version: u64,
+}
+
+impl Mark {
+    fn says_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The version, if somebody has asked for it since the last write.
+    #[must_use]
+    pub fn version(&self) -> Option<u64> {
+        (self.version > 0).then_some(self.version)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Box<[u8]>,
+    mark: Mark,
+}
+
+/// The marks of all keys.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    parts: Vec<HashTable<Entry>>,
+    count: usize,
+    key_bytes: usize,
+    seed: u64,
+    last_version: u64,
+}
+
+impl Marks {
+    pub(crate) fn new(seed: u64) -> Self {
+        let parts = (0..PARTS).map(|_| HashTable::new()).collect();
+        Self { parts, count: 0, key_bytes: 0, seed, last_version: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let slots: usize = self.parts.iter().map(HashTable::capacity).sum();
+        slots * (size_of::<Entry>() + 1) + self.key_bytes
+    }
+
+    fn place(&self, key: &[u8]) -> (usize, u64) {
+        let hash = hash_bytes(self.seed, key);
+        // The bits in the middle: the table uses those at both ends.
+        ((hash >> 32) as usize % PARTS, hash)
+    }
+
+    fn get(&self, key: &[u8]) -> Mark {
+        let (part, hash) = self.place(key);
+        let found = self.parts[part].find(hash, |entry| *entry.key == *key);
+        found.map_or(Mark::default(), |entry| entry.mark)
+    }
+
+    /// Changes the mark of a key, or gives it one.
+    fn change(&mut self, key: &[u8], how: impl FnOnce(&mut Mark)) {
+        let (part, hash) = self.place(key);
+        let seed = self.seed;
+        let part = &mut self.parts[part];
+        if let Ok(mut entry) = part.find_entry(hash, |entry| *entry.key == *key) {
+            how(&mut entry.get_mut().mark);
+            if entry.get().mark.says_nothing() {
+                entry.remove();
+                self.count -= 1;
+                self.key_bytes -= key.len();
+            }
+            return;
+        }
+        let mut mark = Mark::default();
+        how(&mut mark);
+        if !mark.says_nothing() {
+            let rehash = |entry: &Entry| hash_bytes(seed, &entry.key);
+            part.insert_unique(hash, Entry { key: key.into(), mark }, rehash);
+            self.count += 1;
+            self.key_bytes += key.len();
+        }
+    }
+
+    /// Notes that a key was written: with other `flags`, where they are given.
+    #[inline]
+    pub(crate) fn written(&mut self, key: &[u8], flags: Option<u32>) {
+        if !self.is_empty() || flags.is_some_and(|flags| flags != 0) {
+            self.change(key, |mark| {
+                *mark = Mark { flags: flags.unwrap_or(mark.flags), ..Mark::default() };
+            });
+        }
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { last_version: self.last_version, ..Self::new(self.seed) };
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+
+    /// Each key that has a mark.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().flatten().map(|entry| &*entry.key)
+    }
+}
+
+impl Engine {
+    /// The mark of `key`; of a key without one the empty mark.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self, key: &[u8]) -> Mark {
+        if self.marks.is_empty() {
+            return Mark::default();
+        }
+        let mark = self.marks.get(key);
+        // The key may have become an output since.
+        if mark.says_nothing() || self.check_owner(key).is_err() { Mark::default() } else { mark }
+    }
+
+    /// Changes the mark of `key`, which must be there. Its version stays.
+    pub fn set_mark(&mut self, key: &[u8], how: impl FnOnce(&mut Mark)) {
+        if self.check_owner(key).is_ok() {
+            self.marks.change(key, how);
+        }
+    }
+
+    /// The version of `key`, which must be there: every write of the key gives it another one. To
+    /// a key that clients cannot write, and where memory is short, a version is given that nothing
+    /// can be written over.
+    pub fn version(&mut self, key: &[u8]) -> u64 {
+        if let Some(version) = self.mark(key).version() {
+            return version;
+        }
+        let version = self.marks.next_version();
+        if self.check_owner(key).is_ok() && self.has_room(size_of::<Entry>() + 2 * key.len()) {
+            self.marks.change(key, |mark| mark.version = version);
+        }
+        version
+    }
+
+    /// Gives `key`, which must be there, a version of the client's own, or another one of the
+    /// engine's.
+    pub fn set_version(&mut self, key: &[u8], version: Option<u64>) {
+        let version = version.unwrap_or_else(|| self.marks.next_version());
+        // What is given out later is greater, whatever clients give (Y2).
+        self.marks.last_version = self.marks.last_version.max(version.min(u64::MAX >> 1));
+        if self.check_owner(key).is_ok() {
+            self.marks.change(key, |mark| mark.version = version);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, Expiry, Settings};
+    use headwater_base::Millis;
+
+    fn marked(flags: u32) -> Engine {
+        let mut engine = Engine::new(Settings::default());
+        engine.set_flagged(b"k", b"v", Expiry::Never, flags).unwrap();
+        engine
+    }
+
+    #[test]
+    fn keys_without_marks_cost_nothing() {
+        let mut engine = marked(0);
+        assert!(engine.marks.is_empty());
+        engine.set_flagged(b"k", b"v", Expiry::Never, 7).unwrap();
+        assert_eq!(engine.mark(b"k").flags, 7);
+        assert!(engine.marks.bytes() > 0);
+        engine.set(b"k", b"w", Expiry::Never).unwrap();
+        assert!(engine.marks.is_empty());
+        engine.check_invariants();
+    }
+
+    #[test]
+    fn marks_go_with_their_keys() {
+        let ends: [fn(&mut Engine); 6] = [
+            |engine| assert!(engine.remove(b"k").unwrap()),
+            |engine| assert_eq!(engine.remove_range(b"", b"").unwrap(), 1),
+            |engine| {
+                engine.set_expiry(b"k", Some(Millis(5))).unwrap();
+                engine.advance(Millis(6));
+            },
+            |engine| engine.set(b"k", b"x", Expiry::At(Millis(0))).unwrap(),
+            Engine::flush,
+            |engine| {
+                engine.set_eviction_policy(crate::Policy::named("allkeys-lru").unwrap());
+                assert!(engine.evict_one());
+            },
+        ];
+        for end in ends {
+            let mut engine = marked(7);
+            end(&mut engine);
+            assert!(engine.marks.is_empty());
+            engine.check_invariants();
+        }
+    }
+
+    #[test]
+    fn every_write_gives_another_version() {
+        let mut engine = marked(0);
+        let mut last = 0;
+        let writes: [fn(&mut Engine); 5] = [
+            |engine| engine.set(b"k", b"v", Expiry::Never).unwrap(),
+            |engine| engine.set(b"k", b"longer than an inline value", Expiry::Keep).unwrap(),
+            |engine| assert!(engine.append(b"k", b"tail").is_ok()),
+            |engine| engine.flush(),
+            |engine| engine.set_version(b"k", None),
+        ];
+        for write in writes {
+            write(&mut engine);
+            if engine.get(b"k").unwrap().is_none() {
+                engine.set(b"k", b"v", Expiry::Never).unwrap();
+            }
+            let version = engine.version(b"k");
+            assert!(version > last);
+            assert_eq!(engine.version(b"k"), version, "as long as nobody writes");
+            last = version;
+        }
+        engine.set_version(b"k", Some(last + 100));
+        assert_eq!(engine.version(b"k"), last + 100);
+        engine.set(b"k", b"v", Expiry::Never).unwrap();
+        assert_eq!(engine.version(b"k"), last + 101);
+    }
+
+    #[test]
+    fn what_changes_a_value_in_part_keeps_its_flags() {
+        let mut engine = marked(7);
+        engine.append(b"k", b"w").unwrap();
+        engine.set(b"k", b"5", Expiry::Keep).unwrap();
+        engine.set_expiry(b"k", Some(Millis(1000))).unwrap();
+        assert_eq!(engine.mark(b"k").flags, 7);
+    }
+
+    #[test]
+    fn derived_keys_have_versions_that_nobody_can_write_over() {
+        let mut engine = Engine::new(Settings::default());
+        engine.join_add("j", "b|<x> = copy a|<x>", false).unwrap();
+        engine.set_flagged(b"a|1", b"v", Expiry::Never, 7).unwrap();
+        assert!(engine.get(b"b|1").unwrap().is_some());
+        assert_eq!(engine.mark(b"b|1").flags, 0);
+        assert_ne!(engine.version(b"b|1"), engine.version(b"b|1"));
+        engine.set_mark(b"b|1", |mark| mark.stale = true);
+        assert!(!engine.mark(b"b|1").stale);
+        engine.check_invariants();
+    }
+}

@@ -1,0 +1,254 @@
+//! `stats`: the state of the server in memcached's names, as far as they mean something here.
+//!
+//! There are no slabs: all items are in one class, so that tools which add classes up are right.
+
+use super::encoder;
+use crate::resp::{Resp, Turn};
+use core::fmt::Display;
+use headwater_base::memory::Meter;
+use headwater_command::items::{Counted, Written};
+use headwater_protocol::memcached::{Encoder, VERSION, Words};
+
+/// What is counted since the start, or since `stats reset`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) requests: u64,
+    pub(super) get_hits: u64,
+    pub(super) get_misses: u64,
+    pub(super) sets: u64,
+    pub(super) flushes: u64,
+    pub(super) metas: u64,
+    pub(super) touch_hits: u64,
+    pub(super) touch_misses: u64,
+    pub(super) too_large: u64,
+    pub(super) no_memory: u64,
+    delete_hits: u64,
+    delete_misses: u64,
+    incr_hits: u64,
+    incr_misses: u64,
+    decr_hits: u64,
+    decr_misses: u64,
+    cas_hits: u64,
+    cas_misses: u64,
+    cas_badval: u64,
+}
+
+impl Counts {
+    /// A value was to be stored; `compared`: over a version that was seen.
+    #[inline]
+    pub(super) fn stored(&mut self, compared: bool, written: Written) {
+        if compared {
+            let counter = match written {
+                Written::Done(_) => &mut self.cas_hits,
+                Written::Changed => &mut self.cas_badval,
+                Written::Missing | Written::Refused => &mut self.cas_misses,
+            };
+            *counter += 1;
+        }
+    }
+
+    /// An item was to be removed.
+    pub(super) fn deleted(&mut self, done: bool) {
+        let counter = if done { &mut self.delete_hits } else { &mut self.delete_misses };
+        *counter += 1;
+    }
+
+    /// An item was to be counted up or down.
+    pub(super) fn counted(&mut self, down: bool, counted: &Counted) {
+        let counter = match (down, matches!(counted, Counted::Done { made: false, .. })) {
+            (false, true) => &mut self.incr_hits,
+            (false, false) => &mut self.incr_misses,
+            (true, true) => &mut self.decr_hits,
+            (true, false) => &mut self.decr_misses,
+        };
+        *counter += 1;
+    }
+}
+
+/// Writes statistics one by one.
+struct Told<'o>(Encoder<'o>);
+
+impl Told<'_> {
+    fn all<T: Display>(&mut self, numbers: impl IntoIterator<Item = (&'static str, T)>) {
+        for (name, number) in numbers {
+            self.0.stat(name, &number);
+        }
+    }
+}
+
+impl Resp {
+    /// `stats` of some kind.
+    pub(super) fn memcached_stats(&mut self, mut words: Words<'_>, work: &mut Turn<'_>) {
+        match words.next() {
+            None => self.stats_general(work),
+            Some(b"reset") => {
+                self.memcached.counts = Counts::default();
+                self.stats.reset();
+                encoder(work).line("RESET");
+            }
+            Some(b"settings") => self.stats_settings(work),
+            Some(b"items") => self.stats_items(work),
+            Some(b"slabs") => self.stats_slabs(work),
+            Some(b"sizes") => {
+                let mut out = encoder(work);
+                out.stat("sizes_status", &"disabled");
+                out.end();
+            }
+            Some(b"conns") => stats_connections(work),
+            Some(b"detail") => match words.next() {
+                Some(b"on" | b"off") => encoder(work).line("OK"),
+                Some(b"dump") => encoder(work).end(),
+                _ => self.memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work),
+            },
+            Some(_) => self.memcached_refused("ERROR", work),
+        }
+    }
+
+    fn stats_general(&self, work: &mut Turn<'_>) {
+        let counts = self.memcached.counts;
+        let engine = self.node.engine();
+        let stats = engine.stats();
+        let evicted = engine.evicted();
+        let (time, open) = (work.time, work.peers.open());
+        let usage = |at| crate::resp::cpu_seconds(at);
+        let limit = self.gauge.bound().unwrap_or(0);
+        let mut told = Told(encoder(work));
+        told.all([("pid", u64::from(std::process::id()))]);
+        told.all([("uptime", time.uptime / 1000), ("time", time.wall.0 / 1000)]);
+        told.all([("version", VERSION)]);
+        told.all([("headwater_version", env!("CARGO_PKG_VERSION"))]);
+        told.all([("pointer_size", usize::BITS)]);
+        told.all([
+            ("rusage_user", format!("{:.6}", usage(11))),
+            ("rusage_system", format!("{:.6}", usage(12))),
+        ]);
+        told.all([
+            ("max_connections", self.bounds.clients_max as u64),
+            ("curr_connections", open as u64),
+            ("total_connections", self.stats.connections),
+            ("rejected_connections", self.stats.connections_refused),
+            ("cmd_get", counts.get_hits + counts.get_misses),
+            ("cmd_set", counts.sets),
+            ("cmd_flush", counts.flushes),
+            ("cmd_touch", counts.touch_hits + counts.touch_misses),
+            ("cmd_meta", counts.metas),
+            ("get_hits", counts.get_hits),
+            ("get_misses", counts.get_misses),
+            ("delete_misses", counts.delete_misses),
+            ("delete_hits", counts.delete_hits),
+            ("incr_misses", counts.incr_misses),
+            ("incr_hits", counts.incr_hits),
+            ("decr_misses", counts.decr_misses),
+            ("decr_hits", counts.decr_hits),
+            ("cas_misses", counts.cas_misses),
+            ("cas_hits", counts.cas_hits),
+            ("cas_badval", counts.cas_badval),
+            ("touch_hits", counts.touch_hits),
+            ("touch_misses", counts.touch_misses),
+            ("store_too_large", counts.too_large),
+            ("store_no_memory", counts.no_memory),
+            ("limit_maxbytes", limit as u64),
+            ("accepting_conns", 1),
+            ("threads", 1),
+            ("bytes", stats.key_bytes + stats.value_bytes),
+            ("curr_items", stats.keys),
+            ("total_items", counts.sets),
+            ("evictions", evicted.keys),
+            ("reclaimed", stats.expired),
+        ]);
+        told.0.end();
+    }
+
+    fn stats_settings(&self, work: &mut Turn<'_>) {
+        let config = &self.lowered;
+        let yes = |yes| if yes { "yes" } else { "no" };
+        let evicts = self.node.engine().eviction_policy().order.is_some();
+        let bind: Vec<String> = config.listen.bind.iter().map(ToString::to_string).collect();
+        let numbers = [
+            ("maxbytes", self.gauge.bound().unwrap_or(0) as u64),
+            ("maxconns", self.bounds.clients_max as u64),
+            ("tcpport", u64::from(work.connection.local.port())),
+            ("udpport", 0),
+            ("verbosity", 0),
+            ("oldest", 0),
+            ("num_threads", 1),
+            ("reqs_per_event", self.bounds.turn_requests_max as u64),
+            ("item_size_max", config.limits.value_bytes_max as u64),
+            ("idle_timeout", config.clients.idle_seconds_max),
+        ];
+        let mut told = Told(encoder(work));
+        told.all(numbers);
+        told.all([
+            ("inter", bind.join(",").as_str()),
+            ("evictions", if evicts { "on" } else { "off" }),
+            ("domain_socket", "NULL"),
+            ("shutdown_command", "no"),
+            ("cas_enabled", "yes"),
+            ("binding_protocol", "ascii"),
+            ("auth_enabled_sasl", "no"),
+            ("auth_enabled_ascii", yes(self.needs_password())),
+            ("flush_enabled", "yes"),
+            ("dump_enabled", "no"),
+            ("detail_enabled", "no"),
+            ("track_sizes", "no"),
+            ("ssl_enabled", "no"),
+        ]);
+        told.0.end();
+    }
+
+    fn stats_items(&self, work: &mut Turn<'_>) {
+        let engine = self.node.engine();
+        let stats = engine.stats();
+        let numbers = [
+            ("items:1:number", stats.keys),
+            ("items:1:mem_requested", stats.key_bytes + stats.value_bytes),
+            ("items:1:evicted", engine.evicted().keys),
+            ("items:1:outofmemory", self.memcached.counts.no_memory),
+            ("items:1:reclaimed", stats.expired),
+        ];
+        let mut told = Told(encoder(work));
+        if stats.keys > 0 {
+            told.all(numbers);
+        }
+        told.0.end();
+    }
+
+    fn stats_slabs(&self, work: &mut Turn<'_>) {
+        let engine = self.node.engine();
+        let (stats, counts) = (engine.stats(), self.memcached.counts);
+        let used = self.gauge.used() as u64;
+        let mut told = Told(encoder(work));
+        told.all([
+            ("1:used_chunks", stats.keys),
+            ("1:mem_requested", stats.key_bytes + stats.value_bytes),
+            ("1:get_hits", counts.get_hits),
+            ("1:cmd_set", counts.sets),
+            ("1:delete_hits", counts.delete_hits),
+            ("1:incr_hits", counts.incr_hits),
+            ("1:decr_hits", counts.decr_hits),
+            ("1:cas_hits", counts.cas_hits),
+            ("1:cas_badval", counts.cas_badval),
+            ("1:touch_hits", counts.touch_hits),
+            ("active_slabs", 1),
+            ("total_malloced", used),
+        ]);
+        told.0.end();
+    }
+}
+
+fn stats_connections(work: &mut Turn<'_>) {
+    let now = work.time.uptime;
+    let mut lines = Vec::new();
+    for other in work.peers.iter().chain([&*work.connection]) {
+        let descriptor = other.descriptor();
+        lines.push((format!("{descriptor}:addr"), format!("tcp:{}", other.peer)));
+        lines.push((format!("{descriptor}:listen_addr"), format!("tcp:{}", other.local)));
+        let idle = (now - other.heard) / 1000;
+        lines.push((format!("{descriptor}:secs_since_last_cmd"), idle.to_string()));
+    }
+    let mut out = encoder(work);
+    for (name, value) in lines {
+        out.stat(&name, &value);
+    }
+    out.end();
+}
