@@ -149,9 +149,10 @@ impl Engine {
             spilled_bytes: self.spilling.disk_bytes(),
             ..Stats::default()
         };
-        stats.index_bytes =
-            (self.expiries.bytes() + self.marks.bytes() + self.memory.bytes() + self.spilled.bytes())
-                as u64;
+        stats.index_bytes = (self.expiries.bytes()
+            + self.marks.bytes()
+            + self.memory.bytes()
+            + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
         for table in self.store.tables().map(|(_, table)| table).chain(layers) {

@@ -3,9 +3,11 @@
 mod bound;
 mod flows;
 mod hostile;
+mod items;
 mod joins;
 mod library;
 mod long_values;
+mod memcached;
 mod process;
 mod streams;
 mod support;

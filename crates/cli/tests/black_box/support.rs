@@ -73,6 +73,12 @@ impl Server {
         Socket::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap())
     }
 
+    /// A bare connection to where memcached's protocol is spoken.
+    pub(crate) fn memcached(&self) -> Socket {
+        let line = self.told.lines().find_map(|line| line.strip_prefix("memcached's protocol on "));
+        Socket::new(TcpStream::connect(line.expect("the line that says where")).unwrap())
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -162,6 +168,17 @@ impl Socket {
     /// Tells that no more will be sent.
     pub(crate) fn end_sending(&mut self) {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// Reads a line, or whatever ends like this.
+    pub(crate) fn until(&mut self, end: &[u8]) -> Vec<u8> {
+        let mut got = Vec::new();
+        while !got.ends_with(end) {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            got.push(byte[0]);
+        }
+        got
     }
 
     /// Reads exactly these bytes.

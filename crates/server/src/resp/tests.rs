@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::memory::Size;
-use crate::service::{Service, Stopped, Time, Work};
+use crate::service::{Door, Service, Stopped, Time, Work};
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::Held;
 
