@@ -25,6 +25,8 @@ pub enum System {
     Client,
     /// Headwater with separate joins, read one by one.
     Separate,
+    /// Headwater, over memcached's protocol.
+    Items,
     /// Headwater's protocol loop, answering with a constant.
     Null,
     /// Valkey.
@@ -38,7 +40,13 @@ pub enum System {
 }
 
 impl System {
-    const ALL: [Self; 12] = [
+    /// Whether it is asked in memcached's protocol.
+    #[must_use]
+    pub fn speaks_memcached(self) -> bool {
+        matches!(self, Self::Items | Self::Memcached)
+    }
+
+    const ALL: [Self; 13] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
@@ -46,6 +54,7 @@ impl System {
         Self::Celebrities,
         Self::Client,
         Self::Separate,
+        Self::Items,
         Self::Null,
         Self::Valkey,
         Self::Redis,
@@ -64,6 +73,7 @@ impl System {
             Self::Celebrities => "celebrities",
             Self::Client => "client",
             Self::Separate => "separate",
+            Self::Items => "items",
             Self::Null => "null",
             Self::Valkey => "valkey",
             Self::Redis => "redis",

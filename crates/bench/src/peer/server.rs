@@ -237,7 +237,7 @@ fn answers(system: System, port: u16) -> bool {
             return postgres::open(port, POSTGRES_USER).map(drop);
         }
         let mut connection = Connection::open(port)?;
-        if system == System::Memcached {
+        if system.speaks_memcached() {
             connection.out.extend_from_slice(b"version\r\n");
             connection.flush()?;
             return connection.input.line().map(drop);
@@ -273,7 +273,11 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
         System::Postgres => postgres_command(folder, &port)?,
         _ => {
             let mut command = Command::new(&launch.headwater);
-            command.args(["serve", "--bind", "127.0.0.1", "--port", &port]);
+            let port_of = if system == System::Items { "--memcached-port" } else { "--port" };
+            command.args(["serve", "--bind", "127.0.0.1", port_of, &port]);
+            if system == System::Items {
+                command.args(["--port", "0"]);
+            }
             if system == System::Null {
                 command.args(["--null", &launch.null_bytes.to_string()]);
             }

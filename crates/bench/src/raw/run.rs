@@ -88,7 +88,7 @@ impl Raw {
     /// # Errors
     /// An option is wrong, a peer is missing, a run fails, or a result is wrong.
     pub fn run(&self) -> Result<()> {
-        let known = [System::Valkey, System::Redis, System::Memcached];
+        let known = [System::Items, System::Valkey, System::Redis, System::Memcached];
         check(&self.common, &self.value, &self.pipeline, self.keys)?;
         for &length in &self.range {
             within("--range", f64::from(length), 1.0, f64::from(ranges::GROUP))?;
@@ -232,7 +232,7 @@ impl<'a> Matrix<'a> {
     ) -> Result<Vec<(usize, Run)>> {
         let null_bytes = match store.load {
             Load::Points { value_bytes, .. } => value_bytes,
-            Load::Ranges { .. } if system == System::Memcached => return Ok(Vec::new()),
+            Load::Ranges { .. } if system.speaks_memcached() => return Ok(Vec::new()),
             Load::Ranges { .. } => 0,
         };
         let server = Server::start(system, &Launch { null_bytes, ..launch.clone() })?;
@@ -243,7 +243,7 @@ impl<'a> Matrix<'a> {
         match store.load {
             Load::Points { value_bytes, keys } => {
                 let protocol = match system {
-                    System::Memcached => Protocol::Memcached,
+                    System::Items | System::Memcached => Protocol::Memcached,
                     System::Null => Protocol::Constant,
                     _ => Protocol::Resp,
                 };
