@@ -312,7 +312,8 @@ fn indexed(
     let Some(sample) = sample else { return Ok(()) };
     // Small tables are best read as a whole; it is the larger ones that matter.
     let sql = format!(
-        "BEGIN; SET LOCAL enable_seqscan = off; EXPLAIN SELECT 1 FROM {} WHERE {sample}",
+        "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_partition_pruning = off; \
+         EXPLAIN SELECT 1 FROM {} WHERE {sample}",
         mapping.table
     );
     let plan = connection.rows(&sql);

@@ -1,0 +1,239 @@
+//! What is refused, what is warned of, and what happens when tables are altered.
+
+use crate::model::{Stand, connect};
+use crate::server::Server;
+use headwater_base::KeyRange;
+use headwater_base::source::{Health, Source};
+use headwater_postgres::Postgres;
+use std::time::Duration;
+
+const SCHEMA: &str = "CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time)); \
+    CREATE TABLE loose (poster text, time int); \
+    CREATE TABLE numbered (id int PRIMARY KEY, poster text NOT NULL, time int NOT NULL, odd float8, \
+     twice int GENERATED ALWAYS AS (id * 2) STORED); \
+    CREATE UNIQUE INDEX by_post ON numbered (poster, time); \
+    CREATE TABLE swapped (id int PRIMARY KEY, a text, b int UNIQUE); ALTER TABLE swapped REPLICA IDENTITY FULL; \
+    CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child () INHERITS (parent); \
+    CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY); CREATE VIEW seen AS SELECT * FROM posts; \
+    CREATE TABLE guarded (id int PRIMARY KEY); ALTER TABLE guarded ENABLE ROW LEVEL SECURITY; \
+    ALTER TABLE guarded FORCE ROW LEVEL SECURITY; \
+    CREATE TABLE parts (id int, place text, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
+    CREATE TABLE part_a PARTITION OF parts FOR VALUES IN ('a'); \
+    CREATE TABLE part_b PARTITION OF parts FOR VALUES IN ('b')";
+
+fn mapped<'a>(table: &'a str, key: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
+    [("table", table), ("key", key), ("value", value)]
+}
+
+#[test]
+fn refusals_and_warnings_say_what_mends_them() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run(SCHEMA);
+    let (mut source, stand) = connect(&server.url(), &[]);
+    stand.wait_up();
+    let refused = [
+        (mapped("nowhere", "id", ""), "there is no table nowhere"),
+        (mapped("posts", "poster, colour", ""), "has no column colour"),
+        (mapped("posts", "poster, time", "colour"), "has no column colour"),
+        (
+            mapped("posts", "poster", ""),
+            "CREATE UNIQUE INDEX CONCURRENTLY ON public.posts (poster)",
+        ),
+        (mapped("loose", "poster, time", ""), "CREATE UNIQUE INDEX"),
+        (mapped("numbered", "poster, time", ""), "REPLICA IDENTITY FULL"),
+        (mapped("numbered", "id, odd", ""), "float8"),
+        (mapped("numbered", "id", "twice"), "generated"),
+        (mapped("parent", "id", ""), "inherit"),
+        (mapped("fleeting", "id", ""), "unlogged"),
+        (mapped("seen", "poster, time", ""), "view"),
+        (mapped("posts", "poster:4, time", ""), "for integers"),
+    ];
+    for (mapping, why) in refused {
+        let answer = stand.declare(&mut source, b"x|", &mapping).unwrap_err();
+        assert!(answer.contains(why), "{mapping:?}: {answer}");
+    }
+    // An application's updates must not begin to fail because a table was published that cannot be.
+    server.run("INSERT INTO loose VALUES ('a', 1); UPDATE loose SET time = 2");
+    let load = stand.load(&mut source, &KeyRange::prefix(b"x|")).unwrap_err();
+    assert!(load.contains("no table"), "{load}");
+
+    let accepted = [
+        (mapped("posts", "poster, time", "tweet"), ""),
+        (mapped("Public.Posts", "poster, time", "JSON (tweet)"), ""),
+        (mapped("swapped", "b", "a"), ""),
+        (mapped("swapped", "a, id", ""), "CREATE INDEX CONCURRENTLY ON public.swapped (a, id)"),
+        (mapped("parts", "place, id", ""), ""),
+    ];
+    for (mapping, warning) in accepted {
+        let answer = stand.declare(&mut source, b"x|", &mapping).unwrap();
+        assert_eq!(answer.is_empty(), warning.is_empty(), "{mapping:?}: {answer:?}");
+        assert!(answer.iter().all(|answer| answer.contains(warning)), "{answer:?}");
+    }
+    server.run("ALTER TABLE numbered REPLICA IDENTITY USING INDEX by_post");
+    assert_eq!(
+        stand.declare(&mut source, b"y|", &mapped("numbered", "poster, time", "")),
+        Ok(vec![])
+    );
+}
+
+/// Loads a range as soon as it can be.
+fn reload(source: &mut Postgres, stand: &Stand, range: &KeyRange) -> Result<usize, String> {
+    stand.wait("the reset", |model| {
+        model.loaded.iter().all(|loaded| !loaded.overlaps(range)).then_some(())
+    });
+    stand.load(source, range).map(|pairs| pairs.len())
+}
+
+#[test]
+fn altered_tables_are_loaded_again_or_refused() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run(SCHEMA);
+    server.run(
+        "DROP VIEW seen; INSERT INTO posts VALUES ('bob', 1, 'a'); INSERT INTO parts VALUES (1, 'a'), (2, 'b')",
+    );
+    let (mut source, stand) = connect(&server.url(), &[("timeout-ms", "3000")]);
+    stand.wait_up();
+    stand.declare(&mut source, b"p|", &mapped("posts", "poster, time", "tweet")).unwrap();
+    stand.declare(&mut source, b"q|", &mapped("parts", "place, id", "")).unwrap();
+    let (posts, parts) = (KeyRange::prefix(b"p|"), KeyRange::prefix(b"q|"));
+    assert_eq!(stand.load(&mut source, &posts).unwrap().len(), 1);
+    assert_eq!(stand.load(&mut source, &parts).unwrap().len(), 2);
+
+    // Harmless: a column more, and one less that is not mapped.
+    server
+        .run("ALTER TABLE posts ADD COLUMN extra int; INSERT INTO posts VALUES ('bob', 2, 'b', 7)");
+    server.run("ALTER TABLE posts DROP COLUMN extra; INSERT INTO posts VALUES ('bob', 3, 'c')");
+    stand.catch_up(&mut source);
+    assert_eq!(stand.lock().of(&posts).len(), 3);
+    stand.lock().resets.clear();
+
+    // All values change without a word in the log.
+    server.run("ALTER TABLE posts ALTER tweet TYPE text USING upper(tweet)");
+    assert_eq!(reload(&mut source, &stand, &posts), Ok(3));
+    assert_eq!(stand.lock().keys[&b"p|bob|0000000001"[..]], b"A");
+
+    // A column is gone: first noticed by a change, then by looking.
+    server.run("ALTER TABLE posts RENAME tweet TO words; UPDATE posts SET words = 'd'");
+    let why = reload(&mut source, &stand, &posts).unwrap_err();
+    assert!(why.contains("tweet"), "{why}");
+    assert_eq!(stand.lock().health, Some(Health::Up));
+    server.run("ALTER TABLE posts RENAME words TO tweet");
+    let mended = || stand.load(&mut source, &posts);
+    let mut mended = mended;
+    stand_by(|| mended().is_ok_and(|pairs| pairs.len() == 3));
+
+    // The table is another one.
+    server.run(
+        "BEGIN; DROP TABLE posts CASCADE; CREATE TABLE posts (poster text, time int, tweet text, \
+        PRIMARY KEY (poster, time)); INSERT INTO posts VALUES ('new', 1, 'x'); COMMIT",
+    );
+    stand.wait("the reset", |model| model.of(&posts).is_empty().then_some(()));
+    stand_by(|| stand.load(&mut source, &posts).is_ok_and(|pairs| pairs.len() == 1));
+    server.run("INSERT INTO posts VALUES ('new', 2, 'y')");
+    stand.catch_up(&mut source);
+    assert_eq!(stand.lock().of(&posts).len(), 2);
+
+    // Somebody takes it out of the publication.
+    server.run("ALTER PUBLICATION headwater_test DROP TABLE posts; INSERT INTO posts VALUES ('new', 3, 'z')");
+    assert_eq!(reload(&mut source, &stand, &posts), Ok(3));
+    server.run("INSERT INTO posts VALUES ('new', 4, 'z')");
+    stand.catch_up(&mut source);
+    assert_eq!(stand.lock().of(&posts).len(), 4);
+
+    // Partitions come, go, and are emptied.
+    server.run("INSERT INTO parts VALUES (3, 'b')");
+    stand.catch_up(&mut source);
+    assert_eq!(stand.lock().of(&parts).len(), 3);
+    server.run("TRUNCATE part_b");
+    assert_eq!(reload(&mut source, &stand, &parts), Ok(1));
+}
+
+fn stand_by(mut holds: impl FnMut() -> bool) {
+    for _ in 0..300 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("waited in vain");
+}
+
+#[test]
+fn a_slot_that_holds_back_too_much_is_dropped() {
+    let Some(server) = Server::start(&["max_slot_wal_keep_size=1GB"]) else { return };
+    server.run(
+        "CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time)); \
+        CREATE TABLE bulk (id int, pad text)",
+    );
+    let (mut source, stand) = connect(&server.url(), &[("lag-bytes-max", "2000000")]);
+    stand.wait_up();
+    stand.declare(&mut source, b"p|", &mapped("posts", "poster, time", "tweet")).unwrap();
+    let all = KeyRange::prefix(b"p|");
+    stand.load(&mut source, &all).unwrap();
+    // A transaction under way holds the slot where it began.
+    let mut slow = server.connect();
+    slow.query("BEGIN; INSERT INTO posts VALUES ('slow', 1, 'a')", |_, _| {}).unwrap();
+    server.run("INSERT INTO bulk SELECT n, repeat('x', 1000) FROM generate_series(1, 5000) n");
+    stand.wait("the slot to be dropped", |model| {
+        matches!(&model.health, Some(Health::Down(why)) if why.contains("lag-bytes-max"))
+            .then_some(())
+    });
+    slow.query("COMMIT", |_, _| {}).unwrap();
+    stand.wait_up();
+    let loaded = reload(&mut source, &stand, &all);
+    assert_eq!(loaded, Ok(1));
+    assert_eq!(server.connect().value("SELECT count(*) FROM pg_replication_slots").unwrap(), "1");
+    // A source that ends leaves no slot behind.
+    drop(source);
+    stand_by(|| {
+        server.connect().value("SELECT count(*) FROM pg_replication_slots").unwrap() == "0"
+    });
+}
+
+#[test]
+fn what_the_database_lacks_is_said() {
+    let Some(server) = Server::start(&["wal_level=replica"]) else { return };
+    server.run("CREATE TABLE posts (poster text, time int, PRIMARY KEY (poster, time))");
+    let (mut source, stand) = connect(&server.url(), &[("timeout-ms", "500")]);
+    let down = stand.wait("a reason", |model| match &model.health {
+        Some(Health::Down(why)) if !why.contains("not connected") => Some(why.clone()),
+        _ => None,
+    });
+    assert!(down.contains("wal_level = logical"), "{down}");
+    drop(source);
+
+    let nobody = format!("{}&port=1", server.url());
+    (source, _) = connect(&nobody, &[]);
+    drop(source);
+    let (mut source, stand) = connect(&nobody, &[("timeout-ms", "300")]);
+    let warnings = stand.declare(&mut source, b"p|", &mapped("posts", "poster, time", "")).unwrap();
+    assert!(warnings[0].contains("cannot connect"), "{warnings:?}");
+    let why = stand.load(&mut source, &KeyRange::prefix(b"p|")).unwrap_err();
+    assert!(why.contains("cannot connect"), "{why}");
+}
+
+#[test]
+fn a_user_with_few_rights_is_enough_where_the_tables_are_published() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run(
+        "CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time)); \
+         CREATE ROLE reader LOGIN REPLICATION; GRANT SELECT ON posts TO reader; \
+         CREATE PUBLICATION headwater_test FOR TABLE posts; INSERT INTO posts VALUES ('bob', 1, 'Hi')",
+    );
+    let url = server.url().replace("postgres://postgres@", "postgres://reader@");
+    let (mut source, stand) = connect(&url, &[("slot", "kept")]);
+    stand.wait_up();
+    stand.declare(&mut source, b"p|", &mapped("posts", "poster, time", "tweet")).unwrap();
+    let all = KeyRange::prefix(b"p|");
+    assert_eq!(stand.load(&mut source, &all).unwrap().len(), 1);
+    server.run("INSERT INTO posts VALUES ('bob', 2, 'There')");
+    stand.catch_up(&mut source);
+    assert_eq!(stand.lock().of(&all).len(), 2);
+    let (mut poor, other) = connect(&url, &[("publication", "other"), ("slot-name", "other")]);
+    let down = other.wait("a reason", |model| match &model.health {
+        Some(Health::Down(why)) if !why.contains("not connected") => Some(why.clone()),
+        _ => None,
+    });
+    assert!(down.contains("CREATE PUBLICATION"), "{down}");
+    Source::withdraw(&mut poor, b"p|");
+}
