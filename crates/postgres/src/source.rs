@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use crate::state::{Shared, Work};
 use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, Health, News, Position, Sink, Source};
+use headwater_base::source::{Change, FetchId, News, Position, Sink, Source};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -128,15 +128,7 @@ impl Source for Postgres {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let state = self.shared.lock();
         let watch = &state.watch;
-        let health = match &state.health {
-            Health::Up => "up".to_owned(),
-            Health::Down(reason) => format!("down: {reason}"),
-        };
         vec![
-            ("kind", "postgres".to_owned()),
-            ("database", format!("{:?}", self.shared.settings.target)),
-            ("health", health),
-            ("position", show(Position(state.position))),
             ("publication", self.shared.settings.publication.clone()),
             ("slot", watch.slot.clone()),
             ("lag_bytes", watch.behind_bytes.to_string()),
