@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod decimal;
+pub mod functions;
 pub mod hash;
 pub mod key;
 pub mod limits;

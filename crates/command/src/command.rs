@@ -5,6 +5,7 @@
 
 mod expiry;
 mod flows;
+mod functions;
 mod keys;
 mod ranges;
 mod server;
@@ -15,6 +16,7 @@ mod strings;
 use crate::table::Spec;
 pub use expiry::*;
 pub use flows::*;
+pub use functions::*;
 pub use keys::*;
 pub use ranges::*;
 pub use server::*;
@@ -60,4 +62,6 @@ pub enum Data<'a> {
     Tables(Tables<'a>),
     /// Flows.
     Flows(Flows<'a>),
+    /// Functions next to the data.
+    Functions(Functions<'a>),
 }

@@ -139,6 +139,8 @@ pub enum Group {
     Source,
     /// Flows.
     Flow,
+    /// Functions next to the data.
+    Function,
     /// Channels.
     PubSub,
     /// Transactions.
@@ -162,6 +164,7 @@ impl Group {
             Self::Table => "table",
             Self::Source => "source",
             Self::Flow => "flow",
+            Self::Function => "function",
             Self::PubSub => "pubsub",
             Self::Transactions => "transactions",
             Self::Connection => "connection",
@@ -238,6 +241,7 @@ ids! {
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
+    FnLoad FnDrop FnList FnInfo FnCall FnRange
     Subscribe Unsubscribe PSubscribe PUnsubscribe Publish
     PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp
     Multi Exec Discard Watch Unwatch

@@ -1,6 +1,7 @@
 //! The engine: what it is made of, and its sizes.
 
 use crate::catalog::Catalog;
+use crate::functions::Calls;
 use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
@@ -52,6 +53,7 @@ pub struct Engine {
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
     pub(crate) notes: Notes,
+    pub(crate) calls: Calls,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
     /// A write is being applied: no execution is under way.
@@ -94,6 +96,7 @@ impl Engine {
             sources: Sources::default(),
             keeping: Keeping::default(),
             notes: Notes::default(),
+            calls: Calls::default(),
             queue: VecDeque::new(),
             writing: false,
             counters: Counters::default(),

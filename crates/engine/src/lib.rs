@@ -17,6 +17,7 @@ mod engine;
 mod exec;
 mod explain;
 mod fold;
+mod functions;
 mod handles;
 mod invariants;
 mod joins;
@@ -39,6 +40,7 @@ mod watches;
 mod write;
 
 pub use engine::{Engine, Settings};
+pub use functions::{CallOptions, Folded};
 pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Position};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};

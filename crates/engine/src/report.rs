@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use headwater_base::functions::CallError;
 use headwater_base::source::{FetchId, Position};
 use headwater_base::{KeyRange, Millis};
 
@@ -117,6 +118,13 @@ pub enum EngineError {
         /// The stream's end.
         end: u64,
     },
+    /// A call of a function came to nothing.
+    Function {
+        /// The function's name.
+        name: String,
+        /// What it came to.
+        error: CallError,
+    },
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
@@ -134,6 +142,8 @@ impl EngineError {
             Self::Trimmed { .. } => "TRIMMED",
             Self::Evicted { .. } => "EVICTED",
             Self::OutOfMemory => "OOM",
+            Self::Function { error: CallError::NoSuchFunction, .. } => "NOFUNCTION",
+            Self::Function { .. } => "FUNCTION",
             _ => "ERR",
         }
     }
@@ -163,6 +173,9 @@ impl core::fmt::Display for EngineError {
             ),
             Self::BeyondEnd { offset, end } => {
                 write!(f, "offset {offset} is beyond the end of the stream, {end}")
+            }
+            Self::Function { name, error } => {
+                write!(f, "function '{}' {error}", name.escape_debug())
             }
             // Redis's own words, which clients look for.
             Self::WrongType => {

@@ -17,11 +17,14 @@ pub enum InfoSection {
     Joins,
     /// The tables with their sizes.
     Tables,
+    /// The modules of functions with their calls.
+    Functions,
 }
 
 impl InfoSection {
     /// Every section, in the order that INFO shows them.
-    pub const ALL: [Self; 4] = [Self::Keyspace, Self::Engine, Self::Joins, Self::Tables];
+    pub const ALL: [Self; 5] =
+        [Self::Keyspace, Self::Engine, Self::Joins, Self::Tables, Self::Functions];
 
     /// The section's title; INFO takes it in any mixture of cases.
     #[must_use]
@@ -31,6 +34,7 @@ impl InfoSection {
             Self::Engine => "Engine",
             Self::Joins => "Joins",
             Self::Tables => "Tables",
+            Self::Functions => "Functions",
         }
     }
 }
@@ -91,6 +95,14 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
             for join in joins {
                 write!(out, "join_{}:", join.name.escape_debug())?;
                 write_list(&join.counters, out)?;
+            }
+        }
+        InfoSection::Functions => {
+            let reports = engine.functions();
+            write!(out, "functions:{}\r\n", reports.len())?;
+            for report in reports {
+                write!(out, "function_{}:", report.name.escape_debug())?;
+                write_list(&crate::functions::numbers(&report), out)?;
             }
         }
         InfoSection::Tables => {

@@ -12,6 +12,7 @@ mod expiry;
 mod extended;
 mod flow_commands;
 mod flows;
+mod functions;
 mod info;
 mod items;
 mod keys;

@@ -8,7 +8,7 @@
 
 use crate::flows::Working;
 use crate::scan::Cursors;
-use crate::{catalog, expiry, keys, lcs, numbers, ranges, scan, streams, strings};
+use crate::{catalog, expiry, functions, keys, lcs, numbers, ranges, scan, streams, strings};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -34,6 +34,8 @@ pub struct Node {
     /// Bytes under construction, used again and again.
     pub(crate) scratch: Vec<u8>,
     pub(crate) cursors: Cursors,
+    /// Which functions clients may call.
+    pub(crate) callable: functions::Callable,
     /// State of the generator that RANDOMKEY draws from.
     draws: u64,
     pub(crate) working: Working,
@@ -55,6 +57,7 @@ impl Node {
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
+            callable: functions::Callable::default(),
         }
     }
 
@@ -67,6 +70,12 @@ impl Node {
     /// The engine, to change.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// Lets clients call the functions alone whose names match one of the glob patterns, which spaces
+    /// separate.
+    pub fn set_callable(&mut self, patterns: &str) {
+        self.callable = functions::Callable::matching(patterns);
     }
 
     /// Moves time to `now`; call it before the commands that are executed then.
@@ -117,6 +126,7 @@ impl Node {
             Data::Keys(keys) => self.run_keys(keys, reply),
             Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, reply),
             Data::Joins(joins) => catalog::joins(&mut self.engine, joins, reply),
+            Data::Functions(functions) => functions::run(self, functions, reply),
             Data::Tables(tables) => catalog::tables(&mut self.engine, tables, reply),
             Data::Flows(command) => self.run_flow_command(command, reply),
         }

@@ -81,10 +81,7 @@ fn refusals_say_what_is_allowed() {
             &["RANGE", "a", "b", "LIMIT", "-1"],
             "-ERR LIMIT needs a whole number that is not negative ",
         ),
-        (
-            &["RANGE", "a", "b", "AT"],
-            "-ERR AT needs a position, as SOURCE.POSITION gives it ",
-        ),
+        (&["RANGE", "a", "b", "AT"], "-ERR AT needs a position, as SOURCE.POSITION gives it "),
         (
             &["TABLE.SET", "t", "BOUNDARY", "x"],
             "-ERR BOUNDARY needs a whole number that is not negative ",

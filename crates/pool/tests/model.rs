@@ -84,7 +84,20 @@ impl Pair {
         }
         let at = draws.below(self.held.len());
         let (value, bytes) = self.held[at].clone();
-        match draws.below(12) {
+        match draws.below(14) {
+            12 => {
+                let from = draws.below(bytes.len() + 1);
+                let new = draws.bytes(len.min(bytes.len() - from));
+                let sole = self.pool.is_sole(value, from);
+                let written = self.pool.write_at(value, from, &new);
+                assert!(!sole || written == value, "what nobody shares is written in its place");
+                self.held[at] = (written, bytes);
+                self.held[at].1[from..from + new.len()].copy_from_slice(&new);
+            }
+            13 => {
+                let len = draws.below(bytes.len() + 1);
+                self.held[at] = (self.pool.cut(value, len), bytes[..len].to_vec());
+            }
             0..2 => {
                 self.pool.retain(value);
                 self.held.push((value, bytes));

@@ -9,6 +9,7 @@ mod decode;
 mod encoder;
 mod expiry;
 mod flows;
+mod functions;
 mod inline;
 mod introspection;
 mod keys;

@@ -7,6 +7,7 @@
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
+use headwater_base::functions::FunctionLimits;
 use headwater_engine::Policy;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -32,11 +33,16 @@ pub struct Config {
     pub memory: Memory,
     /// How sources of base data are dealt with.
     pub sources: Sources,
+    /// What functions may take, and who may call them.
+    pub functions: Functions,
     /// What is remembered about slow commands.
     pub observe: Observe,
     /// Sources to add at start, in order.
     #[serde(rename = "source")]
     pub source_list: Vec<Source>,
+    /// Modules of functions to load at start, in order.
+    #[serde(rename = "function")]
+    pub modules: Vec<Module>,
     /// Tables to declare at start, in order.
     #[serde(rename = "table")]
     pub tables: Vec<Table>,
@@ -199,6 +205,41 @@ pub struct Memory {
     pub clients_bytes_max: Share,
 }
 
+/// What functions may take, and who may call them.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Functions {
+    /// The directory that modules may be loaded from as files; empty: none.
+    pub functions_dir: String,
+    /// Glob patterns of the functions that clients may call, with spaces between.
+    pub functions_callable: String,
+    /// Modules that may be loaded at once.
+    pub functions_max: usize,
+    /// Longest module, in bytes.
+    pub function_module_bytes_max: usize,
+    /// Longest time of one call, in milliseconds.
+    pub function_milliseconds_max: u64,
+    /// Memory of one module, in bytes.
+    pub function_memory_bytes_max: usize,
+    /// Longest reply of one call, in bytes.
+    pub function_reply_bytes_max: usize,
+    /// Bytes that one call may write.
+    pub function_write_bytes_max: usize,
+}
+
+/// A module of functions to load at start.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Module {
+    /// Its name.
+    pub name: String,
+    /// Its file, below `functions-dir`.
+    pub file: String,
+    /// The export that the name alone stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<String>,
+}
+
 /// What is remembered about slow commands.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -332,6 +373,37 @@ impl Default for Sources {
     }
 }
 
+impl Default for Functions {
+    fn default() -> Self {
+        let limits = FunctionLimits::default();
+        Self {
+            functions_dir: String::new(),
+            functions_callable: String::from("*"),
+            functions_max: limits.functions_max,
+            function_module_bytes_max: limits.module_bytes_max,
+            function_milliseconds_max: limits.milliseconds_max,
+            function_memory_bytes_max: limits.memory_bytes_max,
+            function_reply_bytes_max: limits.reply_bytes_max,
+            function_write_bytes_max: limits.write_bytes_max,
+        }
+    }
+}
+
+impl Functions {
+    /// The bounds as the host takes them.
+    #[must_use]
+    pub fn to_limits(&self) -> FunctionLimits {
+        FunctionLimits {
+            milliseconds_max: self.function_milliseconds_max,
+            memory_bytes_max: self.function_memory_bytes_max,
+            reply_bytes_max: self.function_reply_bytes_max,
+            write_bytes_max: self.function_write_bytes_max,
+            module_bytes_max: self.function_module_bytes_max,
+            functions_max: self.functions_max,
+        }
+    }
+}
+
 impl Default for Observe {
     fn default() -> Self {
         Self {
@@ -430,6 +502,7 @@ impl Config {
         let ceiling = Limits::KEY_BYTES_CEILING;
         let clients = &self.clients;
         let limits = &self.limits;
+        let functions = &self.functions;
         let bounds = [
             ("key-bytes-max", limits.key_bytes_max, 1, ceiling),
             ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
@@ -443,6 +516,12 @@ impl Config {
             ("output-bytes-max", clients.output_bytes_max, 1 << 10, 1 << 40),
             ("pubsub-output-bytes-max", clients.pubsub_output_bytes_max, 1 << 10, 1 << 40),
             ("turn-requests-max", clients.turn_requests_max, 1, 1 << 20),
+            ("functions-max", functions.functions_max, 0, 4096),
+            ("function-module-bytes-max", functions.function_module_bytes_max, 8, 16 << 20),
+            ("function-milliseconds-max", functions.function_milliseconds_max as usize, 1, 60_000),
+            ("function-memory-bytes-max", functions.function_memory_bytes_max, 0, 1 << 30),
+            ("function-reply-bytes-max", functions.function_reply_bytes_max, 0, 256 << 20),
+            ("function-write-bytes-max", functions.function_write_bytes_max, 0, 512 << 20),
             ("slowlog-entries-max", self.observe.slowlog_entries_max, 0, 1 << 20),
         ];
         for (name, value, least, most) in bounds {

@@ -60,7 +60,7 @@ macro_rules! setting {
     };
 }
 
-/// Every setting of the configuration file but the lists of tables and joins.
+/// Every setting of the configuration file but the lists of tables, joins and functions.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "bind",
@@ -129,6 +129,22 @@ pub(crate) const SETTINGS: &[Setting] = &[
         set: Some(|config, text| read_text(text, &mut config.memory.clients_bytes_max)),
     },
     setting!(live "source-milliseconds-max" &[], sources.source_milliseconds_max),
+    setting!(fixed "functions-dir" &[], functions.functions_dir),
+    Setting {
+        name: "functions-callable",
+        aliases: &[],
+        get: |config| config.functions.functions_callable.clone(),
+        set: Some(|config, text| {
+            config.functions.functions_callable = text.to_owned();
+            Ok(())
+        }),
+    },
+    setting!(live "functions-max" &[], functions.functions_max),
+    setting!(live "function-module-bytes-max" &[], functions.function_module_bytes_max),
+    setting!(live "function-milliseconds-max" &[], functions.function_milliseconds_max),
+    setting!(live "function-memory-bytes-max" &[], functions.function_memory_bytes_max),
+    setting!(live "function-reply-bytes-max" &[], functions.function_reply_bytes_max),
+    setting!(live "function-write-bytes-max" &[], functions.function_write_bytes_max),
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min

@@ -60,8 +60,12 @@ pub const ROOMS: &[Room] = &[
     },
     room("spill", &["base"]),
     room("keep", &["base"]),
+    room("functions", &["base"]),
     room("postgres", &["base"]),
-    room("server", &["base", "command", "engine", "node", "protocol", "spill", "postgres"]),
+    room(
+        "server",
+        &["base", "command", "engine", "functions", "node", "protocol", "spill", "postgres"],
+    ),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["pool", "buffers", "workload"]),

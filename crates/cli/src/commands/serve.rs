@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// What may be in that directory, such as 64mb or 10gb [default: 1gb]
     #[arg(long, value_name = "SIZE")]
     spill_size: Option<Size>,
+    /// Let FN.LOAD … FILE load modules of functions from below this directory
+    #[arg(long, value_name = "DIR")]
+    functions: Option<String>,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -94,6 +97,9 @@ impl Args {
         }
         if let Some(size) = self.spill_size {
             config.spill.spill_bytes_max = size;
+        }
+        if let Some(path) = self.functions {
+            config.functions.functions_dir = path;
         }
         self.listen.apply(&mut config);
         if let Some(bytes) = self.null {

@@ -2,6 +2,7 @@
 
 mod bound;
 mod flows;
+mod functions;
 mod hostile;
 mod items;
 mod joins;

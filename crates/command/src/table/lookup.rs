@@ -5,7 +5,7 @@
 
 use super::{SPECS, Spec};
 
-const SLOT_BITS: u32 = 10;
+const SLOT_BITS: u32 = 12;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// No command has this number: the table is smaller.
 const FREE: u8 = u8::MAX;

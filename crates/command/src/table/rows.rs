@@ -13,6 +13,8 @@ const READ_DANGEROUS: Flags = Flags::READONLY.and(Flags::DANGEROUS);
 const WRITE_DANGEROUS: Flags = Flags::WRITE.and(Flags::DANGEROUS);
 const NO_FLAGS: Flags = Flags::NONE;
 const DEFINE: Flags = Flags::WRITE.and(Flags::ADMIN).and(Flags::DENYOOM);
+const LOAD: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::DENYOOM).and(Flags::NO_MULTI);
+const UNLOAD: Flags = Flags::ADMIN.and(Flags::NOSCRIPT);
 const UNDEFINE: Flags = Flags::WRITE.and(Flags::ADMIN);
 const MANAGE: Flags = UNDEFINE.and(Flags::NO_MULTI);
 const LISTEN: Flags = Flags::PUBSUB.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE);
@@ -42,6 +44,7 @@ const END: Flags = Flags::ADMIN
     .and(Flags::DANGEROUS);
 
 const ONE: KeyArgs = KeyArgs { first: 1, last: 1, step: 1 };
+const SECOND: KeyArgs = KeyArgs { first: 2, last: 2, step: 1 };
 const ALL: KeyArgs = KeyArgs { first: 1, last: -1, step: 1 };
 const PAIRS: KeyArgs = KeyArgs { first: 1, last: -1, step: 2 };
 const TWO: KeyArgs = KeyArgs { first: 1, last: 2, step: 1 };
@@ -318,6 +321,24 @@ pub static SPECS: &[Spec] = &[
     spec!(SourcePosition "source.position" 2, READ_BLOCKING, KeyArgs::NONE, Source, "0.2.0",
         "name",
         "Where a source stands now, to be given to RANGE … AT."),
+    spec!(FnLoad "fn.load" -3, LOAD, KeyArgs::NONE, Function, "0.1.0",
+        "name module [FILE] [EXPORT name] [REPLACE]",
+        "Loads a module of functions."),
+    spec!(FnDrop "fn.drop" 2, UNLOAD, KeyArgs::NONE, Function, "0.1.0",
+        "name",
+        "Drops a module."),
+    spec!(FnList "fn.list" 1, NO_FLAGS, KeyArgs::NONE, Function, "0.1.0",
+        "",
+        "The loaded modules."),
+    spec!(FnInfo "fn.info" 2, NO_FLAGS, KeyArgs::NONE, Function, "0.1.0",
+        "name",
+        "A module with its counters."),
+    spec!(FnCall "fn.call" -4, WRITE, SECOND, Function, "0.1.0",
+        "function key [UPDATE] [ATOMIC] [NOREPLY] param",
+        "Calls a function next to a value."),
+    spec!(FnRange "fn.range" -5, READ, KeyArgs::NONE, Function, "0.1.0",
+        "function first last [REV] [LIMIT n] param",
+        "Calls a function next to each value of a range."),
     spec!(Subscribe "subscribe" -2, LISTEN, KeyArgs::NONE, PubSub, "2.0.0",
         "channel [channel ...]",
         "Listens to channels."),

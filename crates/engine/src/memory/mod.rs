@@ -126,6 +126,11 @@ impl Memory {
         lacking.is_some()
     }
 
+    /// Notes that an operation could be done with so many bytes more.
+    pub(crate) fn want(&mut self, bytes: usize) {
+        self.wanted = Some(bytes);
+    }
+
     /// How many bytes an execution may collect before it gives up. What it collects is
     /// stored after, so that three times as much must fit.
     pub(crate) fn allowance(&self) -> usize {

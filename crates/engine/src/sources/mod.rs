@@ -433,6 +433,7 @@ impl Engine {
     pub fn take_effects(&mut self) -> Vec<Effect> {
         let mut effects = core::mem::take(&mut self.waits.effects);
         effects.extend(self.watches.take_woken().into_iter().map(Effect::Wake));
+        effects.extend(self.take_loaded().into_iter().map(Effect::Wake));
         effects
     }
 }

@@ -8,7 +8,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    connection, flows, introspection, keys, pubsub, ranges, streams, strings, tables, transactions,
+    connection, flows, functions, introspection, keys, pubsub, ranges, streams, strings, tables,
+    transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
@@ -63,6 +64,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::Range | Group::Join => ranges::decode(spec, args),
         Group::Table | Group::Source => tables::decode(spec, args),
         Group::Flow => flows::decode(spec, args),
+        Group::Function => functions::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),
         Group::Transactions => Ok(transactions::decode(spec, args)),
         Group::Connection => connection::decode(spec, args),

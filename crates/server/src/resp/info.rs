@@ -8,7 +8,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 12] = [
+const SECTIONS: [(&str, bool); 13] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -21,6 +21,7 @@ const SECTIONS: [(&str, bool); 12] = [
     ("tables", true),
     ("sources", true),
     ("flows", true),
+    ("functions", true),
 ];
 
 impl Resp {
@@ -81,6 +82,7 @@ impl Resp {
             "joins" => self.node.write_info(InfoSection::Joins, out),
             "flows" => self.write_flows(out),
             "sources" => self.write_sources(out),
+            "functions" => self.node.write_info(InfoSection::Functions, out),
             "tables" => self.node.write_info(InfoSection::Tables, out),
             _ => self.node.write_info(InfoSection::Keyspace, out),
         }

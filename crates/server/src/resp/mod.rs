@@ -40,7 +40,7 @@ pub(crate) use info::cpu_seconds;
 pub(crate) use session::Session;
 use session::Waiting;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Module};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::memcached::{self, Memcached};
@@ -51,9 +51,11 @@ use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use hashbrown::HashMap;
+use headwater_base::functions::Source;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_command::Reply;
 use headwater_engine::{Effect, EngineError, Settings, Ticket, Value, ValueRef, WARM_MAX};
+use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use headwater_spill::Directory;
@@ -137,6 +139,7 @@ impl Resp {
             let value_bytes_min = config.spill.spill_value_bytes_min;
             node.engine_mut().set_spill(Box::new(directory), value_bytes_min);
         }
+        provide_functions(&config, hash_seed, &mut node)?;
         let mut hub = Hub::new();
         sourced::begin(&config, &mut hub, node.engine_mut())?;
         for join in &config.joins {
@@ -196,6 +199,8 @@ impl Resp {
         self.memcached.limits = lowered.memcached_limits();
         self.clock = CommandClock::new(&config.observe);
         self.slowlog.shrink(config.observe.slowlog_entries_max);
+        self.node.engine_mut().set_function_limits(&lowered.functions.to_limits());
+        self.node.set_callable(&lowered.functions.functions_callable);
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
         self.config = config;
         self.lowered = lowered;
@@ -280,6 +285,21 @@ impl Resp {
     }
 }
 
+/// Gives the node its host of functions, with the modules of the settings.
+fn provide_functions(config: &Config, seed: u64, node: &mut Node) -> Result<(), ConfigError> {
+    let (settings, limits) = (&config.functions, config.functions.to_limits());
+    let directory =
+        (!settings.functions_dir.is_empty()).then(|| settings.functions_dir.clone().into());
+    let mut host = Host::new(&limits, directory, seed)
+        .map_err(|error| ConfigError(format!("functions: {error}")))?;
+    for Module { name, file, export } in &config.modules {
+        host.load_now(name, Source::File(file), export.as_deref(), false)
+            .map_err(|error| ConfigError(format!("function '{name}': {error}")))?;
+    }
+    node.engine_mut().set_functions(Box::new(host));
+    Ok(())
+}
+
 /// Where the answers to this connection go.
 #[inline]
 fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
@@ -348,6 +368,7 @@ impl Service for Resp {
         self.wake_late(connections);
         self.take_news(connections);
         self.run_flows(connections);
+        self.node.engine_mut().poll_functions();
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {
@@ -448,8 +469,11 @@ impl Service for Resp {
     }
 
     fn deadline(&self) -> Option<u64> {
+        // A thread compiles beside the loop, and has no way to wake it.
+        let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
         let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
-        blocking.into_iter().chain(sources).chain(self.flows_deadline()).min()
+        let flows = self.flows_deadline();
+        blocking.into_iter().chain(sources).chain(flows).chain(loading).min()
     }
 
     fn stopping(&self) -> bool {

@@ -1,0 +1,195 @@
+//! What a module may import: the host calls, which act on the subject of the call under way.
+//!
+//! Addresses and lengths are those of the module's memory; what lies outside it ends the call. Bytes
+//! go straight between the stored value and that memory. `docs/functions.md` describes each call.
+
+use headwater_base::functions::{Refused, Subject};
+use scoped_tls_hkt::scoped_thread_local;
+use wasmtime::{Caller, Engine, Error, Linker, Memory, ResourceLimiter, Trap};
+
+/// The name that host calls are imported from.
+pub(crate) const MODULE: &str = "headwater";
+/// The host call that a pure function may not use.
+pub(crate) const NOW: &str = "now_ms";
+
+scoped_thread_local!(
+    /// What the call under way on this thread acts on.
+    pub(crate) static mut SUBJECT: for<'a> &'a mut (dyn Subject + 'a)
+);
+
+/// More memory was wanted than may be had.
+#[derive(Debug)]
+pub(crate) struct MemoryDenied;
+
+impl std::fmt::Display for MemoryDenied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("more memory than may be had")
+    }
+}
+
+impl std::error::Error for MemoryDenied {}
+
+/// What host calls know of the instance that makes them.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) memory: Option<Memory>,
+    pub(crate) memory_bytes_max: usize,
+    /// Chunks that host calls have written, as instrumented code marks them.
+    pub(crate) marks: u64,
+    /// Size of a chunk, as a power of two.
+    pub(crate) shift: u32,
+}
+
+/// Most entries of a module's tables.
+const TABLE_MAX: usize = 10_000;
+
+impl ResourceLimiter for State {
+    fn memory_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if desired > self.memory_bytes_max { Err(Error::new(MemoryDenied)) } else { Ok(true) }
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= TABLE_MAX)
+    }
+}
+
+type Host<'a> = Caller<'a, State>;
+
+/// Does something with the subject.
+fn with<R>(act: impl FnOnce(&mut dyn Subject) -> R) -> Result<R, Error> {
+    if !SUBJECT.is_set() {
+        return Err(Error::msg("host calls are for calls, not for a module's start"));
+    }
+    Ok(SUBJECT.with(|subject| act(subject)))
+}
+
+/// As [`with`], for what may be refused.
+fn try_with<R>(act: impl FnOnce(&mut dyn Subject) -> Result<R, Refused>) -> Result<R, Error> {
+    with(act)?.map_err(Error::new)
+}
+
+fn memory(host: &Host<'_>) -> Result<Memory, Error> {
+    host.data().memory.ok_or_else(|| Error::msg("the module has no memory"))
+}
+
+/// `len` bytes of the module's memory.
+fn bytes<'h>(host: &'h Host<'_>, address: u32, len: u32) -> Result<&'h [u8], Error> {
+    let memory = memory(host)?;
+    let start = address as usize;
+    memory.data(host).get(start..start + len as usize).ok_or(Trap::MemoryOutOfBounds.into())
+}
+
+/// Lets `fill` write to `len` bytes of the module's memory; it gives how many it has written.
+fn fill(
+    host: &mut Host<'_>,
+    address: u32,
+    len: u32,
+    fill: impl FnOnce(&mut [u8]) -> Result<usize, Error>,
+) -> Result<u32, Error> {
+    let memory = memory(host)?;
+    let (bytes, state) = memory.data_and_store_mut(host);
+    let start = address as usize;
+    let room = bytes.get_mut(start..start + len as usize).ok_or(Trap::MemoryOutOfBounds)?;
+    let written = fill(room)?;
+    if written > 0 {
+        let last = (start + written - 1) >> state.shift;
+        state.marks |=
+            (u64::MAX << ((start >> state.shift) & 63)) & (u64::MAX >> (63 - (last & 63)));
+    }
+    Ok(written as u32)
+}
+
+/// Copies a part of `from` into the module's memory.
+fn copy(
+    host: &mut Host<'_>,
+    offset: u32,
+    address: u32,
+    len: u32,
+    from: fn(&dyn Subject) -> &[u8],
+) -> Result<u32, Error> {
+    fill(host, address, len, |room| {
+        with(|subject| {
+            let bytes = from(subject);
+            let rest = bytes.get(offset as usize..).unwrap_or(&[]);
+            let count = rest.len().min(room.len());
+            room[..count].copy_from_slice(&rest[..count]);
+            count
+        })
+    })
+}
+
+/// Every host call.
+pub(crate) fn linker(engine: &Engine) -> Result<Linker<State>, Error> {
+    let mut linker = Linker::new(engine);
+    linker.func_wrap(MODULE, "value_len", |_: Host<'_>| {
+        with(|subject| subject.len().map_or(-1, |len| len as i32))
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "value_read",
+        |mut host: Host<'_>, offset: u32, address: u32, len: u32| {
+            fill(&mut host, address, len, |room| {
+                with(|subject| subject.read(offset as usize, room))
+            })
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "value_write",
+        |host: Host<'_>, offset: u32, address: u32, len: u32| {
+            let bytes = bytes(&host, address, len)?;
+            try_with(|subject| subject.write(offset as usize, bytes))
+        },
+    )?;
+    linker.func_wrap(MODULE, "value_append", |host: Host<'_>, address: u32, len: u32| {
+        let bytes = bytes(&host, address, len)?;
+        try_with(|subject| subject.append(bytes))
+    })?;
+    linker.func_wrap(MODULE, "value_truncate", |_: Host<'_>, len: u32| {
+        try_with(|subject| subject.truncate(len as usize))
+    })?;
+    linker.func_wrap(MODULE, "value_replace", |host: Host<'_>, address: u32, len: u32| {
+        let bytes = bytes(&host, address, len)?;
+        try_with(|subject| subject.replace(bytes))
+    })?;
+    linker.func_wrap(MODULE, "value_delete", |_: Host<'_>| try_with(|subject| subject.delete()))?;
+    linker.func_wrap(MODULE, "reply", |host: Host<'_>, address: u32, len: u32| {
+        let bytes = bytes(&host, address, len)?;
+        try_with(|subject| subject.reply(bytes))
+    })?;
+    linker.func_wrap(MODULE, "reply_value", |_: Host<'_>, offset: u32, len: u32| {
+        try_with(|subject| subject.reply_value(offset as usize, len as usize)).map(|len| len as u32)
+    })?;
+    linker
+        .func_wrap(MODULE, "key_len", |_: Host<'_>| with(|subject| subject.key().len() as u32))?;
+    linker.func_wrap(
+        MODULE,
+        "key_read",
+        |mut host: Host<'_>, offset: u32, address: u32, len: u32| {
+            copy(&mut host, offset, address, len, |subject| subject.key())
+        },
+    )?;
+    linker.func_wrap(MODULE, "param_len", |_: Host<'_>| {
+        with(|subject| subject.param().len() as u32)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "param_read",
+        |mut host: Host<'_>, offset: u32, address: u32, len: u32| {
+            copy(&mut host, offset, address, len, |subject| subject.param())
+        },
+    )?;
+    linker
+        .func_wrap(MODULE, NOW, |_: Host<'_>| try_with(|subject| subject.now()).map(|now| now.0))?;
+    Ok(linker)
+}
