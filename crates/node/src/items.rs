@@ -72,6 +72,15 @@ fn now_seconds(engine: &Engine) -> u32 {
 }
 
 impl Node {
+    /// Has what found a flow's backlog full wait for it, where the flow says so.
+    #[cold]
+    fn wait_for_flows(&mut self, stop: Stop) -> Stop {
+        match stop {
+            Stop::Failed(EngineError::Busy { may_wait: true, .. }) => Stop::Wait(self.block()),
+            stop => stop,
+        }
+    }
+
     /// Runs until there is memory for it, or no more can be made.
     #[inline]
     fn with_room<T>(
@@ -81,7 +90,7 @@ impl Node {
         loop {
             match run(self) {
                 Err(Stop::Failed(EngineError::OutOfMemory)) if self.engine.make_room_again() => {}
-                ended => return ended,
+                ended => return ended.map_err(|stop| self.wait_for_flows(stop)),
             }
         }
     }
@@ -167,8 +176,10 @@ impl Node {
     pub fn store(&mut self, store: &Store<'_>) -> Result<Written, Stop> {
         if store.mode == StoreMode::Set && store.seen.is_none() {
             let expiry = engine_expiry(store.expiry, self.engine.now());
-            self.engine.set_flagged(store.key, store.value, expiry, store.flags)?;
-            return Ok(self.written(store, expiry));
+            return match self.engine.set_flagged(store.key, store.value, expiry, store.flags) {
+                Ok(()) => Ok(self.written(store, expiry)),
+                Err(error) => Err(self.wait_for_flows(error.into())),
+            };
         }
         self.with_room(|node| node.store_if(store))
     }

@@ -21,6 +21,9 @@ const LONE_LINE_BYTES_MAX: usize = 2048;
 const LEADING_SPACES_MAX: usize = 100;
 /// A longer lifetime than 30 days is a moment since the epoch.
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+/// The last numbers of 32 bits: up to 30 days less than 0.
+const NEGATIVE_FIRST: i64 = NEGATIVE_LAST + 1 - RELATIVE_SECONDS_MAX;
+const NEGATIVE_LAST: i64 = u32::MAX as i64;
 /// Words of a meta command, with its name and its key.
 const META_WORDS_MAX: usize = 19;
 
@@ -176,8 +179,9 @@ pub(super) fn lifetime(seconds: i64) -> SetExpiry {
     let millis = seconds.saturating_mul(1000);
     match seconds {
         0 => SetExpiry::Never,
-        // At once; what has passed is as good as the epoch.
-        ..0 => SetExpiry::Deadline(Deadline::At(0)),
+        // At once; what has passed is as good as the epoch. Some clients write what is less than 0 in
+        // 32 bits without a sign.
+        ..0 | NEGATIVE_FIRST..=NEGATIVE_LAST => SetExpiry::Deadline(Deadline::At(0)),
         1..=RELATIVE_SECONDS_MAX => SetExpiry::Deadline(Deadline::After(millis)),
         _ => SetExpiry::Deadline(Deadline::At(millis)),
     }
@@ -520,6 +524,8 @@ mod tests {
         let day = 24 * 60 * 60;
         assert_eq!(lifetime(0), SetExpiry::Never);
         assert_eq!(lifetime(-1), SetExpiry::Deadline(Deadline::At(0)));
+        assert_eq!(lifetime(i64::from(u32::MAX)), SetExpiry::Deadline(Deadline::At(0)));
+        assert_eq!(lifetime(4_000_000_000), SetExpiry::Deadline(Deadline::At(4_000_000_000_000)));
         assert_eq!(lifetime(1), SetExpiry::Deadline(Deadline::After(1000)));
         assert_eq!(lifetime(30 * day), SetExpiry::Deadline(Deadline::After(30 * day * 1000)));
         assert_eq!(

@@ -1,4 +1,4 @@
-// Jedis, unchanged, against the server at $HEADWATER_ADDRESS, in RESP2 and RESP3.
+// Jedis, unchanged, against the server at $HEADWATER_ADDRESS, in RESP2 and RESP3; then `Items`.
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Objects;
@@ -50,10 +50,11 @@ public class Client {
         }
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
         var address = HostAndPort.from(System.getenv("HEADWATER_ADDRESS"));
         run(address, RedisProtocol.RESP2);
         run(address, RedisProtocol.RESP3);
-        System.out.println("2 passed, 0 failed");
+        Items.run(System.getenv("HEADWATER_MEMCACHED"));
+        System.out.println("3 passed, 0 failed");
     }
 }
