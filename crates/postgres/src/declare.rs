@@ -4,10 +4,11 @@
 //! statement that mends it.
 
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::queue;
 use crate::range::condition;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
-use crate::state::Ready;
+use crate::state::{Ready, Way};
 use crate::text::Kind;
 use crate::wire::{Connection, Error};
 use headwater_base::{KeyRange, prefix_end};
@@ -53,6 +54,7 @@ fn refusal(message: String) -> Error {
 pub(crate) fn check(
     connection: &mut Connection,
     settings: &Settings,
+    way: Way,
     prefix: &[u8],
     words: &Words,
     // What was known of it before, if it was kept here already.
@@ -62,8 +64,12 @@ pub(crate) fn check(
     let columns = columns(connection, found.relation)?;
     let mapping = mapping(settings, prefix, words, &found, &columns)?;
     let mut warnings = Vec::new();
-    identity(connection, &found, &mapping)?;
-    let since = publish(connection, settings, &found, &mapping)?;
+    identity(connection, &found, &mapping, way)?;
+    let since = match way {
+        Way::Log => publish(connection, settings, &found, &mapping)?,
+        // Making a trigger waits for all who write.
+        Way::Queue => queue::install(connection, settings, &mapping).map(|()| None)?,
+    };
     let since = since.or(before.map(|ready| ready.since)).unwrap_or(0);
     indexed(connection, &mapping, &mut warnings)?;
     let signature = signature(connection, settings, words, &mapping)?;
@@ -177,7 +183,12 @@ fn mapping(
 }
 
 /// Checks that a key is one row's, and that changes tell the old key.
-fn identity(connection: &mut Connection, found: &Found, mapping: &Mapping) -> Result<(), Error> {
+fn identity(
+    connection: &mut Connection,
+    found: &Found,
+    mapping: &Mapping,
+    way: Way,
+) -> Result<(), Error> {
     let sql = format!(
         "SELECT i.indisprimary, i.indisreplident, \
          (SELECT string_agg(a.attname, chr(1)) FROM pg_attribute a \
@@ -208,6 +219,8 @@ fn identity(connection: &mut Connection, found: &Found, mapping: &Mapping) -> Re
     }
     let tells = |unique: &&Unique| key.iter().all(|name| unique.columns.contains(name));
     let told = match &*found.identity {
+        // Triggers are given the whole old row.
+        _ if way == Way::Queue => true,
         "f" => true,
         "d" => uniques.iter().filter(|unique| unique.primary).any(|unique| tells(&unique)),
         "i" => uniques.iter().filter(|unique| unique.identifies).any(|unique| tells(&unique)),
@@ -360,11 +373,14 @@ pub(crate) fn signature_sql(settings: &Settings, words: &Words, mapping: &Mappin
           FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped AND attname IN ({})), \
          (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index \
           WHERE indrelid = c.oid AND indisunique AND indisvalid), \
+         (SELECT string_agg(concat(tgname, tgenabled), ',' ORDER BY tgname) FROM pg_trigger \
+          WHERE tgrelid = c.oid AND NOT tgisinternal AND starts_with(tgname::text, {})), \
          (SELECT concat_ws(':', 'published', to_jsonb(t)->>'rowfilter', to_jsonb(t)->>'attnames') \
           FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname \
           WHERE t.pubname = {} AND t.tablename = c.relname AND n.oid = c.relnamespace)) \
          FROM pg_class c WHERE c.oid = to_regclass({}))",
         names.join(", "),
+        literal(&settings.slot),
         literal(&settings.publication),
         literal(&words.table)
     )

@@ -10,10 +10,11 @@
 use crate::mapping::{literal, quoted_name};
 use crate::output::{Message, message};
 use crate::pool::{before_head, lsn, up};
-use crate::settings::SlotKind;
+use crate::queue;
+use crate::settings::{Follow, SlotKind};
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::state::Shared;
+use crate::state::{Shared, Way};
 use crate::transaction::Transaction;
 use crate::wire::{Connection, Error};
 use headwater_base::source::{Health, Position};
@@ -99,8 +100,10 @@ fn drop_slot(connection: &mut Connection, slot: &str) -> Result<(), Error> {
 
 /// What the server is like.
 struct Server {
-    version: u32,
+    /// It bounds what slots hold back.
     bounded: bool,
+    /// Why its log cannot be followed, if so.
+    lacks: Option<&'static str>,
 }
 
 fn examine(shared: &Shared, connection: &mut Connection) -> Result<Server, Error> {
@@ -119,28 +122,24 @@ fn examine(shared: &Shared, connection: &mut Connection) -> Result<Server, Error
     if at(4) == "t" {
         return refuse("the database is a standby; connect to the primary");
     }
-    if at(1) != "logical" {
-        return refuse(
-            "changes cannot be followed: the database needs the setting wal_level = logical",
-        );
-    }
-    if at(5) != "t" {
-        return refuse(
-            "changes cannot be followed: the user lacks the right, ALTER ROLE … REPLICATION",
-        );
-    }
+    let lacks = if at(1) != "logical" {
+        Some("changes cannot be followed: the database needs the setting wal_level = logical")
+    } else if at(5) != "t" {
+        Some("changes cannot be followed: the user lacks the right, ALTER ROLE … REPLICATION")
+    } else {
+        None
+    };
     shared.lock().watch.log_block_bytes = at(2).parse().unwrap_or(8192);
-    Ok(Server { version, bounded: at(3) != "-1" })
+    Ok(Server { bounded: at(3) != "-1", lacks })
 }
 
 /// Sees to it that the publication is there. Gives whether it was.
-fn publish(shared: &Shared, connection: &mut Connection, server: &Server) -> Result<bool, Error> {
+fn publish(shared: &Shared, connection: &mut Connection) -> Result<bool, Error> {
     let name = &shared.settings.publication;
     let there = format!("SELECT 1 FROM pg_publication WHERE pubname = {}", literal(name));
     if connection.value(&there)? == "1" {
         return Ok(true);
     }
-    debug_assert!(server.version >= VERSION_LEAST);
     let sql = format!(
         "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)",
         quoted_name(name)
@@ -162,7 +161,16 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     let mut control = Connection::open(&settings.target, false)?;
     control.set_patience(settings.patience)?;
     let server = examine(shared, &mut control)?;
-    let was_published = publish(shared, &mut control, &server)?;
+    let way = match (settings.follow, server.lacks) {
+        (Follow::Log, Some(lacks)) => return Err(Error::broken(lacks)),
+        (Follow::Triggers, _) | (Follow::Auto, Some(_)) => Way::Queue,
+        (Follow::Log | Follow::Auto, None) => Way::Log,
+    };
+    shared.lock().set_way(way);
+    if way == Way::Queue {
+        return queue::session(shared, control, &mut memory.worked);
+    }
+    let was_published = publish(shared, &mut control)?;
     let kept = match settings.slot_kind {
         SlotKind::Auto => server.bounded,
         SlotKind::Temporary => false,

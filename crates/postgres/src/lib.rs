@@ -10,6 +10,7 @@
 //! | [X loads and the log, put together without a gap |
 //! | `declare` | comparing a mapping with the database |
 //! | `pool`, `follow`, `watch` | the threads |
+//! | `queue` | following by triggers, where the log is not to be had |
 //!
 //! [`connect`] gives a source; `docs/postgres.md` tells its users what the database must grant.
 
@@ -27,6 +28,7 @@ mod declare;
 mod follow;
 mod loads;
 mod pool;
+mod queue;
 mod source;
 mod state;
 mod tls;

@@ -33,12 +33,15 @@ pub(crate) struct Load {
     trouble: Option<String>,
 }
 
+/// Keys with their values.
+pub(crate) type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What a load's query gave.
 pub(crate) struct Found {
     pub(crate) snapshot: Snapshot,
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
-    pub(crate) pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) pairs: KeyValues,
 }
 
 /// What a load's query needs.
@@ -87,6 +90,25 @@ impl State {
             Some(standing @ (Standing::Asked | Standing::Unchecked(_))) => Err(standing.reason()),
             _ => Ok(()),
         }
+    }
+
+    /// Takes the loads that can begin now out of the queue.
+    pub(crate) fn take_loads(&mut self) -> Vec<Job> {
+        let now = Instant::now();
+        let (mut taken, mut left) = (Vec::new(), std::collections::VecDeque::new());
+        for job in std::mem::take(&mut self.jobs) {
+            let begins = match job.work {
+                Work::Load(fetch) => job.not_before <= now && self.can_load(fetch).is_ok(),
+                _ => false,
+            };
+            if begins {
+                taken.push(job);
+            } else {
+                left.push_back(job);
+            }
+        }
+        self.jobs = left;
+        taken
     }
 
     /// A load's query begins now (J3): what it is to ask, if it is still wanted and possible.
@@ -147,6 +169,20 @@ impl State {
         self.watch.loads_again += 1;
         let not_before = Instant::now() + pause;
         self.jobs.push_back(Job { work: Work::Load(fetch), not_before, deadline, trouble });
+    }
+
+    /// Answers a load with what was read at the position up to which changes were told.
+    pub(crate) fn answer_now(&mut self, fetch: FetchId, pairs: KeyValues) {
+        let Some(load) = self.loads.get(&fetch) else { return };
+        let generation = self.tables.get(&load.prefix).map(|table| table.generation);
+        if generation != Some(load.generation) {
+            return self.again(fetch, Duration::ZERO, "the table was altered");
+        }
+        let Some(load) = self.loads.remove(&fetch) else { return };
+        self.watch.rows += pairs.len() as u64;
+        let pairs = with_changes(pairs, &load.range, &[]);
+        let answer = Ok(Loaded { position: Position(self.position), pairs });
+        self.tell(News::Loaded { fetch, answer });
     }
 
     /// Answers a load with what went wrong.
@@ -244,11 +280,7 @@ impl State {
 }
 
 /// The pairs of a query with the changes of a range that it did not see.
-fn with_changes(
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
-    range: &KeyRange,
-    late: &[Arc<[Change]>],
-) -> Vec<Pair> {
+fn with_changes(pairs: KeyValues, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
     let mut changed: BTreeMap<&[u8], Option<&Vec<u8>>> = BTreeMap::new();
     for change in late.iter().flat_map(|changes| changes.iter()) {
         if range.contains(&change.key) {

@@ -5,12 +5,12 @@
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::declare;
-use crate::loads::{Found, Query};
+use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Cell, Value, literal, quoted_name};
 use crate::range::condition;
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::state::{Job, Shared, Standing, State, Work};
+use crate::state::{Job, Shared, Standing, State, Way, Work};
 use crate::wire::{Connection, Error};
 use crate::write;
 use headwater_base::source::{FetchId, Health, News, Position};
@@ -57,17 +57,26 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
         let now = Instant::now();
         let mut at = 0;
         let mut waiting = false;
-        while let Some(job) = state.jobs.get_mut(at) {
-            if job.not_before > now && job.deadline > now {
+        while at < state.jobs.len() {
+            let job = &state.jobs[at];
+            let late = job.deadline <= now;
+            if job.not_before > now && !late {
                 waiting = true;
                 at += 1;
                 continue;
             }
-            let late = job.deadline <= now;
             let work = match job.work {
                 Work::Load(fetch) => state.can_load(fetch),
+                Work::Declare { .. } if state.way.is_none() => Err(state.trouble()),
                 _ => Ok(()),
             };
+            // These are read where the changes are.
+            let elsewhere = state.way == Some(Way::Queue) && matches!(job.work, Work::Load(_));
+            if elsewhere && work.is_ok() && !late {
+                waiting = true;
+                at += 1;
+                continue;
+            }
             let job = &mut state.jobs[at];
             match work {
                 Ok(()) if !late => return state.jobs.remove(at),
@@ -100,6 +109,14 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
 }
 
 impl State {
+    /// Why nothing can be done.
+    fn trouble(&self) -> String {
+        match &self.health {
+            Health::Down(reason) => reason.clone(),
+            Health::Up => "the database is being examined".to_owned(),
+        }
+    }
+
     /// Answers a job that is not done. `unreachable`: it is the connection's fault.
     fn refuse(&mut self, work: Work, message: String, unreachable: bool) {
         match work {
@@ -164,8 +181,9 @@ fn attempt(
             let answer = match table {
                 Some(words) => {
                     let connection = ready(shared, connection)?;
+                    let way = shared.lock().way.unwrap_or(Way::Log);
                     let (ready, warnings) =
-                        declare::check(connection, &shared.settings, prefix, &words, None)?;
+                        declare::check(connection, &shared.settings, way, prefix, &words, None)?;
                     let standing = Standing::Ready(Arc::new(ready));
                     shared.lock().set_standing(prefix, *generation, standing);
                     Ok(warnings)
@@ -175,7 +193,13 @@ fn attempt(
             shared.lock().tell(News::Declared { request: *request, answer });
         }
         Work::Position { request } => {
-            let at = mark(ready(shared, connection)?)?;
+            let connection = ready(shared, connection)?;
+            let way = shared.lock().way;
+            let at = match way {
+                Some(Way::Queue) => end_of_log(connection)?,
+                Some(Way::Log) | None => mark(connection)?,
+            };
+            shared.lock().hurry = true;
             shared.lock().tell(News::Position { request: *request, answer: Ok(Position(at)) });
         }
         Work::Write { request, changes } => {
@@ -202,40 +226,80 @@ pub(crate) fn mark(connection: &mut Connection) -> Result<u64, Error> {
     position_of(&text).ok_or_else(|| Error::broken(format!("`{text}` is no position")))
 }
 
-fn load(connection: &mut Connection, query: &Query, bytes_max: usize) -> Result<Found, Error> {
+/// Where the log ends.
+pub(crate) fn end_of_log(connection: &mut Connection) -> Result<u64, Error> {
+    let text = connection.value("SELECT pg_current_wal_insert_lsn()")?;
+    position_of(&text).ok_or_else(|| Error::broken(format!("`{text}` is no position")))
+}
+
+/// The statement that gives the rows of a load.
+pub(crate) fn rows_sql(query: &Query) -> String {
     let mapping = &query.ready.mapping;
     let wanted = condition(mapping, &query.range);
     let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
+    let wanted = wanted.as_deref().unwrap_or("false");
+    format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
+}
+
+/// The pairs of a load, as its rows come.
+pub(crate) struct Pairs<'a> {
+    query: &'a Query,
+    bytes_max: usize,
+    bytes: usize,
+    pub(crate) pairs: KeyValues,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) fn new(query: &'a Query, bytes_max: usize) -> Self {
+        Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, columns: &[Option<&str>]) {
+        if self.bytes > self.bytes_max {
+            return;
+        }
+        let cells: Vec<_> =
+            columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect();
+        let mapping = &self.query.ready.mapping;
+        let Some(key) = mapping.key(&cells).filter(|key| self.query.range.contains(key)) else {
+            return;
+        };
+        // No cell of a query is left out, so the value is known.
+        if let Value::Known(value) = mapping.value(&cells) {
+            self.bytes += key.len() + value.len();
+            self.pairs.push((key, value));
+        }
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// They are too many.
+    pub(crate) fn end(self) -> Result<KeyValues, Error> {
+        if self.bytes > self.bytes_max {
+            let message =
+                format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
+            return Err(Error { message, code: "HW000".to_owned() });
+        }
+        Ok(self.pairs)
+    }
+}
+
+fn load(connection: &mut Connection, query: &Query, bytes_max: usize) -> Result<Found, Error> {
     let sql = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {table} IN ACCESS SHARE MODE; \
-         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(); \
-         SELECT {} FROM {table} WHERE {}; COMMIT",
-        names.join(", "),
-        wanted.as_deref().unwrap_or("false"),
-        table = mapping.table
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
+         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(); {}; COMMIT",
+        query.ready.mapping.table,
+        rows_sql(query)
     );
     let (mut snapshot, mut horizon) = (None, None);
-    let (mut pairs, mut bytes, mut odd) = (Vec::new(), 0, false);
+    let mut pairs = Pairs::new(query, bytes_max);
     let done = connection.query(&sql, |statement, columns| match (statement, columns) {
         (2, [Some(seen), Some(at)]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
         }
-        (3, columns) if bytes <= bytes_max => {
-            let cells: Vec<_> =
-                columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect();
-            let Some(key) = mapping.key(&cells) else { return };
-            if !query.range.contains(&key) {
-                return;
-            }
-            match mapping.value(&cells) {
-                Value::Known(value) => {
-                    bytes += key.len() + value.len();
-                    pairs.push((key, value));
-                }
-                Value::Unchanged | Value::Unknown => odd = true,
-            }
-        }
+        (3, columns) => pairs.row(columns),
         _ => {}
     });
     if let Err(error) = done {
@@ -244,12 +308,9 @@ fn load(connection: &mut Connection, query: &Query, bytes_max: usize) -> Result<
         }
         return Err(error);
     }
-    if bytes > bytes_max {
-        let message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
-        return Err(Error { message, code: "HW000".to_owned() });
-    }
+    let pairs = pairs.end()?;
     match (snapshot, horizon) {
-        (Some(snapshot), Some(horizon)) if !odd => Ok(Found { snapshot, horizon, pairs }),
+        (Some(snapshot), Some(horizon)) => Ok(Found { snapshot, horizon, pairs }),
         _ => Err(Error::broken("the database does not say what its query saw")),
     }
 }

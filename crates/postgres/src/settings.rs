@@ -10,6 +10,8 @@ pub struct Settings {
     pub name: String,
     /// Where the database is.
     pub target: Target,
+    /// How changes are told.
+    pub follow: Follow,
     /// The publication's name.
     pub publication: String,
     /// The slot's name, or what it begins with.
@@ -28,6 +30,17 @@ pub struct Settings {
     pub load_bytes_max: usize,
     /// Longer keys are left out.
     pub key_bytes_max: usize,
+}
+
+/// How changes are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// By the log where the database allows it, by triggers elsewhere.
+    Auto,
+    /// By logical replication.
+    Log,
+    /// By triggers that note them in a table.
+    Triggers,
 }
 
 /// What becomes of the slot when the connection is lost.
@@ -59,6 +72,7 @@ impl Settings {
         let mut settings = Self {
             name: name.to_owned(),
             target: Target::parse(url)?,
+            follow: Follow::Auto,
             publication: format!("headwater_{safe}"),
             slot: format!("headwater_{safe}"),
             slot_kind: SlotKind::Auto,
@@ -102,6 +116,16 @@ impl Settings {
                     }
                 };
             }
+            "follow" => {
+                self.follow = match text.to_ascii_lowercase().as_str() {
+                    "auto" => Follow::Auto,
+                    "log" => Follow::Log,
+                    "triggers" => Follow::Triggers,
+                    other => {
+                        return Err(format!("follow is auto, log or triggers, not `{other}`"));
+                    }
+                };
+            }
             "lag-bytes-max" => self.lag_bytes_max = number(1 << 20)? as u64,
             "connections" => self.connections = number(1)?.min(64),
             "timeout-ms" => self.patience = Duration::from_millis(number(1)? as u64),
@@ -135,6 +159,7 @@ mod tests {
         for wrong in [
             ("slot", "for-ever"),
             ("slot-name", "My Slot"),
+            ("follow", "rumours"),
             ("connections", "0"),
             ("lag-bytes-max", "1"),
             ("colour", "red"),

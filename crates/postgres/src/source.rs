@@ -3,7 +3,7 @@
 use crate::mapping;
 use crate::pool::before_head;
 use crate::settings::Settings;
-use crate::state::{Shared, Work};
+use crate::state::{Shared, Way, Work};
 use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, News, Position, Sink, Source};
@@ -128,7 +128,13 @@ impl Source for Postgres {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let state = self.shared.lock();
         let watch = &state.watch;
+        let way = match state.way {
+            Some(Way::Log) => "log",
+            Some(Way::Queue) => "triggers",
+            None => "unknown",
+        };
         vec![
+            ("follow", way.to_owned()),
             ("publication", self.shared.settings.publication.clone()),
             ("slot", watch.slot.clone()),
             ("lag_bytes", watch.behind_bytes.to_string()),

@@ -49,6 +49,10 @@ pub(crate) struct State {
     /// The thread that reads the log has ended.
     pub(crate) ended: bool,
     pub(crate) health: Health,
+    /// How changes are told, once that is known.
+    pub(crate) way: Option<Way>,
+    /// Somebody asked for a position: what was written is to be read soon.
+    pub(crate) hurry: bool,
     /// Up to where the log has been read.
     pub(crate) position: u64,
     /// The position of the last [`News::Changed`].
@@ -70,6 +74,15 @@ pub(crate) struct State {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) watch: Watch,
     generation: u64,
+}
+
+/// How changes are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By logical replication.
+    Log,
+    /// By triggers, which note them in a table.
+    Queue,
 }
 
 /// A table of keys.
@@ -163,6 +176,8 @@ impl Shared {
             stopping: false,
             ended: false,
             health,
+            way: None,
+            hurry: false,
             position: 0,
             told_position: 0,
             turn: 0,
@@ -259,6 +274,18 @@ impl State {
         generation
     }
 
+    /// Notes how changes are told from now on; tables that were made ready for another way are compared again.
+    pub(crate) fn set_way(&mut self, way: Way) {
+        if self.way.replace(way).is_some_and(|before| before != way) {
+            for table in self.tables.values_mut() {
+                if matches!(table.standing, Standing::Ready(_)) {
+                    table.standing = Standing::Unchecked(COMPARED.to_owned());
+                }
+            }
+            self.plans.clear();
+        }
+    }
+
     /// Sets how a table stands, and says that nothing of it is to be believed if that was `Ready` before.
     pub(crate) fn set_standing(&mut self, prefix: &[u8], generation: u64, standing: Standing) {
         let Some(table) = self.tables.get_mut(prefix) else { return };
@@ -332,6 +359,17 @@ impl State {
             self.recent.push_back(recent);
         }
         self.turn += 1;
+        self.apply(position, changes, resets, more);
+    }
+
+    /// Tells of changes up to `position`; `more` is at hand.
+    pub(crate) fn apply(
+        &mut self,
+        position: u64,
+        changes: Vec<Change>,
+        resets: Vec<KeyRange>,
+        more: bool,
+    ) {
         // Before the changes: nobody is to see the rest of a transaction without what is to be loaded again.
         for range in resets {
             self.reset(range);

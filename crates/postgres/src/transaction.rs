@@ -39,10 +39,10 @@ pub(crate) struct Transaction {
 
 /// What a transaction comes to.
 #[derive(Debug, Default)]
-struct Outcome {
-    changes: Vec<Change>,
-    resets: Vec<KeyRange>,
-    rows_without_key: u64,
+pub(crate) struct Outcome {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) resets: Vec<KeyRange>,
+    pub(crate) rows_without_key: u64,
 }
 
 impl Transaction {
@@ -152,6 +152,21 @@ impl Outcome {
         }
     }
 
+    /// A row of a table changed from these key cells to these cells of all columns.
+    pub(crate) fn row(
+        &mut self,
+        plan: &Plan,
+        old: Option<&[Cell<'_>]>,
+        new: Option<&[Cell<'_>]>,
+        state: &State,
+    ) {
+        let before = old.map(|cells| plan.ready.mapping.key(cells));
+        match new {
+            Some(cells) => self.put(plan, before, cells, state),
+            None => self.remove(plan, before.flatten(), state),
+        }
+    }
+
     fn remove(&mut self, plan: &Plan, key: Option<Vec<u8>>, state: &State) {
         if let Some(key) = key.filter(|key| plan.follows(key, state)) {
             self.changes.push(Change { key, value: None });
@@ -183,6 +198,12 @@ impl Outcome {
 }
 
 impl Plan {
+    /// That of rows whose columns are the mapping's.
+    pub(crate) fn plain(ready: Arc<Ready>) -> Self {
+        let places = (0..ready.mapping.columns.len()).collect();
+        Self { ready, places }
+    }
+
     fn follows(&self, key: &[u8], state: &State) -> bool {
         let table = state.tables.get(&self.ready.mapping.prefix);
         table.is_some_and(|table| table.followed.contains(key))

@@ -9,7 +9,7 @@ use crate::mapping::{Mapping, Words, literal};
 use crate::pool::{before_head, mark};
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
-use crate::state::{Shared, Standing};
+use crate::state::{Shared, Standing, Way};
 use crate::wire::{Connection, Error};
 use headwater_base::source::Health;
 use std::sync::Arc;
@@ -40,8 +40,11 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             let connection = connection.as_mut().ok_or_else(|| Error::broken("no connection"))?;
             if look {
                 looked = Some(Instant::now());
-                slot(shared, connection, &mut seen)?;
-                tables(shared, connection)?;
+                let way = shared.lock().way.unwrap_or(Way::Log);
+                if way == Way::Log {
+                    slot(shared, connection, &mut seen)?;
+                }
+                tables(shared, connection, way)?;
             }
             if nudge {
                 mark(connection)?;
@@ -112,7 +115,7 @@ struct Looked {
 }
 
 /// Compares tables with the catalog where they were altered, or could not be compared yet.
-fn tables(shared: &Shared, connection: &mut Connection) -> Result<(), Error> {
+fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), Error> {
     let tables: Vec<_> = {
         let state = shared.lock();
         let looked = state.tables.iter();
@@ -137,7 +140,7 @@ fn tables(shared: &Shared, connection: &mut Connection) -> Result<(), Error> {
             }
             Standing::Asked | Standing::Unchecked(_) | Standing::Broken(_) => None,
         };
-        let standing = match declare::check(connection, settings, &prefix, &words, before) {
+        let standing = match declare::check(connection, settings, way, &prefix, &words, before) {
             Ok((ready, _)) => Standing::Ready(Arc::new(ready)),
             Err(error) if error.is_broken() => return Err(error),
             Err(error) => match standing {

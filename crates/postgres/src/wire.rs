@@ -159,6 +159,8 @@ pub struct Connection {
     taken: usize,
     out: Vec<u8>,
     patience: Duration,
+    /// A notification has come that nobody asked for yet.
+    notified: bool,
 }
 
 /// A message: its tag, and where in the input its body is.
@@ -199,8 +201,14 @@ impl Connection {
             }
         };
         let patience = target.patience;
-        let mut connection =
-            Self { stream, input: Vec::new(), taken: 0, out: Vec::new(), patience };
+        let mut connection = Self {
+            stream,
+            input: Vec::new(),
+            taken: 0,
+            out: Vec::new(),
+            patience,
+            notified: false,
+        };
         connection.start(target, replication)?;
         Ok(connection)
     }
@@ -394,6 +402,7 @@ impl Connection {
                     }
                     failed = Some(error);
                 }
+                b'A' => self.notified = true,
                 b'Z' => return failed.map_or(Ok(()), Err),
                 b'G' | b'H' | b'W' => return Err(Error::broken("a copy begins out of turn")),
                 _ => {}
@@ -424,6 +433,22 @@ impl Connection {
     pub fn value(&mut self, sql: &str) -> Result<String, Error> {
         let first = self.rows(sql)?.into_iter().next().and_then(|row| row.into_iter().next());
         Ok(first.flatten().unwrap_or_default())
+    }
+
+    /// Waits up to a time for a notification, and whether one has come. The patience must be a short one.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn notified(&mut self, until: Instant) -> Result<bool, Error> {
+        while !self.notified {
+            let Some(message) = self.next_within(Some(until))? else { break };
+            match message.tag {
+                b'A' => self.notified = true,
+                b'E' => return Err(complaint(&self.input[message.first..message.last])),
+                _ => {}
+            }
+        }
+        Ok(std::mem::take(&mut self.notified))
     }
 
     /// Begins a copy in both directions.

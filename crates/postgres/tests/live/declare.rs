@@ -194,7 +194,7 @@ fn a_slot_that_holds_back_too_much_is_dropped() {
 fn what_the_database_lacks_is_said() {
     let Some(server) = Server::start(&["wal_level=replica"]) else { return };
     server.run("CREATE TABLE posts (poster text, time int, PRIMARY KEY (poster, time))");
-    let (mut source, stand) = connect(&server.url(), &[("timeout-ms", "500")]);
+    let (mut source, stand) = connect(&server.url(), &[("timeout-ms", "500"), ("follow", "log")]);
     let down = stand.wait("a reason", |model| match &model.health {
         Some(Health::Down(why)) if !why.contains("not connected") => Some(why.clone()),
         _ => None,
@@ -236,4 +236,71 @@ fn a_user_with_few_rights_is_enough_where_the_tables_are_published() {
     });
     assert!(down.contains("CREATE PUBLICATION"), "{down}");
     Source::withdraw(&mut poor, b"p|");
+}
+
+#[test]
+fn triggers_tell_of_changes_where_the_log_cannot_be_read() {
+    let Some(server) = Server::start(&["wal_level=replica"]) else { return };
+    server.run(
+        "CREATE ROLE plain LOGIN; CREATE ROLE writer LOGIN; GRANT CREATE ON DATABASE postgres TO plain; \
+         CREATE TABLE posts (poster text, time timestamptz, tweet text, hot bool, PRIMARY KEY (poster, time)); \
+         ALTER TABLE posts OWNER TO plain; GRANT INSERT, UPDATE, DELETE, SELECT, TRUNCATE ON posts TO writer; \
+         INSERT INTO posts VALUES ('bob', '2026-01-01 00:00Z', 'Hi', true)",
+    );
+    let url = server.url().replace("postgres://postgres@", "postgres://plain@");
+    let (mut source, stand) = connect(&url, &[]);
+    stand.wait_up();
+    let json = mapped("posts", "poster, time", "JSON (tweet, hot)");
+    assert_eq!(stand.declare(&mut source, b"p|", &json), Ok(vec![]));
+    assert!(source.facts().contains(&("follow", "triggers".to_owned())));
+    let all = KeyRange::prefix(b"p|");
+    let told = |pairs: std::collections::BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<String> {
+        let show = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        pairs.into_iter().map(|(key, value)| format!("{} {}", show(key), show(value))).collect()
+    };
+    let first = "p|bob|2026-01-01T00:00:00.000000Z {\"tweet\":\"Hi\",\"hot\":true}";
+    assert_eq!(told(stand.load(&mut source, &all).unwrap()), [first]);
+    // As somebody else, with other settings, who may not read what is noted.
+    let writer = server.url().replace("postgres://postgres@", "postgres://writer@");
+    let mut writer = headwater_postgres::wire::Connection::open(
+        &headwater_postgres::url::Target::parse(&writer).unwrap(),
+        false,
+    )
+    .unwrap();
+    writer
+        .query(
+            "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'; \
+             INSERT INTO posts VALUES ('cleo', '2026-01-02 09:00+09', 'a \"b\", {c}', NULL); \
+             UPDATE posts SET poster = 'dan' WHERE poster = 'bob'",
+            |_, _| {},
+        )
+        .unwrap();
+    stand.catch_up(&mut source);
+    let cleo = "p|cleo|2026-01-02T00:00:00.000000Z {\"tweet\":\"a \\\"b\\\", {c}\",\"hot\":null}";
+    let dan = "p|dan|2026-01-01T00:00:00.000000Z {\"tweet\":\"Hi\",\"hot\":true}";
+    assert_eq!(told(stand.lock().of(&all)), [cleo, dan]);
+    // A column that is gone keeps nobody from writing.
+    server.run("ALTER TABLE posts DROP COLUMN hot");
+    writer
+        .query(
+            "DELETE FROM posts WHERE poster = 'dan'; INSERT INTO posts VALUES ('eve', now(), 'x')",
+            |_, _| {},
+        )
+        .unwrap();
+    let why = reload(&mut source, &stand, &all).unwrap_err();
+    assert!(why.contains("hot"), "{why}");
+    assert_eq!(
+        stand.declare(&mut source, b"p|", &mapped("posts", "poster, time", "tweet")),
+        Ok(vec![])
+    );
+    assert_eq!(stand.load(&mut source, &all).unwrap().len(), 2);
+    writer.query("TRUNCATE posts", |_, _| {}).unwrap();
+    assert_eq!(reload(&mut source, &stand, &all), Ok(0));
+    // Nothing is noted where nobody reads.
+    drop(source);
+    std::thread::sleep(Duration::from_millis(500));
+    server.run("DELETE FROM headwater_test.changes");
+    writer.query("INSERT INTO posts VALUES ('fay', now(), 'x')", |_, _| {}).unwrap();
+    let left = server.connect().value("SELECT count(*) FROM headwater_test.changes").unwrap();
+    assert_eq!(left, "0");
 }

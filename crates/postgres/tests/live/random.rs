@@ -271,3 +271,8 @@ fn nothing_is_lost_where_the_slot_is_kept() {
 fn large_transactions_are_loaded_again() {
     history(5, &[("transaction-bytes-max", "2000")], false, false);
 }
+
+#[test]
+fn nothing_is_lost_where_triggers_tell_of_changes() {
+    history(6, &[("follow", "triggers")], true, false);
+}
