@@ -60,16 +60,18 @@ pub struct Listen {
     /// The port; 0 lets the system choose one, which the ready line tells.
     pub port: u16,
     /// The port for memcached's protocol, on the same addresses.
-    pub memcached_port: MemcachedPort,
+    pub memcached_port: OptionalPort,
+    /// The port for `/metrics`, `/healthz` and `/readyz` over HTTP, on 127.0.0.1.
+    pub http_port: OptionalPort,
     /// The password that clients must give; empty: none.
     pub requirepass: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
 }
 
-/// The port for memcached's protocol: a number, or `off`.
+/// The port for a protocol that need not be spoken: a number, or `off`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MemcachedPort {
+pub enum OptionalPort {
     /// The protocol is not spoken.
     #[default]
     Off,
@@ -77,7 +79,7 @@ pub enum MemcachedPort {
     On(u16),
 }
 
-impl MemcachedPort {
+impl OptionalPort {
     /// The number, if the protocol is spoken.
     #[must_use]
     pub fn number(self) -> Option<u16> {
@@ -88,7 +90,7 @@ impl MemcachedPort {
     }
 }
 
-impl FromStr for MemcachedPort {
+impl FromStr for OptionalPort {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -100,7 +102,7 @@ impl FromStr for MemcachedPort {
     }
 }
 
-impl fmt::Display for MemcachedPort {
+impl fmt::Display for OptionalPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
@@ -109,7 +111,7 @@ impl fmt::Display for MemcachedPort {
     }
 }
 
-impl Serialize for MemcachedPort {
+impl Serialize for OptionalPort {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Off => serializer.serialize_str("off"),
@@ -118,7 +120,7 @@ impl Serialize for MemcachedPort {
     }
 }
 
-impl<'de> Deserialize<'de> for MemcachedPort {
+impl<'de> Deserialize<'de> for OptionalPort {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -307,7 +309,8 @@ impl Default for Listen {
         Self {
             bind: vec![IpAddr::from([127, 0, 0, 1])],
             port: 7379,
-            memcached_port: MemcachedPort::default(),
+            memcached_port: OptionalPort::default(),
+            http_port: OptionalPort::default(),
             requirepass: String::new(),
             tcp_keepalive_seconds: 300,
         }

@@ -8,6 +8,7 @@
 //!   bytes.
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
+//! - `http`: figures for those who watch the process, and signs of life.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
@@ -15,6 +16,7 @@ pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
+mod http;
 mod memcached;
 mod memory;
 mod null;
@@ -25,7 +27,7 @@ mod service;
 mod settings;
 mod sources;
 
-pub use config::{Config, ConfigError, MemcachedPort};
+pub use config::{Config, ConfigError, OptionalPort};
 pub use memory::{Share, Size};
 
 use headwater_engine::Engine;
@@ -38,6 +40,7 @@ use std::net::SocketAddr;
 /// A server that has its ports but serves nobody yet.
 pub struct Server {
     reactor: Reactor<Resp>,
+    http: Option<SocketAddr>,
     warning: Option<String>,
 }
 
@@ -51,7 +54,12 @@ impl Server {
         config.check()?;
         let warning = descriptors::provide(&mut config.clients);
         let service = Resp::new(config.clone())?;
-        Ok(Self { reactor: Reactor::bind(&config, service)?, warning })
+        let reactor = Reactor::bind(&config, service)?;
+        let http = match config.listen.http_port.number() {
+            Some(port) => Some(reactor.service.serve_http(port)?),
+            None => None,
+        };
+        Ok(Self { reactor, http, warning })
     }
 
     /// What the operator should know, in one sentence, if anything.
@@ -71,6 +79,12 @@ impl Server {
     #[must_use]
     pub fn memcached_addresses(&self) -> Vec<SocketAddr> {
         self.reactor.addresses(Door::Memcached)
+    }
+
+    /// The address where HTTP is spoken, if any.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// The engine, to load data before the start.

@@ -73,6 +73,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
     setting!(fixed "port" &[], listen.port),
     setting!(fixed "memcached-port" &[], listen.memcached_port),
+    setting!(fixed "http-port" &[], listen.http_port),
     Setting {
         name: "requirepass",
         aliases: &[],

@@ -1,7 +1,7 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, MemcachedPort, NullServer, Server, Size};
+use headwater_server::{Config, NullServer, OptionalPort, Server, Size};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -38,7 +38,11 @@ pub(crate) struct ListenArgs {
     port: Option<u16>,
     /// Port for memcached's protocol as well; 0 lets the system choose [default: off]
     #[arg(long, value_name = "PORT")]
-    memcached_port: Option<MemcachedPort>,
+    memcached_port: Option<OptionalPort>,
+    /// Port for /metrics, /healthz and /readyz over HTTP, on 127.0.0.1; 0 lets the system choose
+    /// [default: off]
+    #[arg(long, value_name = "PORT")]
+    http_port: Option<OptionalPort>,
     /// Address to listen on; may be repeated [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
@@ -66,6 +70,9 @@ impl ListenArgs {
         }
         if let Some(port) = self.memcached_port {
             config.listen.memcached_port = port;
+        }
+        if let Some(port) = self.http_port {
+            config.listen.http_port = port;
         }
         if !self.bind.is_empty() {
             config.listen.bind = self.bind;
@@ -112,6 +119,9 @@ impl Args {
                 writeln!(std::io::stderr(), "headwater: {warning}")?;
             }
             say_memcached(&server.memcached_addresses())?;
+            if let Some(address) = server.http_address() {
+                writeln!(std::io::stdout().lock(), "HTTP on {address}")?;
+            }
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         }

@@ -4,6 +4,7 @@ mod bound;
 mod flows;
 mod functions;
 mod hostile;
+mod http;
 mod items;
 mod joins;
 mod library;

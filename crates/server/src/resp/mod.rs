@@ -26,6 +26,7 @@ mod dispatch;
 mod flows;
 mod info;
 mod memory;
+mod metrics;
 mod server;
 mod session;
 mod slowlog;
@@ -43,6 +44,7 @@ use session::Waiting;
 use crate::config::{Config, ConfigError, Module};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::http::Probes;
 use crate::memcached::{self, Memcached};
 use crate::memory::{ClientShare, Gauge, Sample};
 use crate::service::{Bounds, Door, Served, Service, Stopped, Time, Work};
@@ -117,6 +119,7 @@ pub(crate) struct Resp {
     executing_queue: bool,
     blocking: Blocking,
     hub: Hub,
+    probes: Probes,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
     /// What memcached's sessions share.
@@ -164,6 +167,7 @@ impl Resp {
             executing_queue: false,
             blocking: Blocking::default(),
             hub,
+            probes: Probes::new(),
             held: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
@@ -369,6 +373,7 @@ impl Service for Resp {
         self.take_news(connections);
         self.run_flows(connections);
         self.node.engine_mut().poll_functions();
+        self.answer_probes(connections);
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {

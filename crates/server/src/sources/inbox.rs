@@ -55,6 +55,12 @@ impl Inbox {
         Arc::new(Outlet { source: source.into(), sender, bell })
     }
 
+    /// Has the loop come round, from any thread.
+    pub(crate) fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+        let bell = self.bell.clone();
+        move || bell.ring()
+    }
+
     /// Takes the next news, each with its source; rings again where some is left.
     pub(crate) fn take(&self) -> Vec<(Arc<str>, News)> {
         if !self.bell.rung.swap(false, Ordering::AcqRel) {

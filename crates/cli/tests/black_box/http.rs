@@ -1,0 +1,42 @@
+//! The HTTP port.
+
+use crate::support::Server;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn get(server: &Server, request: &str) -> String {
+    let line = server.told().lines().find(|line| line.starts_with("HTTP on ")).expect("a port");
+    let mut stream = TcpStream::connect(&line["HTTP on ".len()..]).unwrap();
+    write!(stream, "{request} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn figures_and_signs_of_life() {
+    let server = Server::start(&["--http-port", "0"]);
+    let mut client = server.client(3);
+    let () = redis::cmd("SET").arg("p|bob|1").arg("x").query(&mut client).unwrap();
+    let _: redis::Value = redis::cmd("FLOW.ADD")
+        .arg(&["news", "ON", "n|<id>", "PUBLISH", "channel"])
+        .query(&mut client)
+        .unwrap();
+    for path in ["/healthz", "/readyz"] {
+        let answer = get(&server, &format!("GET {path}"));
+        assert!(answer.contains(" 200 ") && answer.ends_with("ok\n"), "{answer}");
+    }
+    let answer = get(&server, "GET /metrics");
+    assert!(answer.contains("application/openmetrics-text"), "{answer}");
+    for line in [
+        "headwater_keys 1.0",
+        "headwater_table_keys{table=\"p\"} 1.0",
+        "headwater_commands_total{command=\"set\"} 1.0",
+        "headwater_flow_backlog{flow=\"news\"} 0.0",
+        "# EOF",
+    ] {
+        assert!(answer.lines().any(|other| other == line), "{line} is not in\n{answer}");
+    }
+    assert!(get(&server, "GET /other").contains(" 404 "));
+    assert!(get(&server, "POST /metrics").contains(" 405 "));
+}

@@ -1,0 +1,134 @@
+//! The figures that `/metrics` tells: those of INFO that grow or move.
+
+use super::Resp;
+use super::session::Session;
+use super::stats::all_specs;
+use crate::config::ConfigError;
+use crate::connections::Connections;
+use crate::http::{Kind, Metric};
+use headwater_base::source::Health;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+impl Resp {
+    /// Answers whoever asks over HTTP how the server does.
+    pub(super) fn answer_probes(&mut self, connections: &Connections<Session>) {
+        while let Some(probe) = self.probes.next() {
+            let metrics = self.metrics(connections.open());
+            probe.answer(metrics);
+        }
+    }
+
+    /// Speaks HTTP on this port.
+    pub(crate) fn serve_http(&self, port: u16) -> Result<SocketAddr, ConfigError> {
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let listener = TcpListener::bind(address).map_err(|error| error.to_string());
+        let served = listener.and_then(|it| self.probes.serve(it, self.hub.inbox.bell()));
+        served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
+    }
+
+    fn metrics(&mut self, clients: usize) -> Vec<Metric> {
+        use Kind::{Counter, Gauge};
+        let stats = self.node.engine().stats();
+        let evicted = self.node.engine().evicted();
+        let mut metrics = Vec::new();
+        let mut one = |name: &str, help, kind, value: u64| {
+            metrics.push(Metric::one(name, help, kind, value as f64));
+        };
+        one("uptime_seconds", "Since the start", Gauge, self.time.uptime / 1000);
+        one("clients", "Clients that are connected", Gauge, clients as u64);
+        one("connections", "Connections accepted", Counter, self.stats.connections);
+        one("connections_refused", "Connections refused", Counter, self.stats.connections_refused);
+        one(
+            "clients_evicted",
+            "Clients ended for their memory",
+            Counter,
+            self.stats.clients_evicted,
+        );
+        one("errors", "Replies that were errors", Counter, self.stats.errors);
+        one("keys", "Keys stored or materialized", Gauge, stats.keys);
+        one("expired_keys", "Keys whose time was over", Counter, stats.expired);
+        one("evicted_keys", "Keys evicted", Counter, evicted.keys);
+        one("evicted_ranges", "Materialized ranges evicted", Counter, evicted.ranges);
+        one("evicted_loaded_ranges", "Loaded ranges evicted", Counter, evicted.loaded);
+        one("status_ranges", "Materialized ranges", Gauge, stats.status_ranges);
+        one("updaters", "Updaters", Gauge, stats.updaters);
+        one("groups", "Groups of keys", Gauge, stats.groups);
+        if let Some(bound) = self.gauge.bound() {
+            one("memory_bound_bytes", "What the process may take", Gauge, bound as u64);
+        }
+        let resident = self.memory_sample().resident;
+        one("memory_resident_bytes", "What the process takes", Gauge, resident as u64);
+        let labelled =
+            |name: &str, help, kind, samples| Metric { name: name.to_owned(), help, kind, samples };
+        let kinds = headwater_node::memory_kinds(self.node.engine());
+        let kinds =
+            kinds.iter().map(|(kind, bytes)| (vec![("kind", (*kind).to_owned())], *bytes as f64));
+        metrics.push(labelled("data_bytes", "Memory of data, by kind", Gauge, kinds.collect()));
+        let work = stats
+            .counters
+            .iter()
+            .map(|(what, count)| (vec![("what", (*what).to_owned())], *count as f64));
+        metrics.push(labelled("work", "What the engine has done", Counter, work.collect()));
+        let commands = all_specs().filter_map(|spec| {
+            let calls = self.stats.calls(spec);
+            (calls > 0).then(|| (vec![("command", spec.full_name.to_owned())], calls as f64))
+        });
+        metrics.push(labelled("commands", "Commands, by name", Counter, commands.collect()));
+        let tables = self.node.engine().tables();
+        let keys = tables.iter().map(|table| {
+            (vec![("table", table.name.escape_ascii().to_string())], table.keys as f64)
+        });
+        metrics.push(labelled("table_keys", "Keys of a table", Gauge, keys.collect()));
+        self.source_metrics(&mut metrics);
+        self.flow_metrics(&mut metrics);
+        metrics
+    }
+
+    fn source_metrics(&self, metrics: &mut Vec<Metric>) {
+        let of = |name: &str| vec![("source", name.to_owned())];
+        let up = self.hub.list().map(|source| {
+            let up = *source.health == Health::Up;
+            (of(source.name), f64::from(u8::from(up)))
+        });
+        metrics.push(Metric {
+            name: String::from("source_up"),
+            help: "Whether a source answers",
+            kind: Kind::Gauge,
+            samples: up.collect(),
+        });
+        let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for source in self.hub.list() {
+            for (title, text) in source.source.facts() {
+                if let Ok(number) = text.parse::<f64>() {
+                    facts.entry(title).or_default().push((of(source.name), number));
+                }
+            }
+        }
+        for (title, samples) in facts {
+            let name = format!("source_{}", title.replace('-', "_"));
+            let help = "A fact of a source, as SOURCE.INFO tells it";
+            metrics.push(Metric { name, help, kind: Kind::Gauge, samples });
+        }
+    }
+
+    fn flow_metrics(&mut self, metrics: &mut Vec<Metric>) {
+        let now = self.node.engine().now();
+        let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for report in self.node.flow_reports() {
+            for (title, number) in headwater_node::flow_facts(&report, now) {
+                let labels = vec![("flow", report.name.clone())];
+                facts.entry(title).or_default().push((labels, number as f64));
+            }
+        }
+        for (title, samples) in facts {
+            let grows = matches!(title, "done" | "failures" | "dropped");
+            metrics.push(Metric {
+                name: format!("flow_{}", title.replace('-', "_")),
+                help: "A fact of a flow, as FLOW.INFO tells it",
+                kind: if grows { Kind::Counter } else { Kind::Gauge },
+                samples,
+            });
+        }
+    }
+}
