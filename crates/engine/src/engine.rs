@@ -174,6 +174,7 @@ impl Engine {
             ("folds_stale", counters.folds_stale),
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
+            ("compactions", self.memory.compactions),
             ("chunks_evicted", self.memory.evicted.chunks),
             ("chunks_spilled", self.spilling.chunks.puts),
             ("chunks_spill_refused", self.spilling.chunks.refusals),

@@ -6,16 +6,18 @@
 //! list. A buffer whose last block becomes free belongs to no class any more: it is *idle*, takes
 //! the next class that needs one, and can be returned to the system.
 //!
-//! Buffers grow with the pool, from 64 KiB up to the size that was set: a small pool stays small,
+//! Buffers grow with what their class holds, from 16 KiB up to the size that was set: a pool stays small,
 //! although every class in use has a buffer of its own.
 //!
 //! # Invariants
 //! - K1. A block is free, or counted by one or more references. Blocks from `fresh` on are free and were
 //!   never used since the buffer took its class, so their memory may never have been touched; the
 //!   other free ones are chained through `previous`.
-//! - K2. A buffer is in its class's list if and only if it has a free block.
+//! - K2. A buffer is in its class's list if and only if it has a free block, and is not draining.
 //! - K3. `allocated` is the sum of all buffers' bytes. It exceeds the limit only by what was asked
 //!   for with [`Growth::Beyond`], or where the limit was lowered.
+//!
+//! K4 and K5, on emptying buffers, are in `compaction.rs`.
 //!
 //! # Cost
 //! Taking and giving back touches one entry of metadata and the state of one buffer: O(1). Only
@@ -34,11 +36,17 @@ use core::ptr::NonNull;
 pub(crate) const NONE: u32 = u32::MAX;
 
 pub(crate) const BUFFER_BYTES_MAX: usize = 2 << 20;
-pub(crate) const BUFFER_BYTES_MIN: usize = 64 << 10;
-/// How many buffers a pool has at least, before it takes larger ones.
-const BUFFERS_MIN: usize = 128;
+pub(crate) const BUFFER_BYTES_MIN: usize = 16 << 10;
+/// What the limit must leave room for to have buffers of less than [`BUFFER_BYTES_MAX`].
+const BUFFERS_UNDER_LIMIT: usize = 64;
+/// The part of what a class has that its next buffer adds.
+const CLASS_SHARE: usize = 8;
 /// How many blocks a buffer has at least, if the limit allows.
-const BLOCKS_MIN: usize = 64;
+const BLOCKS_MIN: usize = 16;
+/// A pool of many buffers takes none that is smaller than this part of it, so that numbers suffice.
+const LEAST_SHARE: usize = 16 << 10;
+/// How many idle buffers are looked at for one of a fitting size.
+const IDLE_LOOKS: usize = 8;
 const BUFFER_ALIGN: usize = 4096;
 const BLOCKS_MAX: usize = 0xffff;
 const BUFFERS_MAX: usize = 0xffff;
@@ -88,6 +96,8 @@ pub(crate) struct Buffer {
     pub(crate) live: u32,
     pub(crate) next: u32,
     pub(crate) before: u32,
+    /// K4.
+    pub(crate) is_draining: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -112,8 +122,14 @@ pub(crate) struct Blocks {
     idle_bytes_least: usize,
     /// Bytes of the blocks of buffers that have a class.
     pub(crate) held_bytes: usize,
+    /// The same, by class.
+    class_bytes: [usize; CLASSES],
     pub(crate) live_blocks: usize,
     pub(crate) live_bytes: usize,
+    /// Buffers that are being emptied, and those that have been since.
+    pub(crate) draining: usize,
+    /// Bytes of free blocks in those that are not empty.
+    pub(crate) draining_bytes: usize,
 }
 
 // SAFETY: the pointers lead to buffers that only this value uses, and `Buffers` is `Send`. It is
@@ -145,15 +161,18 @@ impl Blocks {
             idle_bytes: 0,
             idle_bytes_least: 0,
             held_bytes: 0,
+            class_bytes: [0; CLASSES],
             live_blocks: 0,
             live_bytes: 0,
+            draining: 0,
+            draining_bytes: 0,
         }
     }
 
     /// Sets the limit; buffers are as large as leaves at least 64 of them under it.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
-        let share = 1 << (limit / 64).max(1).ilog2();
+        let share = 1 << (limit / BUFFERS_UNDER_LIMIT).max(1).ilog2();
         self.buffer_bytes = share.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
     }
 
@@ -168,7 +187,13 @@ impl Blocks {
     pub(crate) fn available(&self) -> usize {
         let growth = self.limit.saturating_sub(self.allocated + self.table_bytes());
         let growth = growth - growth % BUFFER_BYTES_MIN;
-        (self.held_bytes - self.live_bytes).saturating_add(self.idle_bytes).saturating_add(growth)
+        self.spare().saturating_add(growth)
+    }
+
+    /// Bytes of blocks that can be taken without taking more from the system.
+    #[inline]
+    pub(crate) fn spare(&self) -> usize {
+        self.held_bytes - self.live_bytes - self.draining_bytes + self.idle_bytes
     }
 
     /// Takes a block: of the wanted class if there is room for one, or else of any class.
@@ -207,14 +232,14 @@ impl Blocks {
 
     #[cold]
     fn take_elsewhere(&mut self, class: usize, growth: Growth) -> Option<u32> {
-        if let Some(number) = self.idle.pop() {
-            self.idle_bytes -= self.buffers[number as usize].bytes;
-            self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes);
-            self.assign(number, class);
-            return Some(self.take_from(number));
+        if let Some(at) = self.fitting_idle(class) {
+            return Some(self.take_idle(at, class));
         }
         if let Some(number) = self.grow(class, Growth::Within) {
             return Some(self.take_from(number));
+        }
+        if let Some(at) = self.idle.len().checked_sub(1) {
+            return Some(self.take_idle(at, class));
         }
         let larger = (class + 1..CLASSES).chain((0..class).rev());
         let other = larger.map(|class| self.with_room[class].first).find(|&number| number != NONE);
@@ -228,14 +253,31 @@ impl Blocks {
         number.map(|number| self.take_from(number))
     }
 
+    /// Where an idle buffer is in its list that has room for some blocks of a class.
+    fn fitting_idle(&self, class: usize) -> Option<usize> {
+        let wanted = BLOCKS_MIN / 2 * BLOCK_BYTES[class] as usize;
+        let fits = |&at: &usize| self.buffers[self.idle[at] as usize].bytes >= wanted;
+        (0..self.idle.len()).rev().take(IDLE_LOOKS).find(fits)
+    }
+
+    fn take_idle(&mut self, at: usize, class: usize) -> u32 {
+        let number = self.idle.swap_remove(at);
+        self.idle_bytes -= self.buffers[number as usize].bytes;
+        self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes);
+        self.assign(number, class);
+        self.take_from(number)
+    }
+
     /// A new buffer for `class`.
     fn grow(&mut self, class: usize, growth: Growth) -> Option<u32> {
         let block_bytes = BLOCK_BYTES[class] as usize;
-        let wanted = (self.allocated / BUFFERS_MIN).max(block_bytes * BLOCKS_MIN);
-        let mut bytes = wanted.next_power_of_two().clamp(BUFFER_BYTES_MIN, self.buffer_bytes);
+        let least = (self.allocated / LEAST_SHARE).next_power_of_two();
+        let least = least.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        let wanted = (self.class_bytes[class] / CLASS_SHARE).max(block_bytes * BLOCKS_MIN);
+        let mut bytes = wanted.next_power_of_two().clamp(least, self.buffer_bytes.max(least));
         if growth == Growth::Within {
             let room = self.limit.saturating_sub(self.allocated + self.table_bytes());
-            if room < BUFFER_BYTES_MIN {
+            if room < least {
                 return None;
             }
             bytes = bytes.min(1 << room.ilog2());
@@ -279,6 +321,7 @@ impl Blocks {
         };
         *buffer = Buffer { class, blocks: blocks as u32, fresh: 0, free: NONE, ..*buffer };
         self.held_bytes += blocks * block_bytes;
+        self.class_bytes[class] += blocks * block_bytes;
         self.link(number);
     }
 
@@ -297,6 +340,9 @@ impl Blocks {
         buffer.live -= 1;
         self.live_blocks -= 1;
         self.live_bytes -= place.block_bytes as usize;
+        if buffer.is_draining {
+            self.draining_bytes += place.block_bytes as usize;
+        }
         if buffer.live == 0 || buffer.live + 1 == buffer.blocks {
             self.changed_list(number as u32);
         }
@@ -307,14 +353,21 @@ impl Blocks {
     fn changed_list(&mut self, number: u32) {
         let buffer = self.buffers[number as usize];
         let was_full = buffer.live + 1 == buffer.blocks;
-        if buffer.live > 0 {
+        if buffer.is_draining {
+            if buffer.live > 0 {
+                return;
+            }
+            // All its blocks are free, with the one that was freed just now.
+            self.draining_bytes -= buffer.blocks as usize * BLOCK_BYTES[buffer.class] as usize;
+        } else if buffer.live > 0 {
             self.link(number);
             return;
-        }
-        if !was_full {
+        } else if !was_full {
             self.unlink(number);
         }
-        self.held_bytes -= buffer.blocks as usize * BLOCK_BYTES[buffer.class] as usize;
+        let bytes = buffer.blocks as usize * BLOCK_BYTES[buffer.class] as usize;
+        self.held_bytes -= bytes;
+        self.class_bytes[buffer.class] -= bytes;
         self.idle_bytes += buffer.bytes;
         let cleared = Buffer { start: buffer.start, bytes: buffer.bytes, ..VACANT };
         self.buffers[number as usize] = cleared;
@@ -350,7 +403,7 @@ impl Blocks {
 
     /// Puts a buffer with room into its class's list: before the others, so that the block that
     /// was freed last, which the processor still has in its cache, is taken next.
-    fn link(&mut self, number: u32) {
+    pub(crate) fn link(&mut self, number: u32) {
         let class = self.buffers[number as usize].class;
         let first = core::mem::replace(&mut self.with_room[class].first, number);
         let buffer = &mut self.buffers[number as usize];
@@ -361,7 +414,7 @@ impl Blocks {
         }
     }
 
-    fn unlink(&mut self, number: u32) {
+    pub(crate) fn unlink(&mut self, number: u32) {
         let Buffer { class, before, next, .. } = self.buffers[number as usize];
         match before {
             NONE => self.with_room[class].first = next,
@@ -377,6 +430,11 @@ impl Blocks {
     #[inline]
     pub(crate) fn block_bytes(&self, address: u32) -> usize {
         self.places[split(address).0].block_bytes as usize
+    }
+
+    /// The block's class.
+    pub(crate) fn class(&self, address: u32) -> usize {
+        self.buffers[split(address).0].class
     }
 
     /// Where a block starts.
@@ -482,6 +540,7 @@ const VACANT: Buffer = Buffer {
     live: 0,
     next: NONE,
     before: NONE,
+    is_draining: false,
 };
 
 impl Drop for Blocks {

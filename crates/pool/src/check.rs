@@ -1,6 +1,6 @@
 //! The invariants, checked against the references that are out: for tests, and to find leaks.
 
-use crate::blocks::{List, NONE};
+use crate::blocks::{Buffer, List, NONE};
 use crate::classes::BLOCK_BYTES;
 use crate::pool::Pool;
 use crate::reference::ValueRef;
@@ -102,13 +102,19 @@ impl Pool {
             while number != NONE {
                 let buffer = &self.blocks.buffers[number as usize];
                 assert!(buffer.class == class && buffer.live < buffer.blocks, "K2");
+                assert!(!buffer.is_draining, "K4");
                 assert!(buffer.before == before && listed.insert(number), "K2");
                 (number, before) = (buffer.next, number);
             }
             assert_eq!(last, before, "K2");
         }
         let with_room = self.blocks.buffers.iter().filter(|buffer| buffer.live < buffer.blocks);
-        assert_eq!(with_room.count(), listed.len(), "K2");
+        let (draining, staying): (Vec<&Buffer>, Vec<&Buffer>) = with_room.partition(|buffer| buffer.is_draining);
+        assert_eq!(staying.len(), listed.len(), "K2");
+        let drained = draining.iter().map(|buffer| {
+            (buffer.blocks - buffer.live) as usize * BLOCK_BYTES[buffer.class] as usize
+        });
+        assert_eq!(drained.sum::<usize>(), self.blocks.draining_bytes, "K4");
         let idle =
             self.blocks.idle.iter().map(|&number| self.blocks.buffers[number as usize].bytes);
         assert_eq!(idle.sum::<usize>(), self.blocks.idle_bytes);

@@ -61,7 +61,8 @@
 //! front, out of the blocks' way: 12 bytes each. There are 55 sizes from 16 bytes to 4 KiB. This
 //! follows the block cache of Pravega, whose blocks are all of 4 KiB; small values want smaller
 //! ones. Free blocks are chained, buffers with room are listed, and a buffer that becomes empty may
-//! take any size: churn leaves no holes.
+//! take any size: churn leaves no holes. Where values go in another order than they came and leave a few in every
+//! buffer, a [compaction](Pool::begin_compaction) brings them together.
 //!
 //! What values take, with all metadata, in buffers of 2 MiB (`cargo run --release -p headwater-pool
 //! --example overhead` shows it):
@@ -71,15 +72,15 @@
 //! | 64 B | 76.0 B | 18.8 % |
 //! | 100 B | 116.0 B | 16.0 % |
 //! | 150 B | 172.0 B | 14.7 % |
-//! | 280 B | 300.1 B | 7.2 % |
-//! | 1 KiB | 1036.3 B | 1.2 % |
-//! | 4 KiB | 4112.1 B | 0.39 % |
-//! | 10 KiB | 10284 B | 0.43 % |
-//! | 100 000 B | 100 410 B | 0.41 % |
-//! | 1 MiB | 1 052 691 B | 0.39 % |
-//! | 10–100 KiB, random |  | 0.45 % on average |
+//! | 280 B | 300.0 B | 7.2 % |
+//! | 1 KiB | 1036.2 B | 1.2 % |
+//! | 4 KiB | 4112.3 B | 0.40 % |
+//! | 10 KiB | 10285 B | 0.44 % |
+//! | 100 000 B | 100 417 B | 0.42 % |
+//! | 1 MiB | 1 052 759 B | 0.40 % |
+//! | 10–100 KiB, random |  | 0.47 % on average |
 //! | 8–300 B, random |  | 12.7 % on average |
-//! | real tweets, 111 B on average |  | 16.3 % on average |
+//! | real tweets, 111 B on average |  | 16.0 % on average |
 //!
 //! # Invariants
 //! - P1. Each reference that the pool hands out is released exactly once; a retained one is
@@ -90,7 +91,7 @@
 //! - P3. Bytes that a reference covers never change, but by who holds the only one. A block grows only behind its `end`, or behind
 //!   the one reference that is left; and not if a block follows, which says where its bytes start.
 //! - P4, on cells, is in `cells.rs`.
-//! - K1–K3, on blocks and buffers, are in `blocks.rs`.
+//! - K1–K3, on blocks and buffers, are in `blocks.rs`, K4 and K5, on compaction, in `compaction.rs`.
 //!
 //! # Cost
 //! Reading a value of one block: one look at the table of buffers, then the bytes; retaining and
@@ -105,6 +106,7 @@ mod buffers;
 mod cells;
 mod check;
 mod classes;
+mod compaction;
 mod edit;
 mod head;
 mod pool;

@@ -501,7 +501,7 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn spare(&self) -> usize {
-        self.blocks.held_bytes - self.blocks.live_bytes + self.blocks.idle_bytes
+        self.blocks.spare()
     }
 
     /// Bytes of blocks that no value was ever in, whose memory was perhaps never touched. Costs a

@@ -17,6 +17,7 @@
 extern crate alloc;
 
 mod chunks;
+mod compact;
 mod index;
 mod page;
 mod store;

@@ -1,5 +1,6 @@
 //! All tables, in the order of their keys.
 
+use crate::compact::Compaction;
 use crate::table::{Note, Scan, Table, Trail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,8 +19,8 @@ pub struct TableId(pub u32);
 pub const WARM_MAX: usize = 16;
 
 #[derive(Debug)]
-struct Slot<N> {
-    table: Table<N>,
+pub(crate) struct Slot<N> {
+    pub(crate) table: Table<N>,
     pins: u32,
 }
 
@@ -28,7 +29,8 @@ struct Slot<N> {
 pub struct Store<N> {
     /// Where the values live.
     pub pool: Pool,
-    tables: Vec<Option<Slot<N>>>,
+    pub(crate) tables: Vec<Option<Slot<N>>>,
+    pub(crate) compaction: Compaction,
     free: Vec<u32>,
     by_name: HashTable<u32>,
     /// Named tables by `name|`.
@@ -47,6 +49,7 @@ impl<N: Note> Store<N> {
         Self {
             pool: Pool::new(),
             tables: alloc::vec![Some(unnamed)],
+            compaction: Compaction::default(),
             free: Vec::new(),
             by_name: HashTable::new(),
             order: BTreeMap::new(),

@@ -226,6 +226,26 @@ impl Tree {
         }
     }
 
+    /// Offers the words of one leaf to `each`, which may give another for one; how many it has, or
+    /// `None` where there is no leaf of this number. Leaves are in no order.
+    pub(crate) fn offer_leaf(
+        &mut self,
+        leaf: usize,
+        each: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> Option<usize> {
+        let page = match &mut self.0 {
+            Body::Page(page) if leaf == 0 => page,
+            Body::Page(_) => return None,
+            Body::Pages(pages) => &mut pages.leaves.get_mut(leaf)?.page,
+        };
+        for at in 0..page.len() {
+            if let Some(word) = each(page.word(at)) {
+                page.set_word(at, word);
+            }
+        }
+        Some(page.len())
+    }
+
     /// Gives `key` this word. `seed` starts the hashes by which single keys of a large tree are
     /// found; without one they are found by descent.
     #[inline]

@@ -34,6 +34,12 @@ use headwater_store::TableId;
 /// The part of the limit that free blocks among the values may exceed it by: one in so many.
 const SPARE_BEYOND: usize = 64;
 
+/// Free blocks are worth a compaction where they are more by this part of what values take.
+const COMPACTION_SHARE: usize = 32;
+/// How many keys are looked at in one step of a compaction, and for one operation at most.
+const COMPACTION_STEP: usize = 1 << 12;
+const COMPACTION_LOOKS: usize = 1 << 16;
+
 /// The bound, and what is known of use.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -51,6 +57,9 @@ pub(crate) struct Memory {
     /// A table whose keys stay for now.
     pub(crate) staying: Option<TableId>,
     pub(crate) evicted: Evicted,
+    /// Free bytes among the values that the last compaction left.
+    scattered: usize,
+    pub(crate) compactions: u64,
     /// What the operation under way would take at least, where it has given up.
     lacking: Option<usize>,
     /// What the last operation that failed for want of memory would have taken at least.
@@ -94,6 +103,8 @@ impl Memory {
             key_count: 0,
             staying: None,
             evicted: Evicted::default(),
+            scattered: 0,
+            compactions: 0,
             lacking: None,
             wanted: None,
             seed,
@@ -233,11 +244,40 @@ impl Engine {
 
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
+        let mut looks = COMPACTION_LOOKS;
         while !self.has_room_for(bytes, values) {
             // What the values leave free goes before anything that is of use.
-            if self.store.pool.shrink(2 * values) == 0 && !self.evict_one() {
+            let gained = self.store.pool.shrink(2 * values) > 0
+                || looks > 0 && self.compact(&mut looks, 2 * values);
+            if !gained && !self.evict_one() {
                 return false;
             }
+        }
+        true
+    }
+
+    /// Brings scattered values together where that gives memory back, at the cost of `looks` at keys
+    /// at most; whether something was done.
+    fn compact(&mut self, looks: &mut usize, keep: usize) -> bool {
+        let pool = &self.store.pool;
+        if !pool.is_compacting() {
+            let (spare, share) = (pool.spare(), pool.allocated() / COMPACTION_SHARE);
+            // What could not be won the last time will not be won now.
+            self.memory.scattered = self.memory.scattered.min(spare);
+            if spare < self.memory.scattered + share {
+                return false;
+            }
+            if !self.store.begin_compaction() {
+                self.memory.scattered = spare;
+                return false;
+            }
+            self.memory.compactions += 1;
+        }
+        let some = COMPACTION_STEP.min(*looks);
+        *looks -= some;
+        self.store.compact(some, keep);
+        if !self.store.pool.is_compacting() {
+            self.memory.scattered = self.store.pool.spare();
         }
         true
     }

@@ -105,6 +105,12 @@ impl Heap {
         }
     }
 
+    /// Whether freed memory is kept at hand for this thread. That saves time; but what is kept of each size serves
+    /// no other, and keeps the pages around it from going back.
+    pub(crate) fn set_thread_cache(&self, on: bool) {
+        let _ = "thread.tcache.enabled\0".name().write(on);
+    }
+
     /// Gives all freed pages back to the system.
     pub(crate) fn purge(&self) {
         // A decay time of zero has the allocator purge at once.

@@ -85,6 +85,7 @@ impl Gauge {
     /// Sets the bound, in bytes.
     pub(crate) fn set_bound(&self, bound: Option<usize>) {
         self.bound.set(bound);
+        self.heap.set_thread_cache(bound.is_none());
         self.due.set(0);
     }
 
