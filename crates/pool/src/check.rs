@@ -109,7 +109,8 @@ impl Pool {
             assert_eq!(last, before, "K2");
         }
         let with_room = self.blocks.buffers.iter().filter(|buffer| buffer.live < buffer.blocks);
-        let (draining, staying): (Vec<&Buffer>, Vec<&Buffer>) = with_room.partition(|buffer| buffer.is_draining);
+        let (draining, staying): (Vec<&Buffer>, Vec<&Buffer>) =
+            with_room.partition(|buffer| buffer.is_draining);
         assert_eq!(staying.len(), listed.len(), "K2");
         let drained = draining.iter().map(|buffer| {
             (buffer.blocks - buffer.live) as usize * BLOCK_BYTES[buffer.class] as usize

@@ -15,8 +15,10 @@
 //! them in order from a tree of their prefixes. A group's record is one cache line of 64 bytes,
 //! its index slots 11 to 21 bytes, its place in the order some 25.
 
+mod offer;
 mod scan;
 
+pub(crate) use offer::Place;
 pub use scan::Scan;
 
 use crate::chunks::Chunks;
@@ -116,13 +118,6 @@ pub struct Sizes {
     pub value_bytes: usize,
     /// Bytes allocated for pages.
     pub page_bytes: usize,
-}
-
-/// How far [`Table::offer`] has come.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
-    tree: usize,
-    leaf: usize,
 }
 
 /// One table's keys.
@@ -521,35 +516,6 @@ impl<N: Note> Table<N> {
         for place in self.group(id.0).tree.near_end().into_iter().flatten() {
             prefetch(place);
         }
-    }
-
-    /// Offers about `most` values from a place on to `each`, which may give another reference of the same
-    /// bytes for one; whether there are more. The place is then where to go on. What is written
-    /// in between may be missed.
-    pub(crate) fn offer(
-        &mut self,
-        place: &mut Place,
-        most: usize,
-        each: &mut impl FnMut(ValueRef) -> Option<ValueRef>,
-    ) -> bool {
-        let mut each = |word| each(ValueRef::from_word(word)).map(ValueRef::to_word);
-        let mut offered = 0;
-        while offered < most {
-            // The table's own tree comes first, then the groups'.
-            let tree = match place.tree.checked_sub(1) {
-                None => Some(&mut self.short),
-                Some(group) if group >= self.groups.len() => return false,
-                Some(group) => self.groups[group].as_mut().map(|group| &mut group.tree),
-            };
-            match tree.and_then(|tree| tree.offer_leaf(place.leaf, &mut each)) {
-                Some(count) => {
-                    offered += count + 1;
-                    place.leaf += 1;
-                }
-                None => *place = Place { tree: place.tree + 1, leaf: 0 },
-            }
-        }
-        true
     }
 
     /// Takes all values out, for the pool to release, and forgets every key and group.

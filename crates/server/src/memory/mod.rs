@@ -54,6 +54,8 @@ fn part(bound: usize, of_1024: usize) -> usize {
 pub(crate) struct Gauge {
     heap: Heap,
     bound: Cell<Option<usize>>,
+    /// What other threads may take at any time, of the bound.
+    apart: Cell<usize>,
     /// What is taken beside what this thread holds.
     beside: Cell<usize>,
     /// The count of allocated bytes at which the next sample is due.
@@ -74,6 +76,7 @@ impl Gauge {
         let gauge = Self {
             heap: Heap::new()?,
             bound: Cell::new(None),
+            apart: Cell::new(0),
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
@@ -89,15 +92,21 @@ impl Gauge {
         self.due.set(0);
     }
 
+    /// Leaves so many bytes of the bound to other threads: what they take is seen only by the next
+    /// sample.
+    pub(crate) fn set_apart(&self, bytes: usize) {
+        self.apart.set(bytes);
+    }
+
     /// The least bound that the server as it is now can work with.
     pub(crate) fn least(&self) -> usize {
         const STEP: usize = 1 << 20;
-        (self.heap.sample().resident + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+        (self.heap.sample().resident + self.apart.get() + LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
     /// What the engine may have altogether; `None`: there is no bound.
     pub(crate) fn limit(&self) -> Option<usize> {
-        self.bound.get().map(|bound| part(bound, TARGET))
+        self.bound.get().map(|bound| part(bound, TARGET).saturating_sub(self.apart.get()))
     }
 
     /// What a write leaves free.

@@ -8,7 +8,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 13] = [
+const SECTIONS: [(&str, bool); 14] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -17,6 +17,7 @@ const SECTIONS: [(&str, bool); 13] = [
     ("replication", true),
     ("cpu", true),
     ("commandstats", false),
+    ("engine", true),
     ("joins", true),
     ("tables", true),
     ("sources", true),
@@ -79,6 +80,7 @@ impl Resp {
                     }
                 }
             }
+            "engine" => self.node.write_info(InfoSection::Engine, out),
             "joins" => self.node.write_info(InfoSection::Joins, out),
             "flows" => self.write_flows(out),
             "sources" => self.write_sources(out),

@@ -141,6 +141,7 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("spill-dir '{path}': {error}")))?;
             let value_bytes_min = config.spill.spill_value_bytes_min;
             node.engine_mut().set_spill(Box::new(directory), value_bytes_min);
+            gauge.set_apart(headwater_spill::MEMORY_BYTES as usize / 2);
         }
         provide_functions(&config, hash_seed, &mut node)?;
         let mut hub = Hub::new();
