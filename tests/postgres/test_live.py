@@ -1,0 +1,325 @@
+"""Joins over PostgreSQL's tables, through the real program: random writes to the database beside random reads, while Headwater, PostgreSQL and
+the connection between them end in all manners. After that every join equals the same join in SQL, and at no time did a read
+go back or miss what its reader had written.
+
+    HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
+
+HEADWATER_PG_SECONDS says for how long (10). Needs PostgreSQL's programs, psycopg, redis and pytest.
+"""
+
+import contextlib
+import glob
+import os
+import pathlib
+import pwd
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import psycopg
+import pytest
+import redis
+
+SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "10"))
+PROGRAM = os.path.abspath(os.environ.get("HEADWATER", "target/release/headwater"))
+PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+USERS = [f"u{n}" for n in range(6)]
+POSTERS = [f"p{n}" for n in range(5)]
+
+pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
+
+
+class Postgres:
+    """A PostgreSQL of our own, in a folder of its own, with a socket there."""
+
+    def __init__(self, wal_level):
+        self.folder = tempfile.mkdtemp(prefix="hw-pg-", dir="/tmp")
+        self.user = "postgres" if os.geteuid() == 0 else None
+        if self.user:
+            os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
+        self.wal_level = wal_level
+        self.run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", f"{self.folder}/data")
+        self.process = None
+        self.start()
+
+    def run(self, name, *words):
+        subprocess.run([f"{PROGRAMS[-1]}/{name}", *words], check=True, user=self.user, cwd=self.folder, stdout=subprocess.DEVNULL)
+
+    def start(self):
+        words = ["-D", f"{self.folder}/data", "-k", self.folder]
+        for setting in ["listen_addresses=", "fsync=off", f"wal_level={self.wal_level}", "max_slot_wal_keep_size=1GB"]:
+            words += ["-c", setting]
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with open(f"{self.folder}/log", "ab") as log:
+                self.process = subprocess.Popen(
+                    [f"{PROGRAMS[-1]}/postgres", *words], user=self.user, cwd=self.folder, stdout=log, stderr=log
+                )
+            while self.process.poll() is None:
+                with contextlib.suppress(psycopg.Error):
+                    self.connect().close()
+                    return
+                time.sleep(0.02)
+        raise TimeoutError("PostgreSQL does not start")
+
+    def connect(self):
+        return psycopg.connect(f"host={self.folder} user=postgres connect_timeout=5", autocommit=True)
+
+    def end(self, how):
+        children = [child for child in pathlib.Path("/proc").glob("[0-9]*") if parent(child) == self.process.pid]
+        self.process.send_signal(how)
+        if how == signal.SIGKILL:
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child.name), how)
+        self.process.wait()
+
+    def remove(self):
+        self.end(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def parent(folder):
+    try:
+        return int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+class Headwater:
+    """The program, with the joins."""
+
+    CONFIG = """
+[[source]]
+name = "db"
+kind = "postgres"
+url = "postgres://postgres@/postgres?host=FOLDER"
+
+[[table]]
+name = "s"
+boundary = 1
+source = "db"
+table = "subs"
+key = ["who", "poster"]
+value = "EMPTY"
+
+[[table]]
+name = "p"
+boundary = 1
+source = "db"
+table = "posts"
+key = ["poster", "time"]
+value = "tweet"
+
+[[join]]
+name = "timeline"
+spec = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
+
+[[join]]
+name = "posts"
+spec = "posts|<poster> = count p|<poster>|<time>"
+"""
+
+    def __init__(self, postgres):
+        self.config = f"{postgres.folder}/headwater.toml"
+        pathlib.Path(self.config).write_text(self.CONFIG.replace("FOLDER", postgres.folder))
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", "--config", self.config, "--port", "0"], stdout=subprocess.PIPE, text=True
+        )
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+
+    def connect(self):
+        return redis.Redis(port=self.port, decode_responses=True, socket_timeout=30)
+
+    def end(self, how):
+        self.process.send_signal(how)
+        self.process.wait()
+
+
+def pairs(answer):
+    return dict(answer if isinstance(answer, dict) else zip(answer[::2], answer[1::2]))
+
+
+class History:
+    """What threads share."""
+
+    def __init__(self, postgres, headwater, seed):
+        self.postgres, self.headwater = postgres, headwater
+        self.random = random.Random(seed)
+        self.done = threading.Event()
+        self.lock = threading.Lock()
+        self.version = 0
+        self.wrong = []
+        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0}
+
+    def next(self):
+        with self.lock:
+            self.version += 1
+            return self.version
+
+    def count(self, what):
+        with self.lock:
+            self.counts[what] += 1
+
+    def writer(self, number, seed):
+        choose = random.Random(seed)
+        database = cache = None
+        while not self.done.is_set():
+            try:
+                database = database or self.postgres.connect()
+                # Each writer has times of its own, so versions of a key grow in the order of commits.
+                poster, at = choose.choice(POSTERS), choose.randrange(20) * 4 + number
+                version = self.next()
+                with database.transaction():
+                    for _ in range(choose.randrange(1, 4)):
+                        self.step(database, choose, number)
+                    database.execute(
+                        "INSERT INTO posts VALUES (%s, %s, %s) ON CONFLICT (poster, time) DO UPDATE SET tweet = EXCLUDED.tweet",
+                        (poster, at, f"v{version}"),
+                    )
+                self.count("written")
+                if choose.randrange(5) == 0:
+                    position = str(database.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0])
+                    cache = cache or self.headwater.connect()
+                    key = f"p|{poster}|{at:010}"
+                    got = cache.execute_command("RANGE", key, key + "\0", "VALUES", "AT", position)
+                    if got != [f"v{version}"]:
+                        self.wrong.append(f"{key} at {position}: {got}, not v{version}")
+                    self.count("awaited")
+            except psycopg.Error:
+                database = None
+                time.sleep(0.02)
+            except redis.ResponseError as error:
+                if "SOURCE" not in str(error):
+                    self.wrong.append(str(error))
+                self.count("refused")
+            except (redis.ConnectionError, redis.TimeoutError):
+                cache = None
+                time.sleep(0.02)
+            time.sleep(choose.random() * 0.004)
+
+    def step(self, database, choose, number):
+        poster, at = choose.choice(POSTERS), choose.randrange(20) * 4 + number
+        user = USERS[choose.randrange(len(USERS) // 3) * 3 + number]
+        match choose.randrange(4):
+            case 0:
+                database.execute("DELETE FROM posts WHERE poster = %s AND time = %s", (poster, at))
+            case 1:
+                database.execute("INSERT INTO subs VALUES (%s, %s) ON CONFLICT DO NOTHING", (user, poster))
+            case 2:
+                database.execute("DELETE FROM subs WHERE who = %s AND poster = %s", (user, poster))
+            case _:
+                tweet = f"v{self.next()}"
+                database.execute("UPDATE posts SET tweet = %s WHERE poster = %s AND time = %s", (tweet, poster, at))
+
+    def reader(self, seed):
+        choose = random.Random(seed)
+        cache, seen = None, {}
+        while not self.done.is_set():
+            try:
+                cache = cache or self.headwater.connect()
+                if choose.randrange(3):
+                    found = pairs(cache.execute_command("PREFIX", f"t|{choose.choice(USERS)}|"))
+                else:
+                    found = pairs(cache.execute_command("PREFIX", f"p|{choose.choice(POSTERS)}|"))
+                cache.get(f"posts|{choose.choice(POSTERS)}")
+                for key, value in found.items():
+                    version = int(value[1:])
+                    if version < seen.get(key, 0):
+                        self.wrong.append(f"{key} went back from {seen[key]} to {version}")
+                    seen[key] = version
+                self.count("read")
+            except redis.ResponseError as error:
+                if "SOURCE" not in str(error):
+                    self.wrong.append(str(error))
+                self.count("refused")
+                time.sleep(0.01)
+            except (redis.ConnectionError, redis.TimeoutError):
+                cache = None
+                time.sleep(0.02)
+            time.sleep(choose.random() * 0.003)
+
+    def disturb(self):
+        match self.random.randrange(6):
+            case 0:
+                self.postgres.end(signal.SIGINT)
+                self.postgres.start()
+            case 1:
+                self.postgres.end(signal.SIGKILL)
+                self.postgres.start()
+            case 2:
+                self.headwater.end(signal.SIGTERM)
+                self.headwater.start()
+            case 3:
+                self.headwater.end(signal.SIGKILL)
+                self.headwater.start()
+            case _:
+                with self.postgres.connect() as database:
+                    database.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headwater' AND random() < 0.6"
+                    )
+
+    def run(self):
+        numbers = [(self.writer, (number, self.random.random())) for number in range(3)]
+        numbers += [(self.reader, (self.random.random(),)) for _ in range(2)]
+        threads = [threading.Thread(target=target, args=words) for target, words in numbers]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end and not self.wrong:
+            time.sleep(self.random.uniform(0.1, 1.5))
+            self.disturb()
+        self.done.set()
+        for thread in threads:
+            thread.join()
+        assert not self.wrong, self.wrong[:5]
+
+    def compare(self):
+        cache = self.headwater.connect()
+        database = self.postgres.connect()
+        end = time.monotonic() + 60
+        while True:
+            try:
+                position = cache.execute_command("SOURCE.POSITION", "db")
+                for user in USERS:
+                    got = pairs(cache.execute_command("PREFIX", f"t|{user}|", "AT", position))
+                    rows = database.execute(
+                        "SELECT who, time, poster, tweet FROM subs JOIN posts USING (poster) WHERE who = %s", (user,)
+                    )
+                    assert got == {f"t|{who}|{at:010}|{poster}": tweet for who, at, poster, tweet in rows}
+                counts = database.execute("SELECT poster, count(*) FROM posts GROUP BY poster").fetchall()
+                for poster in POSTERS:
+                    assert cache.get(f"posts|{poster}") == (str(dict(counts).get(poster)) if poster in dict(counts) else None)
+                return
+            except redis.ResponseError as error:
+                # It may still be connecting.
+                assert "SOURCE" in str(error) and time.monotonic() < end, error
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize("wal_level", ["logical", "replica"])
+def test_joins_equal_the_same_joins_in_sql(wal_level):
+    postgres = Postgres(wal_level)
+    try:
+        with postgres.connect() as database:
+            database.execute("CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time))")
+            database.execute("CREATE TABLE subs (who text, poster text, PRIMARY KEY (who, poster))")
+        headwater = Headwater(postgres)
+        try:
+            history = History(postgres, headwater, 1)
+            history.run()
+            history.compare()
+            print(history.counts)
+            assert min(history.counts["written"], history.counts["read"]) > 50
+            assert history.counts["awaited"] > 5
+        finally:
+            headwater.end(signal.SIGKILL)
+    finally:
+        postgres.remove()
