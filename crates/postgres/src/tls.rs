@@ -65,10 +65,7 @@ pub(crate) fn encrypt(
 }
 
 /// What checks that a certificate was signed by one of those in a file.
-fn trusted(
-    path: &str,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, Error> {
+fn trusted(path: &str, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, Error> {
     let wrong = |why: &dyn std::fmt::Display| Error::broken(format!("sslrootcert {path}: {why}"));
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {

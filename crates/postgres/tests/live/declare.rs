@@ -202,7 +202,7 @@ fn what_the_database_lacks_is_said() {
     assert!(down.contains("wal_level = logical"), "{down}");
     drop(source);
 
-    let nobody = format!("{}&port=1", server.url());
+    let nobody = server.url().replace("port=5432", "port=1");
     (source, _) = connect(&nobody, &[]);
     drop(source);
     let (mut source, stand) = connect(&nobody, &[("timeout-ms", "300")]);
@@ -303,4 +303,48 @@ fn triggers_tell_of_changes_where_the_log_cannot_be_read() {
     writer.query("INSERT INTO posts VALUES ('fay', now(), 'x')", |_, _| {}).unwrap();
     let left = server.connect().value("SELECT count(*) FROM headwater_test.changes").unwrap();
     assert_eq!(left, "0");
+}
+
+#[test]
+fn connections_are_encrypted_and_prove_who_they_are() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    server.run("CREATE ROLE reader LOGIN PASSWORD 'p@ss/word'");
+    let roots = server.open_port();
+    let other = roots.with_file_name("other.crt");
+    let port = server.port;
+    let open = |host: &str, password: &str, rest: &str| {
+        let url = format!("postgres://reader:{password}@{host}:{port}/postgres?sslmode={rest}");
+        let target = headwater_postgres::url::Target::parse(&url).unwrap();
+        let mut connection = headwater_postgres::wire::Connection::open(&target, false)?;
+        connection.value("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+    };
+    let (password, roots) = ("p%40ss%2Fword", format!("sslrootcert={}", roots.display()));
+    for (rest, encrypted) in [("disable", "f"), ("prefer", "t"), ("require", "t")] {
+        assert_eq!(open("127.0.0.1", password, rest).as_deref(), Ok(encrypted), "{rest}");
+    }
+    assert_eq!(open("localhost", password, &format!("verify-full&{roots}")).as_deref(), Ok("t"));
+    assert_eq!(open("127.0.0.1", password, &format!("verify-ca&{roots}")).as_deref(), Ok("t"));
+    assert!(open("127.0.0.1", password, &format!("verify-full&{roots}")).is_err());
+    let wrong = open("127.0.0.1", "nonsense", "require").unwrap_err();
+    assert!(wrong.message.contains("password"), "{wrong}");
+    // Signed by nobody whom we trust.
+    let made = std::process::Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+        ])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-keyout", "/dev/null", "-out"])
+        .arg(&other)
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let stranger = format!("verify-full&sslrootcert={}", other.display());
+    assert!(open("localhost", password, &stranger).is_err());
 }

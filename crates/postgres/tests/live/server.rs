@@ -17,6 +17,8 @@ pub(crate) struct Server {
     programs: PathBuf,
     folder: tempfile::TempDir,
     settings: Vec<String>,
+    /// Where its socket is, and for servers that listen the port on the loopback address.
+    pub(crate) port: u16,
     child: Mutex<Option<Child>>,
 }
 
@@ -56,7 +58,7 @@ impl Server {
             std::os::unix::fs::chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let server = Self { programs, folder, settings, child: Mutex::new(None) };
+        let server = Self { programs, folder, settings, port: 5432, child: Mutex::new(None) };
         let made = server
             .command("initdb")
             .args([
@@ -74,6 +76,43 @@ impl Server {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         server.launch();
         Some(server)
+    }
+
+    /// Has it listen on a port, encrypted for those who want that, and asking for passwords; gives its certificate's file.
+    pub(crate) fn open_port(&mut self) -> PathBuf {
+        let made = self
+            .command("/usr/bin/openssl")
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+            ])
+            .args([
+                "-addext",
+                "subjectAltName=DNS:localhost",
+                "-addext",
+                "basicConstraints=critical,CA:FALSE",
+            ])
+            .args(["-keyout", "data/server.key", "-out", "data/server.crt"])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+        std::fs::write(self.data().join("pg_hba.conf"), rules).unwrap();
+        self.stop();
+        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        self.port = free.local_addr().unwrap().port();
+        drop(free);
+        self.settings.push("listen_addresses=127.0.0.1".to_owned());
+        self.settings.push("ssl=on".to_owned());
+        self.launch();
+        self.data().join("server.crt")
     }
 
     fn data(&self) -> PathBuf {
@@ -110,6 +149,7 @@ impl Server {
             for setting in &self.settings {
                 command.args(["-c", setting]);
             }
+            command.args(["-p", &self.port.to_string()]);
             let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
             loop {
                 if Connection::open(&self.target(), false).is_ok() {
@@ -159,7 +199,8 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("postgres://postgres@/postgres?host={}", self.folder.path().display())
+        let folder = self.folder.path().display();
+        format!("postgres://postgres@/postgres?host={folder}&port={}", self.port)
     }
 
     pub(crate) fn target(&self) -> Target {
