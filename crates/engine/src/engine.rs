@@ -175,6 +175,7 @@ impl Engine {
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
             ("compactions", self.memory.compactions),
+            ("values_not_mapped", counters.not_mapped),
             ("chunks_evicted", self.memory.evicted.chunks),
             ("chunks_spilled", self.spilling.chunks.puts),
             ("chunks_spill_refused", self.spilling.chunks.refusals),

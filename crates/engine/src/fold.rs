@@ -1,6 +1,6 @@
 //! Folds: from the tuples of one output key to its value, at once or tuple by tuple.
 //!
-//! `count`, and plain `copy`, need no memory beside the value. `sum` and `avg` keep an exact
+//! `count`, `map`, and plain `copy`, need no memory beside the value. `sum` and `avg` keep an exact
 //! decimal and how many numbers are in it. `first`, `last` and ambiguous `copy` keep the
 //! value-source key that gave the value. `min` and `max` keep nothing. Where a removal takes
 //! away the tuple that gave the value, the output key is marked stale and recomputed by the
@@ -92,6 +92,10 @@ impl Engine {
         start: usize,
         end: usize,
     ) -> Option<(ValueRef, Option<Fold>)> {
+        if plan.operator == Operator::Map {
+            let value = self.mapped(plan, tuples.key(start), tuples.tuples[start].value)?;
+            return Some((value, None));
+        }
         let pool = &mut self.store.pool;
         match (plan.operator, plan.picks) {
             (_, Some(pick)) => {
@@ -184,10 +188,19 @@ impl Engine {
                     self.put_output(join, key, value, None);
                 }
             }
+            (Operator::Map, _) => self.put_mapped(join, plan, key, value),
             _ => {
                 self.store.pool.retain(value);
                 self.put_output(join, key, value, None);
             }
+        }
+    }
+
+    /// Gives an output what a function makes of a value; what it makes nothing of gives none.
+    fn put_mapped(&mut self, join: u32, plan: &Plan, key: &[u8], value: ValueRef) {
+        match self.mapped(plan, key, value) {
+            Some(value) => self.put_output(join, key, value, None),
+            None => self.remove_output(join, key),
         }
     }
 
@@ -266,6 +279,7 @@ impl Engine {
                 self.remove_tuple(status, plan, key, source_key, old);
                 self.add_tuple(status, plan, key, source_key, new);
             }
+            (Operator::Map, _) => self.put_mapped(join, plan, key, new),
             _ => {
                 self.store.pool.retain(new);
                 self.put_output(join, key, new, None);

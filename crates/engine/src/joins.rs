@@ -51,6 +51,7 @@ impl Engine {
         self.check_modes(&join, old)?;
         self.check_base_keys(&join.output, old)?;
         self.check_streams(&join)?;
+        self.check_function(&join)?;
         self.unspill_for(&join)?;
         if let Some(old) = old {
             self.drop_join(old);

@@ -428,12 +428,8 @@ fn installs(join: &Join, installed: &JoinInstalled) -> Result<(), String> {
     if Join::parse(&installed.canonical).as_ref() != Some(join) {
         return Err(format!("is shown as `{}`", installed.canonical));
     }
-    let output = join.output.slots();
-    let lost = |(_, source): &(Operator, crate::join::Pattern)| {
-        source.slots().iter().any(|slot| !output.contains(slot))
-    };
     if join.value_source().0 == Operator::Copy
-        && join.sources.iter().any(lost)
+        && join.loses_slots()
         && installed.warnings.is_empty()
     {
         return Err(String::from("is ambiguous, but no warning says so"));

@@ -127,14 +127,15 @@ impl World {
     fn known_join(&self, rng: &mut Rng) -> Join {
         let [a, b] = [rng.pick(&self.tables), rng.pick(&self.tables)];
         let out = rng.pick(&OUTPUTS);
-        let text = match rng.below(if self.wide { 6 } else { 8 }) {
+        let text = match rng.below(if self.wide { 7 } else { 9 }) {
             0 => format!("{out}|<a>|<c>|<b> = check {a}|<a>|<b> copy {b}|<b>|<c>"),
             1 => format!("{out}|<a> = count {a}|<a>|<b>|<c>"),
             2 => format!("{out}|<a>|<b>|r = copy {a}|<a>|<b>"),
             3 => format!("{out}|<b> = sum {a}|<b>|<c>"),
             4 => format!("{out}|<a>|<c> = check {a}|<a>|<b> copy {a}|<b>|<c>"),
             5 => format!("{out}|<b> = max {a}|<a>|<b> check {b}|<a>"),
-            6 => format!("{out}|<a>|<c> = check {a}|<a>|<b> check {a}|<b>|<c> last {b}|<c>|<d>"),
+            6 => format!("{out}|<a>|<c>|<b> = check {a}|<a>|<b> map:upper {b}|<b>|<c>"),
+            7 => format!("{out}|<a>|<c> = check {a}|<a>|<b> check {a}|<b>|<c> last {b}|<c>|<d>"),
             _ => format!("{out}|<a>|<b>|k|<c> = check {a}|<a>|<b> copy k|<c>"),
         };
         let mut join = Join::parse(&text).expect("known joins are well formed");
@@ -160,7 +161,15 @@ impl World {
             sources[0].1.parts.push(Part::Slot { name, width });
         }
         let output = self.output(rng, &slots, &sources);
-        Join { output, mode: mode(rng), sources }
+        let mut join = Join { output, mode: mode(rng), sources };
+        if join.loses_slots()
+            && let Some((operator, _)) =
+                join.sources.iter_mut().find(|(operator, _)| matches!(operator, Operator::Map(_)))
+        {
+            // The engine would refuse it.
+            *operator = Operator::Last;
+        }
+        join
     }
 
     fn source(&self, rng: &mut Rng, slots: &[(String, Option<usize>)]) -> Pattern {

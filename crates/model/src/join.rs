@@ -4,6 +4,7 @@
 //! the engine, so that a mistake in one shows as a difference between the two. It reads and
 //! writes the `<slot>` form alone.
 
+use crate::functions::Function;
 use std::fmt::{self, Display, Formatter};
 
 /// One component of a pattern.
@@ -42,11 +43,12 @@ pub enum Operator {
     Avg,
     First,
     Last,
+    Map(Function),
 }
 
 impl Operator {
     /// Every operator that gives a value.
-    pub const VALUED: [Self; 8] = [
+    pub const VALUED: [Self; 10] = [
         Self::Copy,
         Self::Count,
         Self::Sum,
@@ -55,6 +57,8 @@ impl Operator {
         Self::Avg,
         Self::First,
         Self::Last,
+        Self::Map(Function::Upper),
+        Self::Map(Function::Long),
     ];
 
     fn word(self) -> &'static str {
@@ -68,6 +72,7 @@ impl Operator {
             Self::Avg => "avg",
             Self::First => "first",
             Self::Last => "last",
+            Self::Map(function) => function.word(),
         }
     }
 
@@ -250,6 +255,13 @@ impl Join {
     #[must_use]
     pub fn value_source(&self) -> &(Operator, Pattern) {
         self.sources.iter().find(|(operator, _)| *operator != Operator::Check).expect("one source")
+    }
+
+    /// Whether several tuples can give one output key, for all that the patterns tell.
+    #[must_use]
+    pub fn loses_slots(&self) -> bool {
+        let output = self.output.slots();
+        self.sources.iter().any(|(_, source)| source.slots().iter().any(|s| !output.contains(s)))
     }
 
     /// Whether the join reads keys that `output` can make.

@@ -5,6 +5,7 @@
 //! it. Before some writes a load of the same keys is begun, and answered after them, as of
 //! before.
 
+use crate::functions::Doubles;
 use crate::subject::{Pair, Subject};
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
@@ -82,6 +83,7 @@ impl Default for Kept {
     fn default() -> Self {
         let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
         let disk = Rc::<RefCell<Disk>>::default();
+        engine.set_functions(Box::new(Doubles));
         engine.set_keep(Box::new(Store(disk.clone())), &[], true, true).expect("no table is named");
         Self { engine, disk, writes: 0 }
     }

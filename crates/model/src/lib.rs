@@ -11,6 +11,7 @@ pub mod disk;
 pub mod drive;
 pub mod drive_sources;
 pub mod expect;
+pub mod functions;
 pub mod generate;
 pub mod generate_sources;
 pub mod history;

@@ -181,7 +181,10 @@ fn make(join: &Join, seen: &BTreeMap<Vec<u8>, (Option<usize>, Vec<u8>)>) -> Pair
     let mut tuples: BTreeMap<Vec<u8>, Vec<Contribution>> = BTreeMap::new();
     nest(join, &candidates, 0, &Vec::new(), (&[], &[]), &mut tuples);
     let operator = join.value_source().0;
-    let folded = tuples.into_iter().map(|(key, tuples)| (key, fold(operator, &tuples)));
+    let folded = tuples.into_iter().map(|(key, tuples)| {
+        let value = fold(operator, &key, &tuples);
+        (key, value)
+    });
     folded.filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
@@ -217,7 +220,7 @@ fn nest<'a>(
 }
 
 /// The value of an output key, from all its tuples; `None` where there is no such key.
-fn fold(operator: Operator, tuples: &[Contribution]) -> Option<Vec<u8>> {
+fn fold(operator: Operator, key: &[u8], tuples: &[Contribution]) -> Option<Vec<u8>> {
     let by_value_key = |tuple: &&Contribution| tuple.value_key.clone();
     let numbers: Vec<Number> =
         tuples.iter().filter_map(|tuple| Number::parse(&tuple.value)).collect();
@@ -228,6 +231,8 @@ fn fold(operator: Operator, tuples: &[Contribution]) -> Option<Vec<u8>> {
         Operator::Copy | Operator::Last => {
             tuples.iter().max_by_key(by_value_key).map(|tuple| tuple.value.clone())
         }
+        // A join whose tuples share outputs is refused.
+        Operator::Map(function) => tuples.first().and_then(|tuple| function.map(key, &tuple.value)),
         Operator::First => tuples.iter().min_by_key(by_value_key).map(|tuple| tuple.value.clone()),
         Operator::Count => Some(tuples.len().to_string().into_bytes()),
         Operator::Sum => some.then(|| sum().text()),

@@ -1,6 +1,8 @@
 //! What a history is run against: the engine, or something that misbehaves on purpose.
 
 use crate::disk::Disk;
+use crate::functions::Doubles;
+use headwater_base::functions::Functions;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
@@ -132,7 +134,17 @@ pub struct Plain(Engine);
 impl Default for Plain {
     /// An empty engine with the hashing seed that histories use.
     fn default() -> Self {
-        Self(Engine::new(Settings { hash_seed: 7, ..Settings::default() }))
+        Self::with(Box::new(Doubles))
+    }
+}
+
+impl Plain {
+    /// As the default, with these functions.
+    #[must_use]
+    pub fn with(functions: Box<dyn Functions>) -> Self {
+        let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
+        engine.set_functions(functions);
+        Self(engine)
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
 //! source   = operator pattern
-//! operator = "check" | "using" | "copy" | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
+//! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
 //! pattern  = table { "|" component }
 //! component= literal | "<" slot [ ":" width ] ">"
 //! ```
@@ -26,7 +26,10 @@ use headwater_base::Limits;
 
 use crate::{Component, Join, JoinError, Mode, Operator, Pattern, SLOTS_MAX, SlotId, Source};
 
-const OPERATORS: &str = "check (or using), copy, count, sum, min, max, avg, first, last";
+const OPERATORS: &str =
+    "check (or using), copy, map:function, count, sum, min, max, avg, first, last";
+/// What is before the name of a function.
+const MAP: &str = "map:";
 const MODES: &str = "push, pull, snapshot SECONDS";
 
 /// Most digits before the point of a snapshot's seconds; keeps its milliseconds within 64 bits.
@@ -38,7 +41,7 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
     let mut reader = Reader { text, at: 0, bare: !text.contains('<') };
     let output = reader.output()?;
     let mode = reader.mode()?;
-    let sources = reader.sources(limits.sources_max)?;
+    let (sources, function) = reader.sources(limits.sources_max)?;
     let mut names = Names { text, known: Vec::new(), slots_max: limits.slots_max.min(SLOTS_MAX) };
     let bound = names.bound_by(&sources)?;
     let output = names.output(output, &bound, reader.bare)?;
@@ -46,7 +49,8 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
     for (operator, raw) in sources {
         resolved.push((raw.at, Source { operator, pattern: names.source(raw)? }));
     }
-    names.finish(output, mode, resolved, limits.key_bytes_max)
+    let join = names.finish(output, mode, resolved, limits.key_bytes_max)?;
+    Ok(Join { function, ..join })
 }
 
 /// A piece of the text and its first byte.
@@ -55,6 +59,9 @@ struct Word<'t> {
     text: &'t str,
     at: usize,
 }
+
+/// Sources whose slots have names still, and the function of the one that gives the value.
+type RawSources<'t> = (Vec<(Operator, RawPattern<'t>)>, Option<String>);
 
 /// A pattern whose slots have names still.
 struct RawPattern<'t> {
@@ -170,7 +177,8 @@ impl<'t> Reader<'t> {
         Ok(Mode::Snapshot { millis })
     }
 
-    fn sources(&mut self, sources_max: usize) -> Parsed<Vec<(Operator, RawPattern<'t>)>> {
+    /// The sources, and the function that makes the value, if one does.
+    fn sources(&mut self, sources_max: usize) -> Parsed<RawSources<'t>> {
         let mut sources = Vec::new();
         let mut value: Option<Word<'t>> = None;
         loop {
@@ -213,15 +221,21 @@ impl<'t> Reader<'t> {
         }
         if value.is_none() {
             let message = "no source gives the value: one source must not be check, but one of \
-                           copy, count, sum, min, max, avg, first, last";
+                           copy, map:function, count, sum, min, max, avg, first, last";
             return self.fail(end, message);
         }
-        Ok(sources)
+        let function = value.and_then(|word| word.text.strip_prefix(MAP));
+        Ok((sources, function.map(String::from)))
     }
 
     fn operator(&self, word: Word<'t>, leading: bool) -> Parsed<Operator> {
         if word.text == "using" {
             return Ok(Operator::Check);
+        }
+        match word.text.strip_prefix(MAP) {
+            Some("") => return self.fail(word.at, "`map:` needs the name of a function behind it"),
+            Some(_) => return Ok(Operator::Map),
+            None => {}
         }
         if let Some(operator) = Operator::ALL.into_iter().find(|each| each.name() == word.text) {
             return Ok(operator);
@@ -469,6 +483,7 @@ impl<'t> Names<'t> {
         Ok(Join {
             output,
             mode,
+            function: None,
             sources: sources.into_iter().map(|(_, source)| source).collect(),
             slots: self.known.iter().map(|known| known.name.to_string()).collect(),
         })

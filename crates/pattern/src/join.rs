@@ -17,6 +17,8 @@ pub enum Operator {
     Check,
     /// The output takes the source's value.
     Copy,
+    /// The output takes what a function makes of the source's value: [`Join::function`].
+    Map,
     /// The number of tuples.
     Count,
     /// The sum of the values that are numbers.
@@ -34,7 +36,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Every operator, in the order in which messages list them.
+    /// Every operator without a name of its own behind it, in the order in which messages list them.
     pub const ALL: [Self; 9] = [
         Self::Check,
         Self::Copy,
@@ -53,6 +55,7 @@ impl Operator {
         match self {
             Self::Check => "check",
             Self::Copy => "copy",
+            Self::Map => "map",
             Self::Count => "count",
             Self::Sum => "sum",
             Self::Min => "min",
@@ -96,6 +99,8 @@ pub struct Join {
     pub mode: Mode,
     /// Where they come from, in nested-loop order; exactly one source is not `check`.
     pub sources: Vec<Source>,
+    /// The function that makes the value, where the value source is `map`.
+    pub function: Option<String>,
     /// The slots' names, by [`SlotId`](crate::SlotId).
     pub slots: Vec<String>,
 }
@@ -131,18 +136,12 @@ impl Join {
     /// sources bind.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
-        self.operator() == Operator::Copy
+        matches!(self.operator(), Operator::Copy | Operator::Map)
             && self
                 .sources
                 .iter()
                 .flat_map(|source| source.pattern.slots())
                 .any(|slot| !self.output.has_slot(slot))
-    }
-
-    /// Whether the value is folded over tuples: its operator is not `copy`.
-    #[must_use]
-    pub fn folds(&self) -> bool {
-        self.operator() != Operator::Copy
     }
 
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
@@ -169,7 +168,11 @@ impl fmt::Display for Join {
             }
         }
         for source in &self.sources {
-            write!(f, " {} {}", source.operator.name(), self.show(&source.pattern))?;
+            write!(f, " {}", source.operator.name())?;
+            if let (Operator::Map, Some(function)) = (source.operator, &self.function) {
+                write!(f, ":{function}")?;
+            }
+            write!(f, " {}", self.show(&source.pattern))?;
         }
         Ok(())
     }

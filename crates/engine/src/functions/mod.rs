@@ -6,6 +6,7 @@
 //! wrote, nothing has happened.
 
 mod draft;
+mod map;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +47,10 @@ fn no_host() -> EngineError {
     EngineError::Refused(String::from("functions are not available here"))
 }
 
+fn refused<T>(text: String) -> Result<T, EngineError> {
+    Err(EngineError::Refused(text))
+}
+
 fn failed(name: &[u8], error: CallError) -> EngineError {
     EngineError::Function { name: String::from_utf8_lossy(name).into_owned(), error }
 }
@@ -81,6 +86,7 @@ impl Engine {
         export: Option<&str>,
         replace: bool,
     ) -> Result<(), Stop> {
+        self.check_unused(name)?;
         match self.host()?.load(name, module, export, replace) {
             Loading::Done => Ok(()),
             Loading::Failed(why) => {
@@ -100,6 +106,7 @@ impl Engine {
     /// # Errors
     /// There are no functions here.
     pub fn function_drop(&mut self, name: &str) -> Result<bool, EngineError> {
+        self.check_unused(name)?;
         Ok(self.host()?.remove(name))
     }
 
@@ -143,12 +150,23 @@ impl Engine {
             self.check_write(key, 0)?;
             self.know(key)?;
         }
+        // What reads call functions for is read before one is called.
+        let copy = if self.reads_call_functions() {
+            Some(self.get(key)?.map(|value| value.to_vec()))
+        } else {
+            None
+        };
         let mut host = self.calls.host.take().ok_or_else(no_host)?;
         let mut draft = core::mem::take(&mut self.calls.draft);
-        let called = self.call_with(&mut *host, &mut draft, (name, key, param), options);
+        let what = (name, key, param);
+        let called = self.call_with(&mut *host, &mut draft, what, options, copy.as_ref());
         self.calls.host = Some(host);
+        let applied = match called {
+            Ok(true) if draft.changed => self.apply(key, &draft).map(|()| true),
+            called => called,
+        };
         self.calls.draft = draft;
-        match called {
+        match applied {
             Ok(true) => Ok(self.calls.draft.replied.then_some(&*self.calls.draft.reply)),
             Ok(false) => Ok(None),
             Err(stop) => {
@@ -170,13 +188,17 @@ impl Engine {
         draft: &mut Draft,
         (name, key, param): (&[u8], &[u8], &[u8]),
         options: CallOptions,
+        copy: Option<&Option<Vec<u8>>>,
     ) -> Result<bool, Stop> {
         let (now, value_bytes_max) = (self.now, self.settings.limits.value_bytes_max);
         let FunctionLimits { reply_bytes_max, write_bytes_max, .. } = self.calls.limits;
         if options.update {
             self.bring_here(key)?;
         }
-        let stored = self.get(key)?;
+        let stored = match copy {
+            Some(copy) => copy.as_deref().map(Value::of),
+            None => self.get(key)?,
+        };
         if stored.is_none() && options.present_only {
             return Ok(false);
         }
@@ -193,9 +215,6 @@ impl Engine {
             value_bytes_max,
         };
         host.call(name, &mut act).map_err(|error| failed(name, error))?;
-        if draft.changed {
-            self.apply(key, draft)?;
-        }
         Ok(true)
     }
 
@@ -286,11 +305,19 @@ impl Engine {
         param: &[u8],
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<Folded<'_>, Stop> {
+        let limits = self.calls.limits.clone();
+        let mut rows = None;
+        if self.reads_call_functions() {
+            let rows = rows.insert(Vec::new());
+            self.range(first, last, options, &mut |key, value| {
+                rows.push((Box::<[u8]>::from(key), value.to_vec()));
+            })?;
+        }
         let mut host = self.calls.host.take().ok_or_else(no_host)?;
         let mut draft = core::mem::take(&mut self.calls.draft);
-        let limits = self.calls.limits.clone();
+        let range = (first, last);
         let mut scan =
-            FoldScan { engine: self, first, last, options, param, limits: &limits, each };
+            FoldScan { engine: self, range, rows, options, param, limits: &limits, each };
         let mut ended = Ok((0, false));
         let called = host.run(name, &mut |run| {
             match scan.run(run, &mut draft) {
@@ -324,11 +351,14 @@ pub enum Folded<'r> {
     Each(u64),
 }
 
+type Rows = Vec<(Box<[u8]>, Vec<u8>)>;
+
 /// A range that a function is called over.
 struct FoldScan<'a> {
     engine: &'a mut Engine,
-    first: &'a [u8],
-    last: &'a [u8],
+    range: (&'a [u8], &'a [u8]),
+    /// The pairs, where reading them has to be over before a function is called.
+    rows: Option<Rows>,
     options: RangeOptions,
     param: &'a [u8],
     limits: &'a FunctionLimits,
@@ -342,13 +372,13 @@ impl FoldScan<'_> {
         run: &mut dyn Run,
         draft: &mut Draft,
     ) -> Result<Result<(u64, bool), Stop>, CallError> {
-        let Self { engine, first, last, options, param, limits, each } = self;
+        let Self { engine, range: (first, last), rows, options, param, limits, each } = self;
         let now = engine.now;
         let whole = run.has_end();
         let (mut count, mut bytes) = (0, 0);
         let mut failure = None;
         draft.begin(None);
-        let read = engine.range(first, last, *options, &mut |key, value| {
+        let mut step = |key: &[u8], value: Value<'_>| {
             if failure.is_some() {
                 return;
             }
@@ -368,7 +398,14 @@ impl FoldScan<'_> {
                 count += 1;
                 each(key, &draft.reply);
             }
-        });
+        };
+        let read = match rows {
+            Some(rows) => {
+                rows.iter().for_each(|(key, value)| step(key, Value::of(value)));
+                Ok(0)
+            }
+            None => engine.range(first, last, *options, &mut step),
+        };
         if let Some(error) = failure {
             return Err(error);
         }
