@@ -86,7 +86,7 @@ fn memory(host: &Host<'_>) -> Result<Memory, Error> {
 fn bytes<'h>(host: &'h Host<'_>, address: u32, len: u32) -> Result<&'h [u8], Error> {
     let memory = memory(host)?;
     let start = address as usize;
-    memory.data(host).get(start..start + len as usize).ok_or(Trap::MemoryOutOfBounds.into())
+    memory.data(host).get(start..start + len as usize).ok_or_else(|| Trap::MemoryOutOfBounds.into())
 }
 
 /// Lets `fill` write to `len` bytes of the module's memory; it gives how many it has written.
@@ -99,7 +99,9 @@ fn fill(
     let memory = memory(host)?;
     let (bytes, state) = memory.data_and_store_mut(host);
     let start = address as usize;
-    let room = bytes.get_mut(start..start + len as usize).ok_or(Trap::MemoryOutOfBounds)?;
+    let room = bytes
+        .get_mut(start..start + len as usize)
+        .ok_or_else(|| Error::from(Trap::MemoryOutOfBounds))?;
     let written = fill(room)?;
     if written > 0 {
         let last = (start + written - 1) >> state.shift;

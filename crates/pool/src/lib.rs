@@ -88,8 +88,9 @@
 //!   that follow it; without any, it is free.
 //! - P2. The bytes of a value up to a block's `end` are in the chain up to that block, all of them
 //!   written, each block with at least one.
-//! - P3. Bytes that a reference covers never change, but by who holds the only one. A block grows only behind its `end`, or behind
-//!   the one reference that is left; and not if a block follows, which says where its bytes start.
+//! - P3. Bytes that a reference covers never change, but by who holds the only one. A block grows only
+//!   behind its `end`, or behind the one reference that is left; and not if a block follows, which
+//!   says where its bytes start.
 //! - P4, on cells, is in `cells.rs`.
 //! - K1–K3, on blocks and buffers, are in `blocks.rs`, K4 and K5, on compaction, in `compaction.rs`.
 //!
