@@ -193,13 +193,11 @@ fn attempt(
             shared.lock().tell(News::Declared { request: *request, answer });
         }
         Work::Position { request } => {
-            let connection = ready(shared, connection)?;
             let way = shared.lock().way;
             let at = match way {
-                Some(Way::Queue) => end_of_log(connection)?,
-                Some(Way::Log) | None => mark(connection)?,
+                Some(Way::Queue) => shared.lock().after_now(),
+                Some(Way::Log) | None => mark(ready(shared, connection)?)?,
             };
-            shared.lock().hurry = true;
             shared.lock().tell(News::Position { request: *request, answer: Ok(Position(at)) });
         }
         Work::Write { request, changes } => {
@@ -207,7 +205,9 @@ fn attempt(
                 .map_err(|message| Error { message, code: "HW000".to_owned() })?;
             let connection = ready(shared, connection)?;
             let at = write::run(connection, &sql)?;
-            shared.lock().tell(News::Written { request: *request, answer: Ok(Position(at)) });
+            let mut state = shared.lock();
+            let at = if state.way == Some(Way::Queue) { state.after_now() } else { at };
+            state.tell(News::Written { request: *request, answer: Ok(Position(at)) });
         }
     }
     shared.changed.notify_all();

@@ -10,10 +10,13 @@
 //! can share it knows that there is no reader, notes nothing, and keeps its share until its transaction ends. So whoever becomes the
 //! reader has waited for all transactions that have left something out. What was loaded before is reset then.
 //!
-//! Positions are locations of the log, read before the snapshot: whatever was answered before is seen by it.
+//! # Positions
+//! Snapshots have none, and locations of the log do not serve: a transaction is in the log before it can be seen. So each reading
+//! is given the next number before its snapshot is taken, counted from where the log ended at first. Whoever asks for a position, or names one, is
+//! given that of the next reading to begin: it sees all that was committed before.
 
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
-use crate::pool::{Pairs, before_head, end_of_log, rows_sql, up};
+use crate::pool::{Pairs, end_of_log, rows_sql, up};
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Shared, Standing, Work};
@@ -166,9 +169,6 @@ pub(crate) fn session(
     let base = Snapshot::parse(&text).ok_or_else(|| Error::broken("no snapshot"))?;
     {
         let mut state = shared.lock();
-        if position < state.position {
-            return Err(Error::broken("the database stands before what was told already"));
-        }
         state.watch.slot.clear();
         state.begin_anew(position, base);
     }
@@ -225,9 +225,8 @@ struct Reader {
 impl Reader {
     /// One snapshot: what it sees for the first time, then the loads.
     fn turn(&mut self, shared: &Shared, loads: &[Job]) -> Result<(), Error> {
-        let at = end_of_log(&mut self.connection)?;
         let mut queries = Vec::new();
-        {
+        let at = {
             let mut state = shared.lock();
             for job in loads {
                 if let Work::Load(fetch) = job.work
@@ -236,7 +235,9 @@ impl Reader {
                     queries.push((fetch, query));
                 }
             }
-        }
+            state.begun = state.begun.max(state.position) + 1;
+            state.begun
+        };
         let mut sql = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned();
         for (_, query) in &queries {
             // Before the snapshot is taken: see `pool`.
@@ -278,7 +279,6 @@ impl Reader {
             }
         }
         let mut state = shared.lock();
-        let at = before_head(at, state.watch.log_block_bytes);
         tell(&mut state, at, &noted);
         for (fetch, answer) in answers {
             match answer {

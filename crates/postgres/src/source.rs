@@ -113,12 +113,15 @@ impl Source for Postgres {
     }
 
     fn parse_position(&self, text: &[u8]) -> Result<Position, String> {
-        let position = std::str::from_utf8(text).ok().and_then(position_of);
-        let block_bytes = self.shared.lock().watch.log_block_bytes;
-        position.map(|position| Position(before_head(position, block_bytes))).ok_or_else(|| {
-            "a position is a location in the database's log, like 0/16B3748, as pg_current_wal_lsn() gives it"
-                .to_owned()
-        })
+        let position = std::str::from_utf8(text).ok().and_then(position_of).ok_or(
+            "a position is a location in the database's log, like 0/16B3748, as pg_current_wal_lsn() gives it",
+        )?;
+        let mut state = self.shared.lock();
+        if state.way == Some(Way::Queue) {
+            // Whoever knows it has seen what was committed there: all that was so until now will do.
+            return Ok(Position(state.after_now()));
+        }
+        Ok(Position(before_head(position, state.watch.log_block_bytes)))
     }
 
     fn show_position(&self, position: Position) -> String {

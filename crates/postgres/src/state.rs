@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) way: Option<Way>,
     /// Somebody asked for a position: what was written is to be read soon.
     pub(crate) hurry: bool,
+    /// Where there is no log to read: the position that the last reading begun will be told at.
+    pub(crate) begun: u64,
     /// Up to where the log has been read.
     pub(crate) position: u64,
     /// The position of the last [`News::Changed`].
@@ -178,6 +180,7 @@ impl Shared {
             health,
             way: None,
             hurry: false,
+            begun: 0,
             position: 0,
             told_position: 0,
             turn: 0,
@@ -284,6 +287,13 @@ impl State {
             }
             self.plans.clear();
         }
+    }
+
+    /// A position that is reached once all that was committed before now has been read, where there is no log
+    /// to read.
+    pub(crate) fn after_now(&mut self) -> u64 {
+        self.hurry = true;
+        self.begun.max(self.position) + 1
     }
 
     /// Sets how a table stands, and says that nothing of it is to be believed if that was `Ready` before.
