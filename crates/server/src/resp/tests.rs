@@ -1,5 +1,6 @@
 //! Waiting for data: the engine's requests are answered by the test, late.
 
+mod items;
 mod sourced;
 
 use super::{Resp, Session};
@@ -23,7 +24,16 @@ impl Stage {
         Self::with(Config::default())
     }
 
+    /// Clients come in at this door.
+    fn at(door: Door) -> Self {
+        Self::made(Config::default(), door)
+    }
+
     fn with(config: Config) -> Self {
+        Self::made(config, Door::Resp)
+    }
+
+    fn made(config: Config, door: Door) -> Self {
         let mut service = Resp::new(config).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
@@ -34,7 +44,7 @@ impl Stage {
             .map(|_| {
                 let socket = mio::net::TcpStream::connect(address).unwrap();
                 let id = connections.next_id();
-                let session = service.opened(id, Door::Resp);
+                let session = service.opened(id, door);
                 let addresses = (address, address);
                 connections.put(Box::new(Connection::new(id, socket, addresses, session, 0)));
                 id
