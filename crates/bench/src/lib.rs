@@ -8,11 +8,12 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
 pub mod drive;
+pub mod durability;
 pub mod experiment;
 pub mod growth;
 pub mod measure;
@@ -43,6 +44,8 @@ pub enum Workload {
     Pool(Box<pool::run::Pool>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
+    /// Writes a second by how they are made safe.
+    Durability(Box<durability::Durability>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -58,5 +61,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Cache(cache) => cache.run(),
         Workload::Pool(pool) => pool.run(),
         Workload::Growth(growth) => growth.run(),
+        Workload::Durability(durability) => durability.run(),
     }
 }

@@ -37,7 +37,7 @@ mod writer;
 
 use crate::files::Folder;
 use crate::record::{STATE, State};
-use crate::shared::{Keys, Progress, QUEUE_BYTES_MAX, Queue, Request, Shared, lock};
+use crate::shared::{Keys, Progress, Queue, Request, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
@@ -55,10 +55,6 @@ use std::time::{Duration, Instant};
 
 /// Threads that load.
 const LOADERS: usize = 2;
-/// Bytes of the store's cache of blocks.
-const CACHE_BYTES: u64 = 4 << 20;
-/// Bytes of a table of the store that is gathered in memory; there may be four that wait to be written.
-const TABLE_BYTES: u64 = 4 << 20;
 
 /// When writes are made safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,6 +102,9 @@ pub struct Options {
     pub load_bytes_max: u64,
     /// Writes are refused while the disk has fewer bytes free.
     pub free_bytes_min: u64,
+    /// Bytes that gather in memory until the store writes them as a table. More means fewer and longer
+    /// writes; all that the store takes of memory is in proportion.
+    pub table_bytes: u64,
 }
 
 impl Default for Options {
@@ -115,15 +114,17 @@ impl Default for Options {
             interval: Duration::from_secs(1),
             load_bytes_max: 256 << 20,
             free_bytes_min: 64 << 20,
+            table_bytes: 16 << 20,
         }
     }
 }
 
 impl Options {
-    /// What all this takes of memory at most, besides what is being loaded.
+    /// What all this takes of memory, about, besides what is being loaded: a table that gathers and four that wait to
+    /// be written, as much of operations in the queue and at the writer, and a cache of blocks.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        5 * TABLE_BYTES + CACHE_BYTES + 2 * QUEUE_BYTES_MAX as u64
+        8 * self.table_bytes
     }
 }
 
@@ -177,6 +178,8 @@ struct Gathered {
 /// The shard's side.
 #[derive(Debug)]
 struct Front {
+    /// The position of the last operation told.
+    told: AtomicU64,
     gathered: Mutex<Gathered>,
     shared: Arc<Shared>,
 }
@@ -214,8 +217,9 @@ fn keys_name(generation: u64) -> String {
     format!("keys-{generation}")
 }
 
+/// The writer ends tables itself: the store would remember the size that a keyspace is made with.
 fn table_options() -> KeyspaceCreateOptions {
-    KeyspaceCreateOptions::default().max_memtable_size(TABLE_BYTES)
+    KeyspaceCreateOptions::default()
 }
 
 fn keys_keyspace(database: &Database, generation: u64) -> fjall::Result<Keyspace> {
@@ -233,10 +237,10 @@ struct Found {
 }
 
 /// Opens fjall's part, and makes it where the folder is new.
-fn open_database(folder: &Folder) -> Result<Found, String> {
+fn open_database(folder: &Folder, options: &Options) -> Result<Found, String> {
     let text = |error: fjall::Error| describe(&error);
     let database = Database::builder(folder.store())
-        .cache_size(CACHE_BYTES)
+        .cache_size(options.table_bytes)
         .worker_threads(1)
         .open()
         .map_err(text)?;
@@ -330,7 +334,7 @@ impl Store {
             is_short(position)?;
         }
         // Damaged files may stop the store at an assertion of its own.
-        let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder)))
+        let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder, &options)))
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
         let Found { database, meta, definitions, tables, keys, state } = found;
         is_short(state.position)?;
@@ -345,6 +349,7 @@ impl Store {
             definitions,
             tables,
             queue: Mutex::new(Queue::default()),
+            queue_bytes_max: options.table_bytes as usize,
             work: Condvar::new(),
             room: Condvar::new(),
             progress: Mutex::new(progress),
@@ -366,11 +371,14 @@ impl Store {
             state,
             tables: known.clone(),
             unsynced: None,
+            sync_asked: false,
+            gathered_bytes: 0,
             disk_seen: Instant::now(),
         };
         let failed = |error: std::io::Error| error.to_string();
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         let front = Arc::new(Front {
+            told: AtomicU64::new(state.position),
             gathered: Mutex::new(Gathered { turn: Turn::after(state.position), tables: known }),
             shared: shared.clone(),
         });
@@ -407,10 +415,25 @@ impl Store {
         Position(gathered.turn.last())
     }
 
+    /// The last operation that was told.
+    #[inline]
+    #[must_use]
+    pub fn told(&self) -> Position {
+        Position(self.front.told.load(Ordering::Acquire))
+    }
+
     /// The last operation that is safe.
+    #[inline]
     #[must_use]
     pub fn durable(&self) -> Position {
         Position(self.front.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// Has everything that was told synced soon, whatever the durability.
+    pub fn ask_sync(&self) {
+        self.commit();
+        lock(&self.front.shared.queue).sync_wanted = true;
+        self.front.shared.work.notify_one();
     }
 
     /// Whether writing has failed for good, so that [`Self::durable`] moves no more.
@@ -480,21 +503,29 @@ impl Drop for Store {
 }
 
 impl Keeper {
+    /// Adds an operation to the turn that gathers.
+    fn tell(&self, add: impl FnOnce(&mut Gathered) -> u64) -> Position {
+        let position = add(&mut lock(&self.front.gathered));
+        self.front.told.store(position, Ordering::Release);
+        Position(position)
+    }
+
     /// Keeps a definition, in the place of one of this name.
     pub fn define(&mut self, kind: &str, name: &[u8], text: &[u8]) -> Position {
-        let turn = &mut lock(&self.front.gathered).turn;
-        let order = turn.last() + 1;
-        Position(turn.define(&[kind.as_bytes(), name].join(&0), order, text))
+        self.tell(|Gathered { turn, .. }| {
+            let order = turn.last() + 1;
+            turn.define(&[kind.as_bytes(), name].join(&0), order, text)
+        })
     }
 
     /// Forgets a definition.
     pub fn undefine(&mut self, kind: &str, name: &[u8]) -> Position {
-        Position(lock(&self.front.gathered).turn.undefine(&[kind.as_bytes(), name].join(&0)))
+        self.tell(|gathered| gathered.turn.undefine(&[kind.as_bytes(), name].join(&0)))
     }
 
     /// The keys of `range` are gone.
     pub fn remove_range(&mut self, range: &KeyRange) -> Position {
-        Position(lock(&self.front.gathered).turn.remove_range(range))
+        self.tell(|gathered| gathered.turn.remove_range(range))
     }
 }
 
@@ -505,19 +536,21 @@ impl Keep for Keeper {
         parts: &mut dyn Iterator<Item = &[u8]>,
         expires: Option<Millis>,
     ) -> Position {
-        let mut gathered = lock(&self.front.gathered);
-        let _may_be_new = gathered.tables.add(key);
-        Position(gathered.turn.put(key, parts, expires))
+        self.tell(|gathered| {
+            let _may_be_new = gathered.tables.add(key);
+            gathered.turn.put(key, parts, expires)
+        })
     }
 
     fn remove(&mut self, key: &[u8]) -> Position {
-        Position(lock(&self.front.gathered).turn.remove(key))
+        self.tell(|gathered| gathered.turn.remove(key))
     }
 
     fn clear(&mut self) -> Position {
-        let mut gathered = lock(&self.front.gathered);
-        let _gone = gathered.tables.clear();
-        Position(gathered.turn.clear())
+        self.tell(|gathered| {
+            let _gone = gathered.tables.clear();
+            gathered.turn.clear()
+        })
     }
 
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {

@@ -10,9 +10,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The shard waits when so many bytes of operations wait for the writer.
-pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
-
 /// Locks; what a thread that panicked left is as good as any other, since each change is one assignment.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -25,6 +22,8 @@ pub(crate) struct Queue {
     pub(crate) bytes: usize,
     /// Emptied turns, for new use.
     pub(crate) spare: Vec<Turn>,
+    /// What is written is to be synced, whatever the durability.
+    pub(crate) sync_wanted: bool,
     /// No more will come.
     pub(crate) closing: bool,
 }
@@ -78,6 +77,8 @@ pub(crate) struct Shared {
     /// The prefixes of the tables that have had keys.
     pub(crate) tables: Keyspace,
     pub(crate) queue: Mutex<Queue>,
+    /// The shard waits when so many bytes of operations wait for the writer.
+    pub(crate) queue_bytes_max: usize,
     /// The writer has something to do.
     pub(crate) work: Condvar,
     /// The queue has become shorter.
@@ -108,7 +109,7 @@ impl Shared {
     /// Gives a turn to the writer, and waits where it is far behind.
     pub(crate) fn push(&self, turn: Turn) -> Turn {
         let mut queue = lock(&self.queue);
-        while queue.bytes >= QUEUE_BYTES_MAX && !self.failed.load(Ordering::Acquire) {
+        while queue.bytes >= self.queue_bytes_max && !self.failed.load(Ordering::Acquire) {
             queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         let last = turn.last();

@@ -52,6 +52,10 @@ pub(crate) struct Writer {
     /// When the oldest operation was written that is not synced.
     pub(crate) unsynced: Option<Instant>,
     pub(crate) disk_seen: Instant,
+    /// A sync was asked for, of all that is written.
+    pub(crate) sync_asked: bool,
+    /// Bytes of operations since a table was ended.
+    pub(crate) gathered_bytes: u64,
 }
 
 impl Writer {
@@ -64,6 +68,7 @@ impl Writer {
             } else if !turns.is_empty() {
                 self.lose(&turns);
             }
+            self.end_table(&turns);
             if self.is_sync_due() {
                 let done = catch_unwind(AssertUnwindSafe(|| self.sync()));
                 self.note(done, &VecDeque::new());
@@ -82,8 +87,9 @@ impl Writer {
     }
 
     /// What is to be written now; `None` at the end.
-    fn wait(&self) -> Option<VecDeque<Turn>> {
-        let mut queue = lock(&self.shared.queue);
+    fn wait(&mut self) -> Option<VecDeque<Turn>> {
+        let shared = self.shared.clone();
+        let mut queue = lock(&shared.queue);
         loop {
             if !queue.turns.is_empty() {
                 queue.bytes = 0;
@@ -93,6 +99,13 @@ impl Writer {
             }
             if queue.closing {
                 return None;
+            }
+            if queue.sync_wanted {
+                queue.sync_wanted = false;
+                drop(queue);
+                // Everything that was told before is written.
+                self.sync_asked = true;
+                return Some(VecDeque::new());
             }
             let until = match (self.options.durability, self.unsynced) {
                 (Durability::Interval, Some(since)) => Some(since + self.options.interval),
@@ -115,14 +128,29 @@ impl Writer {
         }
     }
 
-    fn is_sync_due(&self) -> bool {
+    /// Has the store write what has gathered in its memory, where that is much.
+    fn end_table(&mut self, turns: &VecDeque<Turn>) {
+        self.gathered_bytes += turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
+        if self.gathered_bytes < self.options.table_bytes
+            || self.shared.failed.load(Ordering::Acquire)
+        {
+            return;
+        }
+        self.gathered_bytes = 0;
+        let keys = lock(&self.shared.keys).keyspace.clone();
+        let done = catch_unwind(AssertUnwindSafe(|| keys.rotate_memtable().map(|_| ())));
+        self.note(done, &VecDeque::new());
+    }
+
+    fn is_sync_due(&mut self) -> bool {
+        let wanted = core::mem::take(&mut self.sync_asked);
         let Some(since) = self.unsynced else { return false };
         let due = match self.options.durability {
             Durability::None => false,
             Durability::Interval => since.elapsed() >= self.options.interval,
             Durability::Always => true,
         };
-        due && !self.shared.failed.load(Ordering::Acquire)
+        (due || wanted) && !self.shared.failed.load(Ordering::Acquire)
     }
 
     /// Writes turns; what was committed is visible to loads at once.

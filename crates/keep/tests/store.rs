@@ -138,6 +138,19 @@ fn what_is_durable_follows_what_was_told() {
 }
 
 #[test]
+fn a_sync_can_be_asked_for() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::None, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    for round in 1..=3 {
+        let position = store.keeper().put(b"k", &mut [&b"x"[..]].into_iter(), None);
+        store.ask_sync();
+        told.wait_until(|| store.durable() >= position);
+        assert_eq!(store.facts().syncs, round);
+    }
+}
+
+#[test]
 fn loads_read_their_range_alone() {
     let place = tempfile::tempdir().unwrap();
     let (store, told, _) = open(place.path(), Options::default());

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use headwater_base::Limits;
 use headwater_base::functions::FunctionLimits;
 use headwater_engine::Policy;
+use headwater_keep::Durability;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::path::Path;
@@ -29,6 +30,8 @@ pub struct Config {
     pub limits: StoreLimits,
     /// Where bytes go when memory is short.
     pub spill: Spill,
+    /// Where base data is kept.
+    pub data: Data,
     /// What the process may take.
     pub memory: Memory,
     /// How sources of base data are dealt with.
@@ -195,6 +198,22 @@ pub struct Spill {
     pub spill_value_bytes_min: usize,
 }
 
+/// Where base data is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Data {
+    /// The directory; empty: base data is in memory alone.
+    pub data_dir: String,
+    /// When writes are made safe: `none`, `interval` or `always`.
+    pub durability: String,
+    /// Under `interval`, how long a write may be not safe, in milliseconds.
+    pub durability_milliseconds: u64,
+    /// Whether keys without a table are kept as well.
+    pub data_plain: bool,
+    /// Writes are refused while the disk has fewer bytes left.
+    pub data_free_bytes_min: Size,
+}
+
 /// What the process may take.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -292,6 +311,10 @@ pub struct Table {
     pub value: Option<String>,
     /// Whether clients' writes go to the source.
     pub write_through: bool,
+    /// Whether its base keys may be evicted.
+    pub evict: Option<bool>,
+    /// Whether the embedded store keeps it.
+    pub keep: Option<bool>,
 }
 
 /// A join to install at start.
@@ -356,6 +379,18 @@ impl Default for Spill {
             spill_dir: String::new(),
             spill_bytes_max: Size(1 << 30),
             spill_value_bytes_min: 4096,
+        }
+    }
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            data_dir: String::new(),
+            durability: Durability::default().to_string(),
+            durability_milliseconds: 1000,
+            data_plain: false,
+            data_free_bytes_min: Size(64 << 20),
         }
     }
 }
@@ -538,6 +573,9 @@ impl Config {
                 "argument(s) must be one of the following: {} (policy)",
                 names.join(", ")
             ));
+        }
+        if let Err(allowed) = self.data.durability.parse::<Durability>() {
+            return refuse(format!("durability is '{}' ({allowed})", self.data.durability));
         }
         if clients.output_bytes_soft > clients.output_bytes_max {
             return refuse(format!(

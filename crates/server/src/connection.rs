@@ -82,6 +82,8 @@ pub(crate) struct Connection<S> {
     pub(crate) queued: bool,
     /// It is in the list of connections to which others wrote.
     pub(crate) dirty: bool,
+    /// It is in the list of connections whose output waits for writes to be safe.
+    pub(crate) waits_for_safety: bool,
     /// Bytes that it took when it was counted last.
     pub(crate) counted_bytes: usize,
     socket: TcpStream,
@@ -114,6 +116,7 @@ impl<S> Connection<S> {
             ended: false,
             queued: false,
             dirty: false,
+            waits_for_safety: false,
             counted_bytes: 0,
             socket,
             output: Output::default(),
@@ -174,8 +177,14 @@ impl<S> Connection<S> {
         self.write_blocked = false;
     }
 
+    /// Whether a part of its output waits for writes to be safe.
+    #[inline]
+    pub(crate) fn is_gated(&self) -> bool {
+        self.output.is_gated()
+    }
+
     /// Sends what is pending and then `out` with the values `held` in it, as far as the client
-    /// takes it, and leaves both empty. `false`: the connection broke.
+    /// takes it and it tells of safe writes alone, and leaves both empty. `false`: the connection broke.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -184,6 +193,17 @@ impl<S> Connection<S> {
         service: &mut impl Service,
         now: u64,
     ) -> bool {
+        let safety = service.safety();
+        if self.output.is_gated() {
+            self.output.open_gates(safety.safe);
+        }
+        if safety.told > safety.safe && !(out.is_empty() && held.is_empty()) {
+            if self.output.is_empty() {
+                self.taken = now;
+            }
+            self.output.add_gated(out, held, safety.told);
+            return self.send_pending(service, now);
+        }
         if !self.output.is_empty() || !held.is_empty() {
             self.output.add(out, held, 0);
             return self.send_pending(service, now);
@@ -208,7 +228,7 @@ impl<S> Connection<S> {
 
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
     fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
-        while !self.write_blocked && self.unsent() > 0 {
+        while !self.write_blocked && self.output.may_send() {
             match self.output.write(&mut self.socket, service) {
                 Ok(()) => self.taken = now,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,

@@ -9,6 +9,7 @@
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
 //! - `http`: figures for those who watch the process, and signs of life.
+//! - `keeping`: the embedded store, and definitions that outlive the process.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
@@ -17,6 +18,7 @@ mod connection;
 mod connections;
 mod descriptors;
 mod http;
+mod keeping;
 mod memcached;
 mod memory;
 mod null;

@@ -5,6 +5,8 @@
 //!   bytes; places ascend, and none is before `sent`.
 //! - O2. Each held value has a reference of its own, which is released when its last byte is
 //!   sent, or the connection ends.
+//! - O3. What is behind `open` is not sent yet: it may tell of writes that are not safe. Gates ascend, by place and
+//!   by what they wait for; without gates everything may be sent.
 //!
 //! # Cost
 //! A write without values is one `write` of the bytes. With values it is a `writev` of up to 2 MiB
@@ -23,6 +25,19 @@ const SLICES_MAX: usize = 512;
 /// A part of a value is at most a block of so many bytes.
 const PART_BYTES_MAX: usize = 4096;
 
+/// A place in an output: so many bytes, and so many of the values that it ever held.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    bytes: usize,
+    values: u64,
+}
+
+/// The end of a part that waits until the write of this number is safe.
+struct Gate {
+    end: Place,
+    needs: u64,
+}
+
 /// The unsent output of one connection.
 #[derive(Default)]
 pub(crate) struct Output {
@@ -33,6 +48,11 @@ pub(crate) struct Output {
     value_sent: usize,
     /// Bytes of held values that are unsent.
     held_unsent: usize,
+    /// Values that were held and are sent.
+    values_done: u64,
+    gates: VecDeque<Gate>,
+    /// How far it may be sent while there are gates.
+    open: Place,
 }
 
 impl Output {
@@ -46,6 +66,56 @@ impl Output {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// Whether a part of it waits for writes to be safe.
+    #[inline]
+    pub(crate) fn is_gated(&self) -> bool {
+        !self.gates.is_empty()
+    }
+
+    /// Whether something may be sent now.
+    pub(crate) fn may_send(&self) -> bool {
+        if self.gates.is_empty() {
+            return self.unsent() > 0;
+        }
+        self.sent < self.open.bytes || self.values_done < self.open.values
+    }
+
+    fn end_place(&self) -> Place {
+        Place { bytes: self.bytes.len(), values: self.values_done + self.held.len() as u64 }
+    }
+
+    /// What is behind this place when the next bytes are added waits until the write `needs` is safe.
+    pub(crate) fn add_gated(&mut self, out: &mut Vec<u8>, held: &mut Held, needs: u64) {
+        let before = self.end_place();
+        self.add(out, held, 0);
+        if self.gates.is_empty() {
+            self.open = before;
+        }
+        let end = self.end_place();
+        match self.gates.back_mut() {
+            Some(last) if last.needs == needs => last.end = end,
+            _ => self.gates.push_back(Gate { end, needs }),
+        }
+    }
+
+    /// Writes up to the number `safe` are safe.
+    pub(crate) fn open_gates(&mut self, safe: u64) {
+        while let Some(first) = self.gates.front()
+            && first.needs <= safe
+        {
+            self.open = first.end;
+            self.gates.pop_front();
+        }
+    }
+
+    /// How far it may be sent: bytes, and values that it holds.
+    fn sendable(&self) -> (usize, usize) {
+        if self.gates.is_empty() {
+            return (self.bytes.len(), self.held.len());
+        }
+        (self.open.bytes, (self.open.values - self.values_done) as usize)
     }
 
     /// Memory reserved for bytes.
@@ -82,12 +152,13 @@ impl Output {
         socket: &mut impl Write,
         service: &mut impl Service,
     ) -> io::Result<()> {
-        if self.held.is_empty() {
-            self.sent += socket.write(&self.bytes[self.sent..])?;
+        let (bytes, values) = self.sendable();
+        if values == 0 {
+            self.sent += socket.write(&self.bytes[self.sent..bytes])?;
             return Ok(());
         }
-        let views: Vec<Value<'_>> =
-            self.held.iter().take(SLICES_MAX).map(|(_, value)| service.value(*value)).collect();
+        let views = self.held.iter().take(values.min(SLICES_MAX));
+        let views: Vec<Value<'_>> = views.map(|(_, value)| service.value(*value)).collect();
         let count = socket.write_vectored(&self.slices(&views))?;
         drop(views);
         self.advance(count, service);
@@ -111,8 +182,9 @@ impl Output {
             }
             skip = 0;
         }
-        if self.held.len() == views.len() && done < self.bytes.len() {
-            slices.push(IoSlice::new(&self.bytes[done..]));
+        let (bytes, values) = self.sendable();
+        if values == views.len() && done < bytes {
+            slices.push(IoSlice::new(&self.bytes[done..bytes]));
         }
         slices
     }
@@ -128,6 +200,7 @@ impl Output {
                     count -= step;
                     if self.value_sent == value.len() {
                         self.value_sent = 0;
+                        self.values_done += 1;
                         self.held.pop_front();
                         service.release(value);
                     }
@@ -151,6 +224,11 @@ impl Output {
             for (at, _) in &mut self.held {
                 *at -= self.sent;
             }
+            for gate in &mut self.gates {
+                gate.end.bytes -= self.sent;
+            }
+            // It is of no account where there are no gates.
+            self.open.bytes = self.open.bytes.saturating_sub(self.sent);
             self.sent = 0;
         }
     }
@@ -159,5 +237,59 @@ impl Output {
     pub(crate) fn take_held(&mut self) -> impl Iterator<Item = ValueRef> {
         self.held_unsent = 0;
         self.held.drain(..).map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Output;
+    use crate::null::Null;
+    use crate::service::Bounds;
+    use headwater_protocol::resp::{Held, Limits};
+
+    fn service() -> Null {
+        let clients = crate::config::Clients::default();
+        Null::new(Bounds::of(&clients), Limits::for_values(1 << 20), 0)
+    }
+
+    fn send(output: &mut Output, service: &mut Null) -> String {
+        let mut sent = Vec::new();
+        while output.may_send() {
+            output.write(&mut sent, service).unwrap();
+        }
+        output.trim();
+        String::from_utf8(sent).unwrap()
+    }
+
+    #[test]
+    fn replies_wait_for_their_writes_and_keep_their_order() {
+        let (mut output, mut service) = (Output::default(), service());
+        let mut held = Held::default();
+        let mut add = |output: &mut Output, text: &str, needs: Option<u64>| {
+            let mut out = text.as_bytes().to_vec();
+            match needs {
+                Some(needs) => output.add_gated(&mut out, &mut held, needs),
+                None => output.add(&mut out, &mut held, 0),
+            }
+            assert!(out.is_empty());
+        };
+        add(&mut output, "before ", None);
+        add(&mut output, "one ", Some(1));
+        add(&mut output, "one too ", Some(1));
+        add(&mut output, "three ", Some(3));
+        // It tells of no write, but comes behind what does, and may wait with what comes next.
+        add(&mut output, "message ", None);
+        assert_eq!(send(&mut output, &mut service), "before ");
+        assert!(output.is_gated() && !output.may_send());
+        output.open_gates(0);
+        assert_eq!(send(&mut output, &mut service), "");
+        output.open_gates(2);
+        assert_eq!(send(&mut output, &mut service), "one one too ");
+        add(&mut output, "four", Some(4));
+        output.open_gates(3);
+        assert_eq!(send(&mut output, &mut service), "three ");
+        output.open_gates(4);
+        assert_eq!(send(&mut output, &mut service), "message four");
+        assert!(!output.is_gated() && output.is_empty());
     }
 }

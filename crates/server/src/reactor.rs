@@ -12,10 +12,13 @@
 //! - R1. A connection that may go on without news from its socket (`runnable`, or `readable`
 //!   with nothing in its way) is in `queue`.
 //! - R2. Between turns `out` and `held` are empty.
+//! - R3. A connection whose output has gates is in `unsafe_replies`, and is looked at when writes have become safe.
 //!
 //! # Cost
 //! Per turn one `epoll_wait` and one reading of the clock; per batch one `read` and one
 //! `write`. A batch that is larger than the shared buffer takes one of each per 256 KiB.
+
+mod safety;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
@@ -26,6 +29,7 @@ use headwater_base::Millis;
 use headwater_protocol::Held;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
+use safety::UnsafeReplies;
 use signal_hook_mio::v1_0::Signals;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -65,6 +69,7 @@ pub(crate) struct Reactor<S: Service> {
     accepting: bool,
     connections: Connections<S::Session>,
     queue: Vec<ConnectionId>,
+    unsafe_replies: UnsafeReplies,
     read: Vec<u8>,
     out: Vec<u8>,
     /// The long values that belong into `out`.
@@ -113,6 +118,7 @@ impl<S: Service> Reactor<S> {
             accepting: true,
             connections: Connections::new(),
             queue: Vec::new(),
+            unsafe_replies: UnsafeReplies::default(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
             held: Held::default(),
@@ -136,8 +142,10 @@ impl<S: Service> Reactor<S> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.service.stopping() {
             let wait = if self.queue.is_empty() { self.patience() } else { Duration::ZERO };
+            self.service.end_turn();
             self.wait(&mut events, wait)?;
             self.tell_time();
+            self.send_safe_replies();
             if self.accepting {
                 self.accept();
             }
@@ -360,6 +368,9 @@ impl<S: Service> Reactor<S> {
         if !alive {
             self.out.clear();
         }
+        if connection.is_gated() {
+            self.unsafe_replies.add(connection);
+        }
         if self.out.capacity() > OUT_BYTES_KEPT || self.out.capacity() == 0 {
             self.out = Vec::with_capacity(OUT_BYTES_FULL);
         }
@@ -514,6 +525,8 @@ impl<S: Service> Reactor<S> {
     fn farewell(&mut self) {
         self.listeners.clear();
         self.attend_dirty();
+        self.service.end_turn();
+        self.service.settle();
         let began = Instant::now();
         while began.elapsed() < FAREWELL {
             let slots: Vec<usize> = self.connections.slots().collect();

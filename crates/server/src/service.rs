@@ -72,6 +72,17 @@ pub(crate) enum Stopped {
     Closing,
 }
 
+/// Which writes are safe, by their numbers: replies that may tell of others wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Safety {
+    /// The last write.
+    pub(crate) told: u64,
+    /// The last one that is safe.
+    pub(crate) safe: u64,
+    /// No further one will be.
+    pub(crate) failed: bool,
+}
+
 /// Bounds that the loop enforces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bounds {
@@ -107,6 +118,18 @@ pub(crate) trait Service {
 
     /// Takes what has come from elsewhere, and wakes the connections that waited for it.
     fn wake(&mut self, connections: &mut Connections<Self::Session>);
+
+    /// Which writes are safe; where nothing waits for that, all.
+    #[inline]
+    fn safety(&self) -> Safety {
+        Safety::default()
+    }
+
+    /// A turn of the loop is over.
+    fn end_turn(&mut self) {}
+
+    /// Waits until all writes are safe, or never will be.
+    fn settle(&mut self) {}
 
     /// Whether this connection has been silent for longer than it may.
     fn is_idle(&self, connection: &Connection<Self::Session>, now: u64) -> bool;

@@ -64,7 +64,17 @@ pub const ROOMS: &[Room] = &[
     room("postgres", &["base"]),
     room(
         "server",
-        &["base", "command", "engine", "functions", "node", "protocol", "spill", "postgres"],
+        &[
+            "base",
+            "command",
+            "engine",
+            "functions",
+            "keep",
+            "node",
+            "protocol",
+            "spill",
+            "postgres",
+        ],
     ),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.

@@ -24,10 +24,30 @@ pub(crate) struct Args {
     /// Let FN.LOAD … FILE load modules of functions from below this directory
     #[arg(long, value_name = "DIR")]
     functions: Option<String>,
+    /// Keep base data in this directory across restarts
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// When writes are made safe: none, interval, or always (before they are acknowledged)
+    /// [default: interval]
+    #[arg(long, value_name = "WHEN")]
+    durability: Option<String>,
+    /// Seconds that a write may be not safe under --durability interval [default: 1]
+    #[arg(long, value_name = "SECONDS")]
+    durability_interval: Option<f64>,
+    /// Keep keys without a table as well
+    #[arg(long, value_name = "yes|no")]
+    data_plain: Option<Answer>,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
     null: Option<usize>,
+}
+
+/// A word on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Answer {
+    Yes,
+    No,
 }
 
 /// Where to listen and whom to let in: what `serve` and `demo` have in common.
@@ -107,6 +127,18 @@ impl Args {
         }
         if let Some(path) = self.functions {
             config.functions.functions_dir = path;
+        }
+        if let Some(path) = self.data {
+            config.data.data_dir = path;
+        }
+        if let Some(when) = self.durability {
+            config.data.durability = when;
+        }
+        if let Some(seconds) = self.durability_interval {
+            config.data.durability_milliseconds = (seconds * 1000.0) as u64;
+        }
+        if let Some(answer) = self.data_plain {
+            config.data.data_plain = answer == Answer::Yes;
         }
         self.listen.apply(&mut config);
         if let Some(bytes) = self.null {

@@ -1,6 +1,7 @@
 //! Black-box tests: the built program, through a client library and through bare sockets.
 
 mod bound;
+mod data;
 mod flows;
 mod functions;
 mod hostile;

@@ -74,6 +74,21 @@ fn take_back(work: &mut Turn<'_>, before: usize) {
     work.held.cut(before);
 }
 
+/// Whether a request changes anything.
+fn writes(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Store { .. }
+            | Request::Count { .. }
+            | Request::Delete { .. }
+            | Request::Touch { .. }
+            | Request::MetaSet { .. }
+            | Request::MetaDelete(_)
+            | Request::MetaCount(_)
+            | Request::FlushAll { .. }
+    )
+}
+
 /// The key that a request touches first.
 #[inline]
 fn first_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
@@ -219,6 +234,12 @@ impl Resp {
         }
         self.look_if_due(work);
         self.memcached.counts.requests += 1;
+        if let Some(why) = self.write_refusal()
+            && writes(request)
+        {
+            self.memcached_refused(&format!("SERVER_ERROR {why}"), work);
+            return Flow::Next;
+        }
         match *request {
             Request::Get { keys, versions, expiry } => {
                 self.memcached_get(keys, versions, expiry, work)

@@ -2,7 +2,7 @@
 
 use super::session::{Answering, Waiting};
 use super::{Flow, Resp, Turn, encoder};
-use headwater_command::{Args, Command, Data, Id, Keys, OwnedArgs, Reply, Spec};
+use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
 use headwater_node::Outcome;
 use headwater_protocol::resp::{Refusal, Version, decode, find};
@@ -116,9 +116,10 @@ impl Resp {
                 return Flow::Next;
             }
         };
-        if !self.admits(spec, args, &command, work) {
+        if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
             return Flow::Next;
         }
+        let before = work.out.len();
         let flow = match &command {
             Command::Data(Data::Keys(Keys::MemoryStats)) => {
                 self.memory_stats(work);
@@ -141,6 +142,10 @@ impl Resp {
                 Flow::Next
             }
         };
+        let may_define = self.keeping.is_some() && spec.flags.has(Flags::ADMIN);
+        if may_define && flow == Flow::Next && work.out.get(before) != Some(&b'-') {
+            self.keep_definition(&command);
+        }
         if let Some(lap) = self.clock.lap() {
             self.note_slow(lap, spec, args, work);
         }

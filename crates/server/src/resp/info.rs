@@ -53,14 +53,7 @@ impl Resp {
             "server" => self.write_server(work, out),
             "clients" => self.write_clients(work, out),
             "memory" => self.write_memory(work, out),
-            "persistence" => {
-                out.push_str("# Persistence\r\n");
-                line(out, "loading", 0);
-                line(out, "rdb_changes_since_last_save", 0);
-                line(out, "rdb_bgsave_in_progress", 0);
-                line(out, "rdb_last_bgsave_status", "ok");
-                line(out, "aof_enabled", 0);
-            }
+            "persistence" => self.write_persistence(out),
             "stats" => self.write_stats(out),
             "replication" => {
                 out.push_str("# Replication\r\n");

@@ -25,6 +25,7 @@ mod connect;
 mod dispatch;
 mod flows;
 mod info;
+mod kept;
 mod memory;
 mod metrics;
 mod server;
@@ -45,9 +46,10 @@ use crate::config::{Config, ConfigError, Module};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::http::Probes;
+use crate::keeping::{Keeping, SentModule};
 use crate::memcached::{self, Memcached};
 use crate::memory::{ClientShare, Gauge, Sample};
-use crate::service::{Bounds, Door, Served, Service, Stopped, Time, Work};
+use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time, Work};
 use crate::sources::Hub;
 use blocking::Blocking;
 use channels::Channels;
@@ -120,6 +122,8 @@ pub(crate) struct Resp {
     blocking: Blocking,
     hub: Hub,
     probes: Probes,
+    /// The embedded store; it ends after the hub, which its threads tell.
+    keeping: Option<Keeping>,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
     /// What memcached's sessions share.
@@ -130,7 +134,7 @@ pub(crate) struct Resp {
 
 impl Resp {
     /// A service with the tables and joins that `config` declares.
-    pub(crate) fn new(config: Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(mut config: Config) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
         let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
@@ -143,8 +147,16 @@ impl Resp {
             node.engine_mut().set_spill(Box::new(directory), value_bytes_min);
             gauge.set_apart(headwater_spill::MEMORY_BYTES as usize / 2);
         }
-        provide_functions(&config, hash_seed, &mut node)?;
         let mut hub = Hub::new();
+        let mut keeping = Keeping::open(&mut config, &hub.inbox)?;
+        let sent = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
+        provide_functions(&config, &sent, hash_seed, &mut node)?;
+        if let Some(keeping) = &keeping {
+            let keeper = Box::new(keeping.keeper());
+            node.engine_mut()
+                .set_keep(keeper, &keeping.tables(), true, config.data.data_plain)
+                .map_err(|error| ConfigError(format!("data-dir: {error}")))?;
+        }
         sourced::begin(&config, &mut hub, node.engine_mut())?;
         for join in &config.joins {
             node.engine_mut()
@@ -169,6 +181,7 @@ impl Resp {
             blocking: Blocking::default(),
             hub,
             probes: Probes::new(),
+            keeping,
             held: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
@@ -290,8 +303,13 @@ impl Resp {
     }
 }
 
-/// Gives the node its host of functions, with the modules of the settings.
-fn provide_functions(config: &Config, seed: u64, node: &mut Node) -> Result<(), ConfigError> {
+/// Gives the node its host of functions, with the modules of the settings, and those that clients sent before.
+fn provide_functions(
+    config: &Config,
+    sent: &[SentModule],
+    seed: u64,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
     let (settings, limits) = (&config.functions, config.functions.to_limits());
     let directory =
         (!settings.functions_dir.is_empty()).then(|| settings.functions_dir.clone().into());
@@ -299,6 +317,10 @@ fn provide_functions(config: &Config, seed: u64, node: &mut Node) -> Result<(), 
         .map_err(|error| ConfigError(format!("functions: {error}")))?;
     for Module { name, file, export } in &config.modules {
         host.load_now(name, Source::File(file), export.as_deref(), false)
+            .map_err(|error| ConfigError(format!("function '{name}': {error}")))?;
+    }
+    for SentModule { name, export, bytes } in sent {
+        host.load_now(name, Source::Bytes(bytes), export.as_deref(), false)
             .map_err(|error| ConfigError(format!("function '{name}': {error}")))?;
     }
     node.engine_mut().set_functions(Box::new(host));
@@ -404,6 +426,24 @@ impl Service for Resp {
             for id in self.held.drain(..) {
                 connections.wake(id);
             }
+        }
+    }
+
+    #[inline]
+    fn safety(&self) -> Safety {
+        self.keeping.as_ref().map_or_else(Safety::default, Keeping::safety)
+    }
+
+    #[inline]
+    fn end_turn(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.end_turn();
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.settle();
         }
     }
 

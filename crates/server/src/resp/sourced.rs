@@ -36,7 +36,8 @@ pub(super) fn begin(
         let options = TableOptions {
             boundary: Some(table.boundary),
             source: table.source.clone(),
-            ..TableOptions::default()
+            evict: table.evict,
+            keep: table.keep,
         };
         engine
             .table_set(table.name.as_bytes(), &options)
@@ -453,7 +454,7 @@ fn bytes_of(changes: &[Change]) -> usize {
 }
 
 /// The words of a mapping, as sources take them.
-fn mapping_words(mapping: &Mapping<'_>) -> Result<Vec<(String, String)>, String> {
+pub(super) fn mapping_words(mapping: &Mapping<'_>) -> Result<Vec<(String, String)>, String> {
     let text = |args: Args<'_>| -> Result<String, String> {
         let words: Result<Vec<&str>, _> = args.iter().map(str::from_utf8).collect();
         words

@@ -1,0 +1,333 @@
+//! Base data that is kept across restarts: what comes back, what is never lost, and what is refused.
+
+use crate::support::{PATIENCE, Server, program, request};
+use redis::{Connection, RedisResult, Value, cmd};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn start(place: &TempDir, more: &[&str]) -> Server {
+    let path = place.path().join("data");
+    Server::start(&[&["--data", path.to_str().unwrap()], more].concat())
+}
+
+fn ask<T: redis::FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+    try_ask(connection, words).unwrap()
+}
+
+fn try_ask<T: redis::FromRedisValue>(
+    connection: &mut Connection,
+    words: &[&str],
+) -> RedisResult<T> {
+    let mut command = cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = command.arg(word));
+    command.query(connection)
+}
+
+/// The number behind a name in INFO.
+fn info(connection: &mut Connection, name: &str) -> u64 {
+    let text: String = ask(connection, &["INFO", "persistence"]);
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:"))).unwrap();
+    line.parse().unwrap()
+}
+
+/// A number of rounds: few, unless the environment asks for more.
+fn count(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn a_restart_keeps_keys_times_and_definitions() {
+    for (how, durability) in
+        [(Signal::TERM, "none"), (Signal::TERM, "interval"), (Signal::KILL, "always")]
+    {
+        let place = folder();
+        let options = ["--durability", durability];
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let _: () = ask(&mut client, &["TABLE.SET", "t", "BOUNDARY", "1"]);
+        let spec = "t|<u>|<time>|<p> = check s|<u>|<p> copy p|<p>|<time>";
+        let _: Value = ask(&mut client, &["JOIN.ADD", "timeline", spec]);
+        let _: Value = ask(&mut client, &["JOIN.ADD", "gone", "n|<u> = count s|<u>|<p>"]);
+        let _: () = ask(&mut client, &["JOIN.DROP", "gone"]);
+        let _: () = ask(&mut client, &["SET", "s|ann|bob", "1"]);
+        let _: () = ask(&mut client, &["SET", "p|bob|100", "first"]);
+        let _: () = ask(&mut client, &["SET", "p|bob|200", "second", "EX", "1000"]);
+        let _: () = ask(&mut client, &["SET", "p|bob|300", "over", "PX", "300"]);
+        let _: () = ask(&mut client, &["SET", "p|bob|400", "removed"]);
+        let _: () = ask(&mut client, &["DEL", "p|bob|400"]);
+        let _: () = ask(&mut client, &["APPEND", "p|bob|100", "!"]);
+        let _: () = ask(&mut client, &["SET", "plain", "x"]);
+        let _: () = ask(&mut client, &["TABLE.SET", "u", "KEEP", "NO"]);
+        let _: () = ask(&mut client, &["SET", "u|x", "x"]);
+        server.signal(how);
+        server.wait();
+        thread::sleep(Duration::from_millis(300));
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let found: BTreeMap<String, String> = ask(&mut client, &["PREFIX", "t|ann|"]);
+        let wanted = [("t|ann|100|bob", "first!"), ("t|ann|200|bob", "second")];
+        assert_eq!(found, wanted.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        let left: u64 = ask(&mut client, &["TTL", "p|bob|200"]);
+        assert!((900..=1000).contains(&left), "{left}");
+        for key in ["p|bob|300", "p|bob|400", "plain", "u|x"] {
+            assert_eq!(ask::<Option<String>>(&mut client, &["GET", key]), None, "{key}");
+        }
+        let joins: Vec<BTreeMap<String, String>> = ask(&mut client, &["JOIN.LIST"]);
+        assert_eq!(joins.iter().map(|join| &*join["name"]).collect::<Vec<_>>(), ["timeline"]);
+        let table: BTreeMap<String, Value> = ask(&mut client, &["TABLE.INFO", "t"]);
+        assert_eq!(table["boundary"], Value::Int(1));
+        // Definitions outlive the keys.
+        let _: () = ask(&mut client, &["FLUSHALL"]);
+        server.signal(Signal::TERM);
+        server.wait();
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let found: Vec<String> = ask(&mut client, &["PREFIX", "p|"]);
+        assert!(found.is_empty(), "{found:?}");
+        assert_eq!(ask::<Vec<Value>>(&mut client, &["JOIN.LIST"]).len(), 1);
+    }
+}
+
+#[test]
+fn keys_without_a_table_are_kept_if_that_is_asked_for() {
+    let place = folder();
+    for round in 0..3 {
+        let server = start(&place, &["--data-plain", "yes"]);
+        let mut client = server.client(2);
+        assert_eq!(ask::<u64>(&mut client, &["INCR", "visits"]), round + 1);
+        server.signal(Signal::TERM);
+        server.wait();
+    }
+}
+
+#[test]
+fn a_folder_has_one_server() {
+    let place = folder();
+    let _server = start(&place, &[]);
+    let path = place.path().join("data");
+    let second = program().args(["serve", "--port", "0", "--data"]).arg(&path).output().unwrap();
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && told.contains("another process"), "{told}");
+    assert!(told.contains(path.to_str().unwrap()), "{told}");
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damaged_files_are_an_error_at_start() {
+    let place = folder();
+    let server = start(&place, &["--durability", "always"]);
+    let mut client = server.client(2);
+    for number in 0..20 {
+        let _: () = ask(&mut client, &["SET", &format!("p|{number}"), "value"]);
+    }
+    server.signal(Signal::KILL);
+    server.wait();
+    let path = place.path().join("data");
+    flip(&path.join("store/0.jnl"), 700);
+    let second = program().args(["serve", "--port", "0", "--data"]).arg(&path).output().unwrap();
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && told.contains("damaged"), "{told}");
+}
+
+/// One client's writes in a run: acknowledged up to a number, sent up to another.
+struct Wrote {
+    acknowledged: u64,
+    sent: u64,
+}
+
+/// Writes until the server is gone: a new key each time, and one that is written again and again.
+fn write_until_it_ends(port: u16, client: u64, from: u64, ends: &AtomicBool) -> Wrote {
+    const PIPELINE: u64 = 16;
+    let mut wrote = Wrote { acknowledged: from, sent: from };
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return wrote };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    while !ends.load(Ordering::Relaxed) {
+        let mut bytes = Vec::new();
+        for number in wrote.sent + 1..=wrote.sent + PIPELINE {
+            let text = number.to_string();
+            let key = format!("p|{client}|{number}");
+            bytes.extend(request(&[b"SET", key.as_bytes(), text.as_bytes()]));
+            let last = format!("last|{client}");
+            bytes.extend(request(&[b"SET", last.as_bytes(), text.as_bytes()]));
+        }
+        wrote.sent += PIPELINE;
+        if stream.write_all(&bytes).is_err() {
+            break;
+        }
+        let mut answer = [0; 10];
+        for _ in 0..PIPELINE {
+            if stream.read_exact(&mut answer).is_err() {
+                return wrote;
+            }
+            assert_eq!(&answer, b"+OK\r\n+OK\r\n");
+            wrote.acknowledged += 1;
+        }
+    }
+    wrote
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
+    const CLIENTS: u64 = 4;
+    let rounds = count("HEADWATER_KILLS", 5);
+    let place = folder();
+    let mut acknowledged = [0; CLIENTS as usize];
+    let mut checked = 0;
+    for round in 0..rounds {
+        let server = start(&place, &["--durability", "always"]);
+        let (port, ends) = (server.port, AtomicBool::new(false));
+        let wrote: Vec<Wrote> = thread::scope(|scope| {
+            let ends = &ends;
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    let from = acknowledged[client as usize];
+                    scope.spawn(move || write_until_it_ends(port, client, from, ends))
+                })
+                .collect();
+            // At no particular moment.
+            thread::sleep(Duration::from_micros(20_000 + round * 7919 % 150_000));
+            server.signal(Signal::KILL);
+            ends.store(true, Ordering::Relaxed);
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        server.wait();
+        let server = start(&place, &["--durability", "always"]);
+        let mut connection = server.client(2);
+        for (client, wrote) in wrote.iter().enumerate() {
+            let from = acknowledged[client];
+            let keys: Vec<String> =
+                (from + 1..=wrote.acknowledged).map(|n| format!("p|{client}|{n}")).collect();
+            for keys in keys.chunks(500) {
+                let words: Vec<&str> =
+                    core::iter::once("MGET").chain(keys.iter().map(String::as_str)).collect();
+                let values: Vec<Option<String>> = ask(&mut connection, &words);
+                for (key, value) in keys.iter().zip(values) {
+                    let number = key.rsplit('|').next();
+                    assert_eq!(value.as_deref(), number, "round {round}: {key} is lost");
+                    checked += 1;
+                }
+            }
+            let last: Option<u64> = ask(&mut connection, &["GET", &format!("last|{client}")]);
+            let last = last.unwrap_or(0);
+            assert!(
+                (wrote.acknowledged..=wrote.sent.max(wrote.acknowledged)).contains(&last),
+                "round {round}: {last} of {} acknowledged",
+                wrote.acknowledged
+            );
+            // What was written without an answer is there, or is written again.
+            acknowledged[client] = wrote.acknowledged;
+        }
+        server.signal(Signal::KILL);
+        server.wait();
+    }
+    assert!(checked > 0, "nothing was acknowledged");
+    println!("{rounds} kills: {checked} acknowledged writes are all there");
+}
+
+#[test]
+fn base_data_outgrows_memory() {
+    const BOUND: u64 = 64 << 20;
+    const VALUE: usize = 1000;
+    let times = count("HEADWATER_DATA_TIMES", 3);
+    let place = folder();
+    let arguments = ["--memory", "64mb", "--durability", "none"];
+    let server = start(&place, &arguments);
+    let keys = times * BOUND / VALUE as u64;
+    let value_of = |number: u64| format!("{number:0VALUE$}");
+    let mut worst = 0;
+    let mut client = server.client(2);
+    let mut write = |client: &mut Connection, numbers: core::ops::Range<u64>| {
+        let mut pipe = redis::pipe();
+        for number in numbers {
+            let key = format!("p|{:04}|{number:08}", number % 5000);
+            pipe.cmd("SET").arg(key).arg(value_of(number)).ignore();
+        }
+        let done: RedisResult<()> = pipe.query(client);
+        assert!(done.is_ok(), "after {} keys: {:.200}", worst, format!("{done:?}"));
+        worst = worst.max(server.memory_bytes("VmRSS"));
+    };
+    for first in (0..keys).step_by(500) {
+        write(&mut client, first..(first + 500).min(keys));
+    }
+    // All of it is read back, range by range, in another order than it was written.
+    let mut found = 0;
+    for group in 0..5000_u64 {
+        let pairs: BTreeMap<String, String> =
+            ask(&mut client, &["PREFIX", &format!("p|{group:04}|")]);
+        for (key, value) in pairs {
+            let number: u64 = key[7..].parse().unwrap();
+            assert!(number % 5000 == group && value == value_of(number), "{key}");
+            found += 1;
+        }
+        if group % 100 == 0 {
+            worst = worst.max(server.memory_bytes("VmRSS"));
+        }
+    }
+    assert_eq!(found, keys);
+    assert!(info(&mut client, "data_loaded_keys") >= keys / 2, "memory held it all");
+    let ratio = worst as f64 / BOUND as f64;
+    println!("{times} times the bound: at most {ratio:.3} of it resident, {keys} keys read back");
+    assert!(ratio <= 1.05, "{ratio:.3} of the bound");
+}
+
+#[test]
+fn a_store_that_cannot_write_refuses_writes_and_goes_on_reading() {
+    let place = folder();
+    let path = place.path().join("data");
+    // Files beyond a limit then fail with an error, as on a full disk, instead of a signal.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_headwater")]);
+    shell.args(["serve", "--port", "0", "--durability", "always", "--data"]).arg(&path);
+    let server = Server::spawn(shell);
+    let mut client = server.client(2);
+    let _: () = ask(&mut client, &["SET", "p|1", "safe"]);
+    let limit = Rlimit { current: Some(4096), maximum: Some(4096) };
+    let pid = Pid::from_raw(server.id() as i32).unwrap();
+    prlimit(Some(pid), Resource::Fsize, limit).unwrap();
+    // No write that fails is acknowledged: the connection ends, or it is refused.
+    let value = "v".repeat(2000);
+    let begun = Instant::now();
+    let mut acknowledged = vec![String::from("p|1")];
+    let refusal = loop {
+        assert!(begun.elapsed() < PATIENCE, "it goes on writing");
+        let key = format!("p|{}", acknowledged.len() + 1);
+        match try_ask::<()>(&mut client, &["SET", &key, &value]) {
+            Ok(()) => acknowledged.push(key),
+            Err(error) if error.code() == Some("MISCONF") => break error.to_string(),
+            Err(_) => client = server.client(2),
+        }
+    };
+    assert!(refusal.contains("can no longer be written"), "{refusal}");
+    assert!(refusal.contains("os error"), "{refusal}");
+    for key in &acknowledged {
+        assert!(ask::<Option<String>>(&mut client, &["GET", key]).is_some(), "{key}");
+    }
+    let error = try_ask::<Value>(&mut client, &["DEL", "p|1"]).unwrap_err();
+    assert_eq!(error.code(), Some("MISCONF"));
+    let status: String = ask(&mut client, &["INFO", "persistence"]);
+    assert!(status.contains("data_write_status:err"), "{status}");
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = start(&place, &[]);
+    let mut client = server.client(2);
+    for key in &acknowledged {
+        assert!(ask::<Option<String>>(&mut client, &["GET", key]).is_some(), "{key} is lost");
+    }
+    let _: () = ask(&mut client, &["SET", "p|1", "again"]);
+}

@@ -1,0 +1,312 @@
+//! The embedded store, as the server has it: opened by the settings, told of definitions, asked how safe writes are.
+//!
+//! Definitions (joins, tables, sources, functions) that clients make are kept in the store as the text that the
+//! configuration file would have for them, and modules of functions as their bytes; they are declared again at the next start behind those of the file. What the file
+//! declares under the same name goes first: the kept one is left alone, and counts again when the file no
+//! longer names it.
+
+use crate::config::{Config, ConfigError, Join, Module, Source, Table};
+use crate::service::Safety;
+use crate::sources::Inbox;
+use headwater_keep::{Definition, Durability, Facts, Keeper, Options, Store};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the embedded store is called among sources.
+const NAME: &str = "data";
+/// A load of more than this share of the memory bound is refused.
+const LOAD_SHARE: u64 = 4;
+/// The store gathers this share of the bound, within what makes sense to it.
+const TABLE_SHARE: u64 = 32;
+const TABLE_BYTES_MIN: u64 = 1 << 20;
+/// The end waits so long for the last writes to be safe.
+const SETTLE: Duration = Duration::from_secs(60);
+
+const JOIN: &str = "join";
+const TABLE: &str = "table";
+const SOURCE: &str = "source";
+/// A module from a file.
+const MODULE: &str = "module";
+/// A module that a client sent: the export that its name stands for, a zero byte, the module.
+const FUNCTION: &str = "function";
+
+/// A module of functions that a client sent.
+pub(crate) struct SentModule {
+    pub(crate) name: String,
+    pub(crate) export: Option<String>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+fn read_module(definition: &Definition) -> Option<SentModule> {
+    let split = definition.text.iter().position(|&byte| byte == 0)?;
+    let export = String::from_utf8(definition.text[..split].to_vec()).ok()?;
+    Some(SentModule {
+        name: String::from_utf8(definition.name.clone()).ok()?,
+        export: (!export.is_empty()).then_some(export),
+        bytes: definition.text[split + 1..].to_vec(),
+    })
+}
+
+/// The store and what was declared.
+pub(crate) struct Keeping {
+    store: Store,
+    keeper: Keeper,
+    path: String,
+    /// Whether replies wait for their writes to be safe.
+    always: bool,
+    /// What is declared for each table.
+    tables: BTreeMap<String, Table>,
+    /// The modules that clients sent before the start.
+    modules: Vec<SentModule>,
+}
+
+fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> {
+    let text = String::from_utf8_lossy(&definition.text);
+    toml::from_str(&text).map_err(|error| {
+        let (kind, name) = (&definition.kind, definition.name.escape_ascii());
+        ConfigError(format!("data-dir: the kept {kind} '{name}' is not understood: {error}"))
+    })
+}
+
+impl Keeping {
+    /// Opens the store that the settings name, if they name one, and adds to `config` what was declared there.
+    ///
+    /// # Errors
+    /// The store cannot be opened; the text says why.
+    pub(crate) fn open(config: &mut Config, inbox: &Inbox) -> Result<Option<Self>, ConfigError> {
+        let data = &config.data;
+        if data.data_dir.is_empty() {
+            return Ok(None);
+        }
+        let path = data.data_dir.clone();
+        let mut options = Options {
+            durability: data.durability.parse().unwrap_or_default(),
+            interval: Duration::from_millis(data.durability_milliseconds),
+            free_bytes_min: data.data_free_bytes_min.0,
+            ..Options::default()
+        };
+        if config.memory.max.0 > 0 {
+            options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;
+            let share = config.memory.max.0 / TABLE_SHARE;
+            options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
+        }
+        let bell = inbox.bell();
+        let (store, definitions) =
+            Store::open(path.as_ref(), options, inbox.sink(NAME), Box::new(bell))
+                .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
+        let modules = declare(config, &definitions)?;
+        let tables =
+            config.tables.iter().map(|table| (table.name.clone(), table.clone())).collect();
+        let always = options.durability == Durability::Always;
+        Ok(Some(Self { keeper: store.keeper(), store, path, always, tables, modules }))
+    }
+
+    /// The shard's end.
+    pub(crate) fn keeper(&self) -> Keeper {
+        self.keeper.clone()
+    }
+
+    /// Takes the modules that clients sent before the start.
+    pub(crate) fn take_modules(&mut self) -> Vec<SentModule> {
+        core::mem::take(&mut self.modules)
+    }
+
+    /// The names of the tables that have keys.
+    pub(crate) fn tables(&self) -> Vec<Vec<u8>> {
+        let prefixes = self.store.tables();
+        prefixes.iter().filter_map(|prefix| Some(prefix.strip_suffix(b"|")?.to_vec())).collect()
+    }
+
+    /// Which writes are safe.
+    #[inline]
+    pub(crate) fn safety(&self) -> Safety {
+        if !self.always {
+            return Safety::default();
+        }
+        let (told, safe) = (self.store.told().0, self.store.durable().0);
+        if told > safe && self.store.failed() {
+            // Nothing waits any more for what will not be.
+            return Safety { told: safe, safe, failed: true };
+        }
+        Safety { told, safe, failed: false }
+    }
+
+    /// Hands the writes of a turn over.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
+        self.store.commit();
+    }
+
+    /// Waits until all that was written is safe, or will never be.
+    pub(crate) fn settle(&self) {
+        let begun = Instant::now();
+        self.store.ask_sync();
+        while !self.store.failed()
+            && self.store.durable() < self.store.told()
+            && begun.elapsed() < SETTLE
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Why writes are refused, if they are.
+    #[inline]
+    pub(crate) fn refusal(&self) -> Option<Arc<str>> {
+        self.store.refusal()
+    }
+
+    /// What is known of the store.
+    pub(crate) fn facts(&self) -> (&str, Options, Facts) {
+        (&self.path, self.store.options(), self.store.facts())
+    }
+
+    fn define(&mut self, kind: &str, name: &str, what: &impl Serialize) {
+        // What is declared is made of texts, numbers and lists: there is TOML for all of it.
+        let text = toml::to_string(what).unwrap_or_default();
+        self.keeper.define(kind, name.as_bytes(), text.as_bytes());
+    }
+
+    /// A join was installed.
+    pub(crate) fn join_added(&mut self, name: &str, spec: &str) {
+        let join = Join { name: name.to_owned(), spec: spec.to_owned() };
+        self.define(JOIN, name, &join);
+    }
+
+    /// A join was dropped.
+    pub(crate) fn join_dropped(&mut self, name: &str) {
+        self.keeper.undefine(JOIN, name.as_bytes());
+    }
+
+    /// A source was added.
+    pub(crate) fn source_added(&mut self, name: &str, kind: &str, url: &str) {
+        let source = Source { name: name.to_owned(), kind: kind.to_owned(), url: url.to_owned() };
+        self.define(SOURCE, name, &source);
+    }
+
+    /// A source was dropped.
+    pub(crate) fn source_dropped(&mut self, name: &str) {
+        self.keeper.undefine(SOURCE, name.as_bytes());
+    }
+
+    /// A module was loaded, from its bytes or from a file.
+    pub(crate) fn module_loaded(
+        &mut self,
+        name: &str,
+        module: &[u8],
+        file: bool,
+        export: Option<&str>,
+    ) {
+        self.module_dropped(name);
+        if file {
+            let file = String::from_utf8_lossy(module).into_owned();
+            let export = export.map(str::to_owned);
+            self.define(MODULE, name, &Module { name: name.to_owned(), file, export });
+        } else {
+            let text = [export.unwrap_or_default().as_bytes(), module].join(&0);
+            self.keeper.define(FUNCTION, name.as_bytes(), &text);
+        }
+    }
+
+    /// A module was dropped.
+    pub(crate) fn module_dropped(&mut self, name: &str) {
+        self.keeper.undefine(MODULE, name.as_bytes());
+        self.keeper.undefine(FUNCTION, name.as_bytes());
+    }
+
+    /// A table was declared, or some of its options changed.
+    pub(crate) fn table_set(&mut self, name: &str, change: impl FnOnce(&mut Table)) {
+        let mut table = self.tables.remove(name).unwrap_or_default();
+        name.clone_into(&mut table.name);
+        change(&mut table);
+        self.define(TABLE, name, &table);
+        self.tables.insert(name.to_owned(), table);
+    }
+}
+
+/// Adds what was declared before to what the file declares, which goes first; gives the modules that are in no file.
+fn declare(
+    config: &mut Config,
+    definitions: &[Definition],
+) -> Result<Vec<SentModule>, ConfigError> {
+    let mut modules = Vec::new();
+    for definition in definitions {
+        match definition.kind.as_str() {
+            JOIN => {
+                let join: Join = read(definition)?;
+                if config.joins.iter().all(|other| other.name != join.name) {
+                    config.joins.push(join);
+                }
+            }
+            TABLE => {
+                let table: Table = read(definition)?;
+                if config.tables.iter().all(|other| other.name != table.name) {
+                    config.tables.push(table);
+                }
+            }
+            SOURCE => {
+                let source: Source = read(definition)?;
+                if config.source_list.iter().all(|other| other.name != source.name) {
+                    config.source_list.push(source);
+                }
+            }
+            MODULE => {
+                let module: Module = read(definition)?;
+                if config.modules.iter().all(|other| other.name != module.name) {
+                    config.modules.push(module);
+                }
+            }
+            FUNCTION => {
+                let name = definition.name.escape_ascii();
+                let unread =
+                    || ConfigError(format!("data-dir: the kept function '{name}' is damaged"));
+                let module = read_module(definition).ok_or_else(unread)?;
+                if config.modules.iter().all(|other| other.name != module.name) {
+                    modules.push(module);
+                }
+            }
+            kind => {
+                return Err(ConfigError(format!(
+                    "data-dir: this server does not know what a '{kind}' is, which was declared there"
+                )));
+            }
+        }
+    }
+    Ok(modules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(kind: &str, name: &str, text: &str) -> Definition {
+        Definition { kind: kind.to_owned(), name: name.into(), text: text.into() }
+    }
+
+    #[test]
+    fn the_file_goes_before_what_clients_declared() {
+        let mut config = Config::parse("[[join]]\nname = \"a\"\nspec = \"file\"\n").unwrap();
+        let definitions = [
+            definition("join", "a", "name = \"a\"\nspec = \"kept\"\n"),
+            definition("join", "b", "name = \"b\"\nspec = \"kept\"\n"),
+            definition("table", "t", "name = \"t\"\nboundary = 2\n"),
+            definition("module", "m", "name = \"m\"\nfile = \"m.wasm\"\n"),
+            definition("function", "f", "run\0bytes\0more"),
+        ];
+        let modules = declare(&mut config, &definitions).unwrap();
+        assert_eq!((modules.len(), &*modules[0].bytes), (1, &b"bytes\0more"[..]));
+        assert_eq!(
+            (modules[0].export.as_deref(), &*config.modules[0].file),
+            (Some("run"), "m.wasm")
+        );
+        let joins: Vec<_> = config.joins.iter().map(|j| (&*j.name, &*j.spec)).collect();
+        assert_eq!(joins, [("a", "file"), ("b", "kept")]);
+        assert_eq!((config.tables[0].name.as_str(), config.tables[0].boundary), ("t", 2));
+        for (kind, text, told) in [("join", "name = 3", "not understood"), ("moon", "", "'moon'")] {
+            let error = declare(&mut config, &[definition(kind, "x", text)]).err().unwrap();
+            assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}

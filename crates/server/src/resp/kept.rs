@@ -1,0 +1,112 @@
+//! What the embedded store means to commands: definitions that are kept, writes that are refused, INFO.
+
+use super::info::line;
+use super::sourced::mapping_words;
+use super::{Resp, Turn, encoder};
+use crate::config::Table;
+use headwater_command::{Command, Data, Flags, Functions, Joins, Reply, Sources, Spec, Tables};
+use std::sync::Arc;
+
+impl Resp {
+    /// Why writes are refused, if they are.
+    #[inline]
+    pub(crate) fn write_refusal(&self) -> Option<Arc<str>> {
+        self.keeping.as_ref()?.refusal()
+    }
+
+    /// Whether a command may run: writes are refused while the store cannot take them.
+    #[inline]
+    pub(super) fn may_write(&mut self, spec: &Spec, work: &mut Turn<'_>) -> bool {
+        let Some(why) = self.write_refusal() else { return true };
+        if !spec.flags.has(Flags::WRITE) {
+            return true;
+        }
+        self.stats.errors += 1;
+        encoder(work).error("MISCONF", format_args!("{why}"));
+        false
+    }
+
+    /// Keeps what a command has declared, whose answer is no error.
+    #[cold]
+    pub(super) fn keep_definition(&mut self, command: &Command<'_>) {
+        let Some(keeping) = &mut self.keeping else { return };
+        match command {
+            Command::Data(Data::Joins(Joins::Add { name, spec, .. })) => {
+                keeping.join_added(name, spec);
+            }
+            Command::Data(Data::Joins(Joins::Drop { name })) => keeping.join_dropped(name),
+            Command::Data(Data::Tables(Tables::Set { name, boundary, source, evict, keep })) => {
+                let change = |table: &mut Table| {
+                    table.boundary = boundary.unwrap_or(table.boundary);
+                    table.evict = evict.or(table.evict);
+                    table.keep = keep.or(table.keep);
+                    let Some((source, mapping)) = source else { return };
+                    table.source = Some((*source).to_owned());
+                    table.write_through = mapping.write_through;
+                    for (word, text) in mapping_words(mapping).unwrap_or_default() {
+                        match word.as_str() {
+                            "table" => table.table = Some(text),
+                            "value" => table.value = Some(text),
+                            _ => table.key = text.split(", ").map(str::to_owned).collect(),
+                        }
+                    }
+                };
+                // Names of tables that are no text are declared for this run alone.
+                if let Ok(name) = str::from_utf8(name) {
+                    keeping.table_set(name, change);
+                }
+            }
+            Command::Data(Data::Functions(Functions::Load {
+                name, module, file, export, ..
+            })) => {
+                keeping.module_loaded(name, module, *file, *export);
+            }
+            Command::Data(Data::Functions(Functions::Drop { name })) => {
+                keeping.module_dropped(name);
+            }
+            Command::Sources(Sources::Add { name, kind, url }) => {
+                keeping.source_added(name, kind, url);
+            }
+            Command::Sources(Sources::Drop { name }) => keeping.source_dropped(name),
+            _ => {}
+        }
+    }
+
+    /// The section "persistence" of INFO.
+    pub(super) fn write_persistence(&self, out: &mut String) {
+        out.push_str("# Persistence\r\n");
+        line(out, "loading", 0);
+        let Some(keeping) = &self.keeping else {
+            line(out, "rdb_changes_since_last_save", 0);
+            line(out, "rdb_bgsave_in_progress", 0);
+            line(out, "rdb_last_bgsave_status", "ok");
+            line(out, "aof_enabled", 0);
+            line(out, "data_enabled", 0);
+            return;
+        };
+        let (path, options, facts) = keeping.facts();
+        let refusal = keeping.refusal();
+        let status = if refusal.is_none() { "ok" } else { "err" };
+        line(out, "rdb_changes_since_last_save", facts.position - facts.durable);
+        line(out, "rdb_bgsave_in_progress", 0);
+        line(out, "rdb_last_bgsave_status", status);
+        line(out, "aof_enabled", 0);
+        line(out, "data_enabled", 1);
+        line(out, "data_dir", path);
+        line(out, "data_durability", options.durability);
+        line(out, "data_write_status", status);
+        line(out, "data_write_refusal", refusal.as_deref().unwrap_or_default());
+        line(out, "data_position", facts.position);
+        line(out, "data_safe_position", facts.durable);
+        line(out, "data_pending_bytes", facts.pending_bytes);
+        line(out, "data_disk_bytes", facts.disk_bytes);
+        line(out, "data_batches", facts.batches);
+        line(out, "data_syncs", facts.syncs);
+        line(out, "data_sync_usec_last", facts.sync_micros_last);
+        line(out, "data_sync_usec_mean", facts.sync_micros / facts.syncs.max(1));
+        line(out, "data_loads", facts.loads);
+        line(out, "data_loads_failed", facts.loads_failed);
+        line(out, "data_loaded_keys", facts.loaded_keys);
+        line(out, "data_loaded_bytes", facts.loaded_bytes);
+    }
+}
