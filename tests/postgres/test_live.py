@@ -304,7 +304,7 @@ class History:
                 time.sleep(0.1)
 
 
-@pytest.mark.parametrize("wal_level", ["logical", "replica"])
+@pytest.mark.parametrize("wal_level", ["logical"])
 def test_joins_equal_the_same_joins_in_sql(wal_level):
     postgres = Postgres(wal_level)
     try:
