@@ -9,12 +9,13 @@ use headwater_pattern::{Join, Pattern};
 /// What is done for each task.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// A registered function is called; it may put keys of these patterns.
+    /// A registered function is called for the key that is the output of a join of which the
+    /// changed key is the one source.
     Call {
         /// The function's name.
         function: String,
-        /// What it may write.
-        puts: Vec<Pattern>,
+        /// The join.
+        join: Join,
     },
     /// The outputs of a join are put or removed that the changed key, its value source, gives: copies of
     /// its value along the keys of the `check` sources, or just one.
@@ -31,8 +32,7 @@ impl Action {
     #[must_use]
     pub fn puts(&self) -> &[Pattern] {
         match self {
-            Self::Call { puts, .. } => puts,
-            Self::Fanout(join) => core::slice::from_ref(&join.output),
+            Self::Call { join, .. } | Self::Fanout(join) => core::slice::from_ref(&join.output),
             Self::Publish { .. } => &[],
         }
     }

@@ -185,14 +185,16 @@ fn pattern(text: &str, limits: &Limits) -> Result<Pattern, EngineError> {
 
 fn action_of(
     action: &FlowAction<'_>,
+    on_text: &str,
     on: &Pattern,
     limits: &Limits,
 ) -> Result<Action, EngineError> {
     let refused = |text: String| Err(EngineError::Refused(text));
     Ok(match *action {
-        FlowAction::Call { function, puts } => {
-            let puts = puts.iter().map(|text| pattern(&String::from_utf8_lossy(text), limits));
-            Action::Call { function: function.to_string(), puts: puts.collect::<Result<_, _>>()? }
+        FlowAction::Call { function, key } => {
+            let join = Join::parse(&format!("{key} = copy {on_text}"), limits)
+                .map_err(|error| EngineError::Refused(error.to_string()))?;
+            Action::Call { function: function.to_string(), join }
         }
         FlowAction::Publish { channel } => Action::Publish { channel: channel.to_vec() },
         FlowAction::Fanout { join: text } => {
@@ -218,8 +220,8 @@ fn definition_of(
     options: &FlowOptions,
     limits: &Limits,
 ) -> Result<Definition, EngineError> {
-    let on = pattern(on, limits)?;
-    let action = action_of(action, &on, limits)?;
+    let (on_text, on) = (on, pattern(on, limits)?);
+    let action = action_of(action, on_text, &on, limits)?;
     let mut definition = Definition::new(on, action);
     if let Some(workers) = options.workers {
         definition.workers = usize::try_from(workers).unwrap_or(usize::MAX);

@@ -11,7 +11,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Millis};
-use headwater_engine::{Engine, EngineError, Expiry, NotedChange, RangeOptions, Stop, Ticket};
+use headwater_engine::{
+    CallOptions, Engine, EngineError, Expiry, NotedChange, RangeOptions, Stop, Ticket,
+};
 use headwater_flows::{Action, Flows, Journal, Operation, Outcome, Report, Task, WhenFull};
 use headwater_pattern::{Bindings, Join, Pattern, containing_range};
 
@@ -169,9 +171,7 @@ impl Node {
         let outcome = match action {
             Action::Publish { channel } => return Step::Publish { task, channel },
             Action::Fanout(join) => self.fan_out(&join, &task),
-            Action::Call { function, .. } => {
-                Outcome::Failed(format!("no function is named '{function}'"))
-            }
+            Action::Call { function, join } => self.call_for(&function, &join, &task),
         };
         self.finish_flow(&task, outcome);
         Step::Done
@@ -183,6 +183,28 @@ impl Node {
         self.record_noted();
         self.working.flows.finish(task, outcome, self.engine.now());
         self.limit();
+    }
+
+    /// Calls a function for the key that a changed key gives.
+    fn call_for(&mut self, function: &str, join: &Join, task: &Task) -> Outcome {
+        let record = &task.record;
+        let (mut bindings, mut key) = (Bindings::new(), Vec::new());
+        let bound = join.sources[0].pattern.bind(&record.key, &mut bindings);
+        if !bound || !join.output.fill(&bindings, &mut key) {
+            return Outcome::Done;
+        }
+        let (word, position) = (record.operation.word(), record.position);
+        let mut param = format!("{word} {position} {} ", record.key.len()).into_bytes();
+        param.extend_from_slice(&record.key);
+        param.extend_from_slice(&record.value);
+        let options = CallOptions { update: true, present_only: false };
+        let called = self.engine.function_call(function.as_bytes(), &key, &param, options);
+        let outcome = match called {
+            Ok(_) => Outcome::Done,
+            Err(stop) => outcome_of(stop, task),
+        };
+        self.engine.trim_functions();
+        outcome
     }
 
     /// Puts or removes the next outputs that a changed key gives.
@@ -205,11 +227,7 @@ impl Node {
         match fan.slice(&checks, &bindings, &task.mark) {
             Ok(None) => Outcome::Done,
             Ok(Some(mark)) => Outcome::Further(mark),
-            // It waits for data, or for room in another flow: that is no failure.
-            Err(Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. })) => {
-                Outcome::Further(task.mark.clone())
-            }
-            Err(Stop::Failed(error)) => Outcome::Failed(format!("{} {error}", error.code())),
+            Err(stop) => outcome_of(stop, task),
         }
     }
 
@@ -279,6 +297,17 @@ fn table_prefix(pattern: &Pattern) -> Vec<u8> {
         prefix.push(b'|');
     }
     prefix
+}
+
+/// What a task has come to that was stopped.
+fn outcome_of(stop: Stop, task: &Task) -> Outcome {
+    match stop {
+        // It waits for data, or for room in another flow: that is no failure.
+        Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. }) => {
+            Outcome::Further(task.mark.clone())
+        }
+        Stop::Failed(error) => Outcome::Failed(format!("{} {error}", error.code())),
+    }
 }
 
 /// A fan-out under way.

@@ -119,6 +119,69 @@ fn writes_are_refused_or_wait_where_a_flow_has_no_room() {
     let _: String = ask(&mut client, &["SET", "a|3", "x"]).unwrap();
 }
 
+/// A whole number as text: one more for each set, one less for each removal.
+const BALANCE: &str = r#"(module
+    (import "headwater" "value_read" (func $value_read (param i32 i32 i32) (result i32)))
+    (import "headwater" "param_read" (func $param_read (param i32 i32 i32) (result i32)))
+    (import "headwater" "value_replace" (func $value_replace (param i32 i32)))
+    (memory 1)
+    (func (export "call") (result i32) (local $n i64) (local $len i32) (local $at i32)
+        (local.set $len (call $value_read (i32.const 0) (i32.const 0) (i32.const 20)))
+        (block (loop
+            (br_if 1 (i32.ge_u (local.get $at) (local.get $len)))
+            (local.set $n (i64.add (i64.mul (local.get $n) (i64.const 10))
+                (i64.sub (i64.load8_u (local.get $at)) (i64.const 48))))
+            (local.set $at (i32.add (local.get $at) (i32.const 1)))
+            (br 0)))
+        (drop (call $param_read (i32.const 0) (i32.const 32) (i32.const 1)))
+        (local.set $n (i64.add (local.get $n) (select (i64.const 1) (i64.const -1)
+            (i32.eq (i32.load8_u (i32.const 32)) (i32.const 115)))))
+        (local.set $at (i32.const 64))
+        (loop
+            (local.set $at (i32.sub (local.get $at) (i32.const 1)))
+            (i64.store8 (local.get $at) (i64.add (i64.const 48) (i64.rem_u (local.get $n) (i64.const 10))))
+            (br_if 0 (i64.ne (i64.const 0) (local.tee $n (i64.div_u (local.get $n) (i64.const 10))))))
+        (call $value_replace (local.get $at) (i32.sub (i32.const 64) (local.get $at)))
+        (i32.const 0)))"#;
+
+#[test]
+fn functions_are_called_for_other_keys() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    let module = wat::parse_str(BALANCE).unwrap();
+    let () = cmd("FN.LOAD").arg("balance").arg(module).query(&mut client).unwrap();
+    let words = [
+        "FLOW.ADD",
+        "votes",
+        "ON",
+        "vote|<author>|<voter>",
+        "CALL",
+        "balance",
+        "KEY",
+        "karma|<author>",
+    ];
+    let _: redis::Value = ask(&mut client, &words).unwrap();
+    let mut batch = pipe();
+    for voter in 0..500 {
+        batch.set(format!("vote|ann|{voter}"), "").ignore();
+        batch.set(format!("vote|bob|{voter}"), "").ignore();
+    }
+    let () = batch.query(&mut client).unwrap();
+    assert_eq!(ask(&mut client, &["DEL", "vote|ann|1", "vote|ann|2"]), Ok(2));
+    settle(&mut client, "votes");
+    let karma = |client: &mut Connection, author: &str| -> String {
+        ask(client, &["GET", &format!("karma|{author}")]).unwrap()
+    };
+    assert_eq!(
+        (karma(&mut client, "ann"), karma(&mut client, "bob")),
+        ("498".into(), "500".into())
+    );
+    // A function that has gone is a failure, and works again when it is back.
+    let text =
+        refusal(&mut client, &["FLOW.ADD", "self", "ON", "a|<x>", "CALL", "f", "KEY", "a|<x>"]);
+    assert!(text.contains("self -> self"), "{text}");
+}
+
 #[test]
 fn values_are_published() {
     let server = Server::start(&[]);

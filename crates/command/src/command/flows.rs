@@ -5,12 +5,12 @@ use crate::args::Args;
 /// What a flow does for each write that concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FlowAction<'a> {
-    /// Calls a function.
+    /// Calls a function for a key.
     Call {
         /// The function.
         function: &'a str,
-        /// Patterns of the keys that it may write.
-        puts: Args<'a>,
+        /// The pattern of that key, filled in from the changed one.
+        key: &'a str,
     },
     /// Puts and removes the outputs of a join.
     Fanout {

@@ -39,8 +39,7 @@ fn position(args: Args<'_>) -> Result<Option<u64>, Refusal<'_>> {
 }
 
 fn add<'a>(name: &'a str, args: Args<'a>) -> Result<Flows<'a>, Refusal<'a>> {
-    const SHAPE: &str =
-        "FLOW.ADD name ON pattern CALL function | FANOUT join | PUBLISH channel [options]";
+    const SHAPE: &str = "FLOW.ADD name ON pattern CALL function KEY pattern | FANOUT join | PUBLISH channel [options]";
     if !args.get(2).is_some_and(|word| is(word, "on")) {
         return Err(Refusal::Text(SHAPE));
     }
@@ -49,14 +48,11 @@ fn add<'a>(name: &'a str, args: Args<'a>) -> Result<Flows<'a>, Refusal<'a>> {
     let what = args.get(5).ok_or(Refusal::Text(SHAPE))?;
     let mut rest = args.from(6);
     let action = if is(verb, "call") {
-        let mut puts = rest.first(0);
-        if rest.get(0).is_some_and(|word| is(word, "puts")) {
-            // Patterns have a `|`, options have none.
-            let count = rest.from(1).iter().take_while(|word| word.contains(&b'|')).count();
-            puts = rest.from(1).first(count);
-            rest = rest.from(1 + count);
-        }
-        FlowAction::Call { function: text(what, "a function's name must be UTF-8 text")?, puts }
+        let wrong = Refusal::Text("CALL function needs KEY pattern: the key that it is called for");
+        let key = rest.get(1).filter(|_| rest.get(0).is_some_and(|word| is(word, "key")));
+        let key = text(key.ok_or(wrong)?, "a pattern must be UTF-8 text")?;
+        rest = rest.from(2);
+        FlowAction::Call { function: text(what, "a function's name must be UTF-8 text")?, key }
     } else if is(verb, "fanout") || is(verb, "copy") {
         FlowAction::Fanout { join: text(what, "a join must be UTF-8 text")? }
     } else if is(verb, "publish") {
@@ -105,7 +101,7 @@ fn options(mut rest: Args<'_>) -> Result<FlowOptions, Refusal<'_>> {
                 before: "syntax error: unknown option '",
                 bytes: option,
                 after: "'; allowed are WORKERS n, MAX-ATTEMPTS n, BACKOFF first most, BACKLOG n \
-                    [REJECT|BLOCK|DROP-OLDEST], BACKFILL, and behind CALL function PUTS pattern …",
+                    [REJECT|BLOCK|DROP-OLDEST], and BACKFILL",
             });
         }
         rest = rest.from(taken);
