@@ -78,7 +78,7 @@ fn errors_in_the_file_name_the_field_and_what_is_allowed() {
         ("[clients]\nclients-max = 0\n", ["clients-max is 0", "allowed: 1 to"]),
         ("[limits]\nkey-bytes-max = 5000\n", ["key-bytes-max is 5000", "1024"]),
         ("[listen]\nbind = [\"here\"]\n", ["bind", "invalid IP address"]),
-        ("[[table]]\nname = \"t\"\n", ["table", "boundary"]),
+        ("[[table]]\nnam = \"t\"\n", ["`nam`", "`name`"]),
         ("no toml", ["line 1", "no toml"]),
     ] {
         let file = TempFile::new(text);
