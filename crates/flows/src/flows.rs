@@ -96,11 +96,17 @@ impl Flows {
         &mut *self.journal
     }
 
-    /// Adds a flow, which begins with the next record; or goes on where the journal knows it to be.
+    /// Adds a flow, which begins with the next record, or goes on where the journal knows it to be: whether it
+    /// does that.
     ///
     /// # Errors
     /// The name is taken or none, or the flow would be in a cycle.
-    pub fn add(&mut self, name: &str, definition: Definition, text: String) -> Result<(), Refusal> {
+    pub fn add(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        text: String,
+    ) -> Result<bool, Refusal> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return refused(format!("a flow's name has 1 to {NAME_BYTES_MAX} bytes"));
         }
@@ -125,7 +131,7 @@ impl Flows {
         }
         self.generation += 1;
         self.flows.insert(name.to_string(), (self.generation, flow));
-        Ok(())
+        Ok(known.is_some())
     }
 
     /// A state that the journal keeps.
@@ -206,7 +212,7 @@ impl Flows {
         if self.flows.remove(name).is_none() {
             return false;
         }
-        for kind in [b'c', b'd', b't', b'x', b'p'] {
+        for kind in [b'b', b'c', b'd', b't', b'x', b'p'] {
             let mut names = Vec::new();
             self.journal.states(&state_name(kind, name, None), &mut |name, _| {
                 names.push(name.to_vec());

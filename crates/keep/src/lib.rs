@@ -29,6 +29,7 @@ mod files;
 mod journal;
 mod loader;
 mod lost;
+mod notes;
 mod record;
 mod shared;
 mod tables;
@@ -36,6 +37,7 @@ mod turn;
 mod writer;
 
 use crate::files::Folder;
+pub use crate::notes::Notes;
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Progress, Queue, Request, Shared, lock};
 use crate::tables::Tables;
@@ -231,6 +233,7 @@ struct Found {
     database: Database,
     meta: Keyspace,
     definitions: Keyspace,
+    notes: Keyspace,
     tables: Keyspace,
     keys: Keys,
     state: State,
@@ -245,7 +248,7 @@ fn open_database(folder: &Folder, options: &Options) -> Result<Found, String> {
         .open()
         .map_err(text)?;
     if !folder.is_new {
-        for name in ["meta", "definitions", "tables"] {
+        for name in ["meta", "definitions", "notes", "tables"] {
             if !database.keyspace_exists(name) {
                 return Err(format!("the store's part '{name}' is missing: the data is damaged"));
             }
@@ -253,6 +256,7 @@ fn open_database(folder: &Folder, options: &Options) -> Result<Found, String> {
     }
     let meta = database.keyspace("meta", table_options).map_err(text)?;
     let definitions = database.keyspace("definitions", table_options).map_err(text)?;
+    let notes = database.keyspace("notes", table_options).map_err(text)?;
     let tables = database.keyspace("tables", table_options).map_err(text)?;
     let state = match meta.get(STATE).map_err(text)? {
         Some(record) => State::read(&record).ok_or("the store's record of itself is damaged")?,
@@ -276,7 +280,7 @@ fn open_database(folder: &Folder, options: &Options) -> Result<Found, String> {
         folder.finish().map_err(|error| error.to_string())?;
     }
     let keys = Keys { generation: state.generation, keyspace };
-    Ok(Found { database, meta, definitions, tables, keys, state })
+    Ok(Found { database, meta, definitions, notes, tables, keys, state })
 }
 
 /// The tables that have had keys.
@@ -336,7 +340,7 @@ impl Store {
         // Damaged files may stop the store at an assertion of its own.
         let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder, &options)))
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
-        let Found { database, meta, definitions, tables, keys, state } = found;
+        let Found { database, meta, definitions, notes, tables, keys, state } = found;
         is_short(state.position)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let declared = read_definitions(&definitions)?;
@@ -347,6 +351,7 @@ impl Store {
             meta,
             keys: Mutex::new(keys),
             definitions,
+            notes,
             tables,
             queue: Mutex::new(Queue::default()),
             queue_bytes_max: options.table_bytes as usize,
@@ -396,6 +401,12 @@ impl Store {
     #[must_use]
     pub fn keeper(&self) -> Keeper {
         Keeper { front: self.front.clone() }
+    }
+
+    /// The shard's end of what it keeps for itself.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        Notes { front: self.front.clone() }
     }
 
     /// The tables that may have keys, by what their keys begin with: `name|`, or nothing for keys

@@ -39,7 +39,7 @@ impl Lost {
                 self.ranges.push((first.to_vec(), last.to_vec()));
             }
             Op::Clear => *self = Self { cleared: true, last: position, ..Self::default() },
-            Op::Define(..) | Op::Undefine(_) => {}
+            Op::Define(..) | Op::Undefine(_) | Op::Note(..) | Op::Unnote(_) => {}
         }
     }
 

@@ -74,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) meta: Keyspace,
     pub(crate) keys: Mutex<Keys>,
     pub(crate) definitions: Keyspace,
+    pub(crate) notes: Keyspace,
     /// The prefixes of the tables that have had keys.
     pub(crate) tables: Keyspace,
     pub(crate) queue: Mutex<Queue>,

@@ -12,6 +12,8 @@ enum Kind {
     Clear,
     Define,
     Undefine,
+    Note,
+    Unnote,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,10 @@ pub(crate) enum Op<'t> {
     Define(&'t [u8], &'t [u8]),
     /// A definition is gone.
     Undefine(&'t [u8]),
+    /// A note has this record.
+    Note(&'t [u8], &'t [u8]),
+    /// A note is gone.
+    Unnote(&'t [u8]),
 }
 
 /// Operations in order.
@@ -130,6 +136,19 @@ impl Turn {
         self.push(Kind::Undefine, key.len(), at)
     }
 
+    pub(crate) fn note(&mut self, name: &[u8], text: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        record::write_value(name, &mut core::iter::once(text), None, &mut self.bytes);
+        self.push(Kind::Note, name.len(), at)
+    }
+
+    pub(crate) fn unnote(&mut self, name: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.push(Kind::Unnote, name.len(), at)
+    }
+
     /// The operations with their positions.
     pub(crate) fn ops(&self) -> impl Iterator<Item = (u64, Op<'_>)> {
         let before = self.last - self.entries.len() as u64;
@@ -145,6 +164,8 @@ impl Turn {
                 Kind::Clear => Op::Clear,
                 Kind::Define => Op::Define(key, record),
                 Kind::Undefine => Op::Undefine(key),
+                Kind::Note => Op::Note(key, record),
+                Kind::Unnote => Op::Unnote(key),
             };
             (position, op)
         })

@@ -170,6 +170,8 @@ impl Writer {
                 Op::Remove(key) => batch.remove(&keys, key),
                 Op::Define(key, record) => batch.insert(&shared.definitions, key, record),
                 Op::Undefine(key) => batch.remove(&shared.definitions, key),
+                Op::Note(name, record) => batch.insert(&shared.notes, name, record),
+                Op::Unnote(name) => batch.remove(&shared.notes, name),
                 Op::RemoveRange(first, end) => {
                     self.commit(core::mem::replace(&mut batch, shared.database.batch()), last)?;
                     self.remove_range(first, end, position)?;

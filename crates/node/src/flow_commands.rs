@@ -1,6 +1,6 @@
 //! Execution of the commands about flows.
 
-use crate::flows::Backfill;
+use crate::flows::{Backfill, backfill_state};
 use crate::node::Node;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -134,15 +134,21 @@ impl Node {
             ))
             .into());
         }
-        self.working
-            .flows
-            .add(name, definition, text)
-            .map_err(|refusal| EngineError::Refused(refusal.0))?;
-        self.note_tables();
-        if backfill {
-            let (range, written) = (on.range_of_all(), BTreeSet::new());
+        let flows = &mut self.working.flows;
+        let goes_on =
+            flows.add(name, definition, text).map_err(|refusal| EngineError::Refused(refusal.0))?;
+        let (mut range, state) = (on.range_of_all(), backfill_state(name));
+        let mut left = backfill && !goes_on;
+        flows.journal_mut().states(&state, &mut |_, mark| {
+            range.first = mark.to_vec();
+            left = true;
+        });
+        if left {
+            flows.journal_mut().put(&state, Some(&range.first));
+            let written = BTreeSet::new();
             self.working.backfills.push(Backfill { flow: name.to_string(), on, range, written });
         }
+        self.note_tables();
         Ok(())
     }
 }

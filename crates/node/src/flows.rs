@@ -259,8 +259,13 @@ impl Node {
                 flows.append_for(&backfill.flow, now, Operation::Set, &key, &value);
             }
         }
+        let state = backfill_state(&backfill.flow);
+        let journal = self.working.flows.journal_mut();
         if more {
+            journal.put(&state, Some(&backfill.range.first));
             self.working.backfills.push(backfill);
+        } else {
+            journal.put(&state, None);
         }
         self.limit();
         true
@@ -297,6 +302,11 @@ fn table_prefix(pattern: &Pattern) -> Vec<u8> {
         prefix.push(b'|');
     }
     prefix
+}
+
+/// The name of the state that says how far a backfill has come.
+pub(crate) fn backfill_state(flow: &str) -> Vec<u8> {
+    [b"b", flow.as_bytes(), b"\0"].concat()
 }
 
 /// What a task has come to that was stopped.

@@ -28,6 +28,8 @@ pub use flow_commands::facts as flow_facts;
 pub use flows::Step;
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
-pub use headwater_flows::{Journal, Outcome as FlowOutcome, Report as FlowReport, Task};
+pub use headwater_flows::{
+    Journal, Outcome as FlowOutcome, Record as FlowRecord, Report as FlowReport, Task,
+};
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};

@@ -5,12 +5,16 @@
 //! declares under the same name goes first: the kept one is left alone, and counts again when the file no
 //! longer names it.
 
+mod journal;
+
+pub(crate) use journal::KeptJournal;
+
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
 use crate::service::Safety;
 use crate::sources::Inbox;
 use headwater_keep::{Definition, Durability, Facts, Keeper, Options, Store};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +32,8 @@ const SETTLE: Duration = Duration::from_secs(60);
 const JOIN: &str = "join";
 const TABLE: &str = "table";
 const SOURCE: &str = "source";
+/// The words of FLOW.ADD, from the flow's name on.
+const FLOW: &str = "flow";
 /// A module from a file.
 const MODULE: &str = "module";
 /// A module that a client sent: the export that its name stands for, a zero byte, the module.
@@ -61,6 +67,14 @@ pub(crate) struct Keeping {
     tables: BTreeMap<String, Table>,
     /// The modules that clients sent before the start.
     modules: Vec<SentModule>,
+    /// The flows that clients added before the start.
+    flows: Vec<Flow>,
+}
+
+/// A flow, as the words of FLOW.ADD.
+#[derive(Debug, Deserialize, Serialize)]
+struct Flow {
+    words: Vec<String>,
 }
 
 fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> {
@@ -98,10 +112,12 @@ impl Keeping {
             Store::open(path.as_ref(), options, inbox.sink(NAME), Box::new(bell))
                 .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
         let modules = declare(config, &definitions)?;
+        let flows = definitions.iter().filter(|definition| definition.kind == FLOW);
+        let flows = flows.map(read).collect::<Result<_, _>>()?;
         let tables =
             config.tables.iter().map(|table| (table.name.clone(), table.clone())).collect();
         let always = options.durability == Durability::Always;
-        Ok(Some(Self { keeper: store.keeper(), store, path, always, tables, modules }))
+        Ok(Some(Self { keeper: store.keeper(), store, path, always, tables, modules, flows }))
     }
 
     /// The shard's end.
@@ -112,6 +128,30 @@ impl Keeping {
     /// Takes the modules that clients sent before the start.
     pub(crate) fn take_modules(&mut self) -> Vec<SentModule> {
         core::mem::take(&mut self.modules)
+    }
+
+    /// Takes the flows that clients added before the start, each as the words of FLOW.ADD.
+    pub(crate) fn take_flows(&mut self) -> Vec<Vec<String>> {
+        core::mem::take(&mut self.flows).into_iter().map(|flow| flow.words).collect()
+    }
+
+    /// Where flows keep their records.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn journal(&self) -> Result<KeptJournal, ConfigError> {
+        KeptJournal::open(self.store.notes())
+            .map_err(|why| ConfigError(format!("data-dir '{}': {why}", self.path)))
+    }
+
+    /// A flow was added, by these words.
+    pub(crate) fn flow_added(&mut self, name: &str, words: Vec<String>) {
+        self.define(FLOW, name, &Flow { words });
+    }
+
+    /// A flow was dropped.
+    pub(crate) fn flow_dropped(&mut self, name: &str) {
+        self.keeper.undefine(FLOW, name.as_bytes());
     }
 
     /// The names of the tables that have keys.
@@ -267,6 +307,8 @@ fn declare(
                     modules.push(module);
                 }
             }
+            // They are added when everything else is there.
+            FLOW => {}
             kind => {
                 return Err(ConfigError(format!(
                     "data-dir: this server does not know what a '{kind}' is, which was declared there"

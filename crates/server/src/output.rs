@@ -245,7 +245,8 @@ mod tests {
     use super::Output;
     use crate::null::Null;
     use crate::service::Bounds;
-    use headwater_protocol::resp::{Held, Limits};
+    use headwater_protocol::Held;
+    use headwater_protocol::resp::Limits;
 
     fn service() -> Null {
         let clients = crate::config::Clients::default();

@@ -269,3 +269,59 @@ fn flows_that_make_no_sense_are_refused() {
     let words = ["FLOW.INFO", "none"].map(String::from);
     refuse(&words, "no flow is named 'none'");
 }
+
+/// Kills the server at random moments under load: what was acknowledged has its effects, once.
+#[test]
+fn tasks_survive_the_end_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let start = || Server::start(&["--data", data.to_str().unwrap(), "--durability", "always"]);
+    let mut server = start();
+    let mut client = server.client(3);
+    let module = wat::parse_str(BALANCE).unwrap();
+    let () = cmd("FN.LOAD").arg("balance").arg(module).query(&mut client).unwrap();
+    let words = ["FLOW.ADD", "votes", "ON", "vote|<a>|<b>", "CALL", "balance", "KEY", "karma|<a>"];
+    let added: BTreeMap<String, Vec<String>> = ask(&mut client, &words).unwrap();
+    assert!(added["warnings"].is_empty(), "{added:?}");
+    let words = ["FLOW.ADD", "fan", "ON", "p|<poster>|<time>", "FANOUT", FAN];
+    let _: redis::Value = ask(&mut client, &words).unwrap();
+    follow(&mut client, "bob", 3000);
+    let mut votes = 0;
+    for round in 0..8 {
+        let _: String = ask(&mut client, &["SET", &format!("p|bob|{round}"), "text"]).unwrap();
+        for _ in 0..20 * (round + 1) {
+            let mut batch = pipe();
+            for n in 0..10 {
+                batch.set(format!("vote|ann|{}", votes + n), "").ignore();
+            }
+            let () = batch.query(&mut client).unwrap();
+            votes += 10;
+        }
+        drop(client);
+        server.signal(rustix::process::Signal::KILL);
+        drop(server);
+        server = start();
+        client = server.client(3);
+    }
+    settle(&mut client, "votes");
+    settle(&mut client, "fan");
+    let karma: String = ask(&mut client, &["GET", "karma|ann"]).unwrap();
+    assert_eq!(karma, votes.to_string());
+    for round in 0..8 {
+        let copies: Vec<Option<String>> = cmd("MGET")
+            .arg((0..3000).map(|user| format!("t|{user:06}|{round}|bob")).collect::<Vec<_>>())
+            .query(&mut client)
+            .unwrap();
+        assert!(copies.iter().all(|copy| copy.as_deref() == Some("text")), "post {round}");
+    }
+    let flows: Vec<BTreeMap<String, redis::Value>> = ask(&mut client, &["FLOW.LIST"]).unwrap();
+    assert_eq!(flows.len(), 2);
+    let _: String = ask(&mut client, &["FLOW.DROP", "fan"]).unwrap();
+    drop(client);
+    server.signal(rustix::process::Signal::KILL);
+    drop(server);
+    let server = start();
+    let flows: Vec<BTreeMap<String, redis::Value>> =
+        ask(&mut server.client(3), &["FLOW.LIST"]).unwrap();
+    assert_eq!(flows.len(), 1);
+}

@@ -2,12 +2,36 @@
 
 use super::Resp;
 use super::session::Session;
+use crate::config::ConfigError;
 use crate::connections::Connections;
-use headwater_node::{FlowOutcome, Step};
+use headwater_command::{Command, OwnedArgs};
+use headwater_node::{FlowOutcome, Node, Outcome, Step};
+use headwater_protocol::resp::{Encoder, Version, decode, find};
 use std::time::{Duration, Instant};
 
 /// How long flows may work in one turn of the loop.
 const TURN: Duration = Duration::from_micros(500);
+
+/// Adds a flow that was there before the process: it goes on where it was.
+pub(super) fn add_again(node: &mut Node, words: &[String]) -> Result<(), ConfigError> {
+    let words = || std::iter::once("FLOW.ADD").chain(words.iter().map(String::as_str));
+    let request: OwnedArgs = words().map(str::as_bytes).collect();
+    let refused = |why: String| {
+        let text = words().collect::<Vec<_>>().join(" ");
+        ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
+    };
+    let args = request.args();
+    let command = find(args).and_then(|spec| decode(spec, args));
+    let command = command.map_err(|refusal| refused(refusal.to_string()))?;
+    let mut answer = Vec::new();
+    if let Command::Data(data) = &command {
+        let done = node.execute(data, &mut Encoder::new(&mut answer, Version::Resp2));
+        if done != Outcome::Done || answer.starts_with(b"-") {
+            return Err(refused(String::from_utf8_lossy(&answer).trim_end().to_owned()));
+        }
+    }
+    Ok(())
+}
 
 impl Resp {
     /// Runs tasks of flows for a moment.

@@ -4,7 +4,9 @@ use super::info::line;
 use super::sourced::mapping_words;
 use super::{Resp, Turn, encoder};
 use crate::config::Table;
-use headwater_command::{Command, Data, Flags, Functions, Joins, Reply, Sources, Spec, Tables};
+use headwater_command::{
+    Command, Data, Flags, Flows, Functions, Joins, Reply, Sources, Spec, Tables,
+};
 use std::sync::Arc;
 
 impl Resp {
@@ -64,6 +66,11 @@ impl Resp {
             Command::Data(Data::Functions(Functions::Drop { name })) => {
                 keeping.module_dropped(name);
             }
+            Command::Data(Data::Flows(Flows::Add { name, words, .. })) => {
+                let words = words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+                keeping.flow_added(name, words.collect());
+            }
+            Command::Data(Data::Flows(Flows::Drop { name })) => keeping.flow_dropped(name),
             Command::Sources(Sources::Add { name, kind, url }) => {
                 keeping.source_added(name, kind, url);
             }

@@ -163,6 +163,12 @@ impl Resp {
                 .join_add(&join.name, &join.spec, false)
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
+        if let Some(keeping) = &mut keeping {
+            node.set_journal(Box::new(keeping.journal()?));
+            for words in keeping.take_flows() {
+                flows::add_again(&mut node, &words)?;
+            }
+        }
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),

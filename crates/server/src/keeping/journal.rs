@@ -1,0 +1,169 @@
+//! The journal of flows in the embedded store: a write and its record are one batch, and so are a task's effects
+//! and that it is done.
+//!
+//! Records are notes named by their positions, states by their names. The newest records are in memory
+//! as well, at least those that the store has not committed yet; a flow that lags reads the others from disk.
+
+use headwater_keep::Notes;
+use headwater_node::{FlowRecord as Record, Journal};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of records that stay in memory.
+const TAIL_BYTES: usize = 4 << 20;
+/// The end of what was ever appended, for when no record is left that tells.
+const END: &[u8] = b"e";
+
+/// The journal of one shard.
+#[derive(Debug)]
+pub(crate) struct KeptJournal {
+    notes: Notes,
+    first: u64,
+    end: u64,
+    /// The newest records, each with the operation that keeps it.
+    tail: VecDeque<(u64, Record)>,
+    tail_bytes: usize,
+    states: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+fn record_name(position: u64) -> Vec<u8> {
+    [&b"r"[..], &position.to_be_bytes()].concat()
+}
+
+fn state_name(name: &[u8]) -> Vec<u8> {
+    [b"s", name].concat()
+}
+
+fn position_of(name: &[u8]) -> u64 {
+    name.last_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+impl KeptJournal {
+    /// The journal that the store has.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn open(notes: Notes) -> Result<Self, String> {
+        let (mut first, mut end, mut told, mut states) = (None, 0, 0, BTreeMap::new());
+        notes.read(b"r", b"s", false, &mut |name, _| {
+            first = Some(position_of(name));
+            false
+        })?;
+        notes.read(b"r", b"s", true, &mut |name, _| {
+            end = position_of(name) + 1;
+            false
+        })?;
+        notes.read(END, b"f", false, &mut |_, text| {
+            told = position_of(text);
+            false
+        })?;
+        notes.read(b"s", b"t", false, &mut |name, text| {
+            states.insert(name[1..].to_vec(), text.to_vec());
+            true
+        })?;
+        let end = end.max(told);
+        let first = first.unwrap_or(end);
+        Ok(Self { notes, first, end, tail: VecDeque::new(), tail_bytes: 0, states })
+    }
+
+    /// Lets go of the oldest records in memory that the store can give.
+    fn trim(&mut self) {
+        if self.tail_bytes <= TAIL_BYTES {
+            return;
+        }
+        let committed = self.notes.committed().0;
+        while self.tail_bytes > TAIL_BYTES
+            && let Some((operation, record)) = self.tail.front()
+            && *operation <= committed
+        {
+            self.tail_bytes -= bytes_of(record);
+            self.tail.pop_front();
+        }
+    }
+}
+
+fn bytes_of(record: &Record) -> usize {
+    size_of::<Record>() + record.key.capacity() + record.value.capacity()
+}
+
+impl Journal for KeptJournal {
+    fn append(&mut self, record: &Record) {
+        let operation = self.notes.put(&record_name(record.position), &record.to_bytes());
+        self.tail_bytes += bytes_of(record);
+        self.tail.push_back((operation.0, record.clone()));
+        self.end = record.position + 1;
+        self.trim();
+    }
+
+    fn read(&mut self, from: u64, most: usize, each: &mut dyn FnMut(Record)) {
+        let tail = self.tail.front().map_or(self.end, |(_, record)| record.position);
+        let (mut at, mut left) = (from.max(self.first), most);
+        if at < tail {
+            let range = (record_name(at), record_name(tail));
+            let read = self.notes.read(&range.0, &range.1, false, &mut |name, text| {
+                let position = position_of(name);
+                if left > 0
+                    && let Some(record) = Record::from_bytes(position, text)
+                {
+                    each(record);
+                    at = position + 1;
+                    left -= 1;
+                }
+                left > 0
+            });
+            // What cannot be read now is not skipped: it is asked for again.
+            if read.is_err() || at < tail {
+                return;
+            }
+        }
+        let skip = at.saturating_sub(tail) as usize;
+        self.tail.iter().skip(skip).take(left).for_each(|(_, record)| each(record.clone()));
+    }
+
+    fn release(&mut self, below: u64) {
+        let below = below.min(self.end);
+        if below <= self.first {
+            return;
+        }
+        for position in self.first..below {
+            self.notes.remove(&record_name(position));
+        }
+        self.first = below;
+        if below == self.end {
+            self.notes.put(END, &self.end.to_be_bytes());
+        }
+        while let Some((_, record)) = self.tail.front()
+            && record.position < below
+        {
+            self.tail_bytes -= bytes_of(record);
+            self.tail.pop_front();
+        }
+    }
+
+    fn first(&self) -> u64 {
+        self.first
+    }
+
+    fn end(&self) -> u64 {
+        self.end
+    }
+
+    fn put(&mut self, name: &[u8], state: Option<&[u8]>) {
+        match state {
+            Some(state) => {
+                self.notes.put(&state_name(name), state);
+                self.states.insert(name.to_vec(), state.to_vec());
+            }
+            None if self.states.remove(name).is_some() => {
+                self.notes.remove(&state_name(name));
+            }
+            None => {}
+        }
+    }
+
+    fn states(&mut self, prefix: &[u8], each: &mut dyn FnMut(&[u8], &[u8])) {
+        let from = self.states.range(prefix.to_vec()..);
+        from.take_while(|(name, _)| name.starts_with(prefix)).for_each(|(name, state)| {
+            each(name, state);
+        });
+    }
+}
