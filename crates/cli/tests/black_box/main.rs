@@ -12,5 +12,6 @@ mod library;
 mod long_values;
 mod memcached;
 mod process;
+mod spill;
 mod streams;
 mod support;

@@ -25,9 +25,6 @@ const VOLATILE_DRAWS: usize = 4 * SAMPLES;
 /// How many keys are drawn at most where the values of many are not in memory.
 const SPILLED_DRAWS: usize = 64 * SAMPLES;
 
-/// Keys whose values are not in memory go like others where values have less than this part of it.
-const VALUES_SHARE: usize = 8;
-
 /// Bytes of a spilled value's record and of its key's entry.
 const SPILLED_BYTES: usize = 32;
 
@@ -130,17 +127,15 @@ impl Engine {
         let mut keys = self.memory.keys.take()?;
         let volatile = self.memory.policy.volatile;
         let mut least = Least::default();
+        // A key whose value went already gives little memory back, and loses the value: one goes where
+        // hardly any others are left.
+        let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
         if !by_expiry || self.keeping.is_some() {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
-            // A key whose value went already gives little memory back, and loses the value.
-            let spare_spilled = self.spilled.len() > 0
-                && self
-                    .memory_limit()
-                    .is_none_or(|limit| self.store.pool.bytes() > limit / VALUES_SHARE);
-            let most = match (spare_spilled, volatile) {
+            let most = match (self.spilled.len() > 0, volatile) {
                 (true, _) => SPILLED_DRAWS,
                 (false, true) => VOLATILE_DRAWS,
                 (false, false) => SAMPLES,
@@ -166,10 +161,6 @@ impl Engine {
                     }
                     let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
                     let gone = spilled.is_some_and(|spilled| self.spilling.is_gone(&spilled));
-                    if spare_spilled && spilled.is_some() && !gone {
-                        return;
-                    }
-                    drawn += 1;
                     let heat = Heat::from_byte(heat);
                     let bytes = key.len() + 16 + self.footprint(value);
                     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -177,6 +168,9 @@ impl Engine {
                     if gone {
                         score.worth = 0;
                     }
+                    let spares = spilled.is_some() && !gone;
+                    drawn += usize::from(!spares);
+                    let least = if spares { &mut of_spilled } else { &mut least };
                     if least.is_below(score) {
                         least.offer(Victim::Key(table, key.to_vec(), heat), score);
                     }
@@ -189,7 +183,7 @@ impl Engine {
                 }
             }
         }
-        let mut chosen = least.take();
+        let mut chosen = least.take().or(of_spilled.take());
         if chosen.is_none() && volatile {
             chosen = self.next_to_expire().map(|(table, key)| {
                 let score = keys.score(&Candidate::plain(Heat::default(), 0));
