@@ -1,14 +1,14 @@
 //! Functions beside the values: the host of WebAssembly modules.
 //!
-//! A module is a few functions without parameters that give a status; [host calls](imports) let them
+//! A module is a few functions without parameters that give a status; host calls (`imports`) let them
 //! look at one value where it is stored, draft changes of it, and reply. Nothing else can be reached:
 //! no files, no sockets, no clock but the server's, and no memory but a module's own. What a call
-//! may take is bounded: its time by a [clock] beside it, its memory, its stack, and by the
+//! may take is bounded: its time by a clock beside it, its memory, its stack, and by the
 //! [`Subject`] what it writes and replies.
 //!
 //! # Cost
 //! A call of a short function takes some 200 ns more than what the function does: entering the
-//! module, and [putting its instance back](instance).
+//! module, and putting its instance back.
 
 mod clock;
 mod compiling;

@@ -183,6 +183,7 @@ fn write_until_it_ends(port: u16, client: u64, from: u64, ends: &AtomicBool) -> 
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
     const CLIENTS: u64 = 4;
     let rounds = count("HEADWATER_KILLS", 5);
@@ -241,6 +242,7 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn base_data_outgrows_memory() {
     const BOUND: u64 = 64 << 20;
     const VALUE: usize = 1000;
