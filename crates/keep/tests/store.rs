@@ -151,36 +151,6 @@ fn a_sync_can_be_asked_for() {
 }
 
 #[test]
-fn loads_read_their_range_alone() {
-    let place = tempfile::tempdir().unwrap();
-    let (store, told, _) = open(place.path(), Options::default());
-    let mut keeper = store.keeper();
-    for number in 0..100_000_u32 {
-        let key = format!("p|{:03}|{number:06}", number % 1000);
-        keeper.put(key.as_bytes(), &mut [&[b'v'; 100][..]].into_iter(), None);
-        if number % 1000 == 0 {
-            store.commit();
-        }
-    }
-    store.commit();
-    drop(keeper);
-    close(store);
-    let (store, told_again, _) = open(place.path(), Options::default());
-    drop(told);
-    let mut keeper = store.keeper();
-    let before = common::bytes_read();
-    for user in [7, 500, 999] {
-        let range = KeyRange::prefix(format!("p|{user:03}|").as_bytes());
-        let answer = load(&store, &mut keeper, &told_again, &range).unwrap();
-        assert_eq!(answer.pairs.len(), 100);
-    }
-    // Three times 13 KB of records, of 14 MB; blocks are 4 KB, and there are indexes and filters.
-    let read = common::bytes_read() - before;
-    assert!(read < 1_000_000, "{read} bytes read");
-    assert_eq!(store.facts().loaded_keys, 300);
-}
-
-#[test]
 fn a_load_beyond_the_limit_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let options = Options { load_bytes_max: 10_000, ..Options::default() };
