@@ -14,6 +14,8 @@ use headwater_base::Millis;
 
 /// Dead tasks that one flow keeps; beyond, the oldest goes.
 const DEAD_MAX: usize = 10_000;
+/// Records read at once, where they are counted.
+const READ: usize = 1024;
 /// Longest name of a flow.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -146,6 +148,19 @@ impl Flows {
         found
     }
 
+    /// Has the journal forget a flow's states of these kinds.
+    fn forget_states(&mut self, flow: &str, kinds: &[u8]) {
+        for &kind in kinds {
+            let mut names = Vec::new();
+            self.journal.states(&state_name(kind, flow, None), &mut |name, _| {
+                names.push(name.to_vec());
+            });
+            for name in names {
+                self.journal.put(&name, None);
+            }
+        }
+    }
+
     /// Takes up what the journal knows of a flow.
     fn restore(&mut self, name: &str, flow: &mut Flow) {
         let (mut done, mut states) = (BTreeSet::new(), Vec::new());
@@ -168,19 +183,7 @@ impl Flows {
         });
         flow.dead = dead;
         flow.paused = self.state(b'p', name, None).is_some();
-        let (from, mut backlog) = (flow.cursor(), 0);
-        let mut at = from;
-        while at < self.journal.end() {
-            let before = at;
-            self.journal.read(at, 1024, &mut |record| {
-                at = record.position + 1;
-                backlog += u64::from(flow.concerns(&record) && !done.contains(&record.position));
-            });
-            if at == before {
-                break;
-            }
-        }
-        flow.backlog = backlog;
+        flow.backlog = count_tasks(&mut *self.journal, flow, flow.cursor(), &done);
         flow.set_done_ahead(done);
         flow.restore(&mut *self.journal, &states);
     }
@@ -212,15 +215,7 @@ impl Flows {
         if self.flows.remove(name).is_none() {
             return false;
         }
-        for kind in [b'b', b'c', b'd', b't', b'x', b'p'] {
-            let mut names = Vec::new();
-            self.journal.states(&state_name(kind, name, None), &mut |name, _| {
-                names.push(name.to_vec());
-            });
-            for name in names {
-                self.journal.put(&name, None);
-            }
-        }
+        self.forget_states(name, b"bcdtxp");
         self.release();
         true
     }
@@ -423,15 +418,7 @@ impl Flows {
         if !(first..=end).contains(&position) {
             return refused(format!("the journal has the positions {first} to {end}"));
         }
-        for kind in [b'd', b't'] {
-            let mut names = Vec::new();
-            self.journal.states(&state_name(kind, name, None), &mut |name, _| {
-                names.push(name.to_vec());
-            });
-            for name in names {
-                self.journal.put(&name, None);
-            }
-        }
+        self.forget_states(name, b"dt");
         let Some((generation, flow)) = self.flows.get_mut(name) else {
             return refused(format!("no flow is named '{name}'"));
         };
@@ -439,18 +426,7 @@ impl Flows {
         self.generation += 1;
         *generation = self.generation;
         flow.rewind(position);
-        let mut backlog = 0;
-        let mut at = position;
-        while at < end {
-            let before = at;
-            self.journal.read(at, 1024, &mut |record| {
-                at = record.position + 1;
-                backlog += u64::from(flow.concerns(&record));
-            });
-            if at == before {
-                break;
-            }
-        }
+        let backlog = count_tasks(&mut *self.journal, flow, position, &BTreeSet::new());
         flow.backlog = backlog;
         flow.untold();
         self.journal.put(&state_name(b'c', name, None), Some(&position.to_be_bytes()));
@@ -497,6 +473,22 @@ impl Flows {
         let journal = &mut *self.journal;
         self.flows.iter().map(|(name, (_, flow))| flow.report(name, journal)).collect()
     }
+}
+
+/// How many records from `from` on are tasks of a flow, but for those that are `done`.
+fn count_tasks(journal: &mut dyn Journal, flow: &Flow, from: u64, done: &BTreeSet<u64>) -> u64 {
+    let (mut at, mut tasks) = (from, 0);
+    while at < journal.end() {
+        let before = at;
+        journal.read(at, READ, &mut |record| {
+            at = record.position + 1;
+            tasks += u64::from(flow.concerns(&record) && !done.contains(&record.position));
+        });
+        if at == before {
+            break;
+        }
+    }
+    tasks
 }
 
 /// The name of a state: its kind, the flow, and the position it is about.

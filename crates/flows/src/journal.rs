@@ -47,13 +47,9 @@ impl Memory {
     }
 }
 
-fn bytes_of(record: &Record) -> usize {
-    size_of::<Record>() + record.key.capacity() + record.value.capacity()
-}
-
 impl Journal for Memory {
     fn append(&mut self, record: &Record) {
-        self.bytes += bytes_of(record);
+        self.bytes += record.reserved_bytes();
         self.records.push_back(record.clone());
     }
 
@@ -67,7 +63,7 @@ impl Journal for Memory {
             && let Some(record) = self.records.pop_front()
         {
             self.first += 1;
-            self.bytes -= bytes_of(&record);
+            self.bytes -= record.reserved_bytes();
         }
     }
 

@@ -48,6 +48,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Memory that it takes.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.capacity() + self.value.capacity()
+    }
+
     /// The record as bytes, without its position.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -75,20 +75,16 @@ impl KeptJournal {
             && let Some((operation, record)) = self.tail.front()
             && *operation <= committed
         {
-            self.tail_bytes -= bytes_of(record);
+            self.tail_bytes -= record.reserved_bytes();
             self.tail.pop_front();
         }
     }
 }
 
-fn bytes_of(record: &Record) -> usize {
-    size_of::<Record>() + record.key.capacity() + record.value.capacity()
-}
-
 impl Journal for KeptJournal {
     fn append(&mut self, record: &Record) {
         let operation = self.notes.put(&record_name(record.position), &record.to_bytes());
-        self.tail_bytes += bytes_of(record);
+        self.tail_bytes += record.reserved_bytes();
         self.tail.push_back((operation.0, record.clone()));
         self.end = record.position + 1;
         self.trim();
@@ -134,7 +130,7 @@ impl Journal for KeptJournal {
         while let Some((_, record)) = self.tail.front()
             && record.position < below
         {
-            self.tail_bytes -= bytes_of(record);
+            self.tail_bytes -= record.reserved_bytes();
             self.tail.pop_front();
         }
     }

@@ -174,10 +174,7 @@ impl Resp {
                 answer_unless(noreply, line, work);
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, noreply, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
     }
 
@@ -255,10 +252,7 @@ impl Resp {
                 }
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, noreply, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
     }
 
@@ -276,10 +270,7 @@ impl Resp {
                 answer_unless(noreply, if done { "DELETED" } else { "NOT_FOUND" }, work);
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, noreply, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
     }
 
@@ -298,10 +289,7 @@ impl Resp {
                 answer_unless(noreply, if there { "TOUCHED" } else { "NOT_FOUND" }, work);
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, noreply, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
     }
 

@@ -91,10 +91,7 @@ impl Resp {
                 }
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, false, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, false, work),
         }
     }
 
@@ -115,10 +112,7 @@ impl Resp {
                 }
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, false, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, false, work),
         }
     }
 
@@ -154,10 +148,7 @@ impl Resp {
                 }
                 Flow::Next
             }
-            Err(stop) => {
-                let before = work.out.len();
-                self.memcached_stopped(stop, false, before, work)
-            }
+            Err(stop) => self.memcached_unanswered(stop, false, work),
         }
     }
 

@@ -348,6 +348,13 @@ impl Resp {
         }
     }
 
+    /// As [`Resp::memcached_stopped`], where nothing was answered yet.
+    #[cold]
+    fn memcached_unanswered(&mut self, stop: Stop, noreply: bool, work: &mut Turn<'_>) -> Flow {
+        let before = work.out.len();
+        self.memcached_stopped(stop, noreply, before, work)
+    }
+
     fn memcached_park(&mut self, ticket: Ticket, work: &Turn<'_>) -> Flow {
         self.tickets.insert(ticket, work.connection.id);
         Flow::Parked
