@@ -78,6 +78,15 @@ impl Node {
         self.working = Working::new(journal, true, self.working_seed());
     }
 
+    /// Records what was written in other ways than by [`Node::execute`], before the turn's writes are
+    /// committed: so that a write and its record stay one.
+    #[inline]
+    pub fn record_writes(&mut self) {
+        if self.engine.has_noted() {
+            self.record_noted();
+        }
+    }
+
     /// Records what was written since the last time.
     #[cold]
     pub(crate) fn record_noted(&mut self) {

@@ -81,9 +81,7 @@ impl Node {
     /// Moves time to `now`; call it before the commands that are executed then.
     pub fn advance(&mut self, now: Millis) {
         self.engine.advance(now);
-        if self.engine.has_noted() {
-            self.record_noted();
-        }
+        self.record_writes();
     }
 
     pub(crate) fn working_seed(&self) -> u64 {
@@ -96,9 +94,7 @@ impl Node {
         let mark = reply.mark();
         loop {
             let done = self.run(command, reply);
-            if self.engine.has_noted() {
-                self.record_noted();
-            }
+            self.record_writes();
             let Err(stop) = done else { return Outcome::Done };
             reply.rewind(mark);
             match stop {

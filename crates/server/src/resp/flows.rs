@@ -36,6 +36,7 @@ pub(super) fn add_again(node: &mut Node, words: &[String]) -> Result<(), ConfigE
 impl Resp {
     /// Runs tasks of flows for a moment.
     pub(super) fn run_flows(&mut self, connections: &mut Connections<Session>) {
+        self.node.record_writes();
         if !self.node.flows_may_step()
             && self.node.flows_deadline().is_none_or(|at| at > self.time.wall)
         {
