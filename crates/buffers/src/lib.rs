@@ -1,4 +1,4 @@
-//! Memory of the system's for the pool's buffers: in huge pages, where there are any.
+//! Memory of the system's: huge pages for the pool's buffers, and the pages of the program itself.
 //!
 //! A buffer of the pool is as large as a huge page, 2 MiB, and aligned as one. In pages of 4 KiB,
 //! filling it takes 512 page faults, which cost more than the copying, and reading it needs 512
@@ -21,6 +21,10 @@
 //!
 //! # Cost
 //! Two system calls a buffer, to take it and to advise, and one to return it.
+
+mod program;
+
+pub use program::forget_program;
 
 use core::alloc::Layout;
 use headwater_pool::{Owner, Owners};

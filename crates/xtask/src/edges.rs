@@ -66,6 +66,7 @@ pub const ROOMS: &[Room] = &[
         "server",
         &[
             "base",
+            "buffers",
             "command",
             "engine",
             "functions",

@@ -200,6 +200,8 @@ impl Resp {
             at_start: Sample::default(),
             looked_at: 0,
         };
+        // What the start ran through is not needed again, and would count as taken.
+        headwater_buffers::forget_program();
         service.check_memory(&config)?;
         service.apply(config);
         service.at_start = service.memory_sample();

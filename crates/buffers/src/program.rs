@@ -1,0 +1,109 @@
+//! Pages of the program itself: most of what a start touches is never looked at again.
+//!
+//! The system maps a program page by page as it runs, with some of each page's neighbours. A start goes through the
+//! option parser, the compiler's set-up, the reading of settings: megabytes that stay resident
+//! though they have done their work. They are clean copies of files, so they can be let go of at any
+//! time, and what is needed again comes back from the system's cache.
+//!
+//! # Invariants
+//! - H3. Only mappings of files that cannot be written, and of which no page differs from its file, are
+//!   touched: their content cannot change by this.
+//!
+//! # Cost
+//! One look at `/proc/self/smaps`, a call for each mapping, and a page fault of a microsecond or so for each
+//! 64 KiB that are used again.
+
+#![expect(unsafe_code, reason = "advice on mappings that others made, within H3")]
+
+use rustix::mm::Advice;
+
+/// A mapping as `/proc/self/smaps` tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mapping {
+    start: usize,
+    end: usize,
+    /// A file's, private, readable, and not to be written.
+    constant: bool,
+}
+
+/// Reads the line that a mapping begins with: `start-end rwxp offset device inode path`.
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let start = usize::from_str_radix(start, 16).ok()?;
+    let end = usize::from_str_radix(end, 16).ok()?;
+    let rights = fields.next()?;
+    let inode = fields.nth(2)?;
+    let constant = matches!(rights, "r-xp" | "r--p") && inode != "0";
+    (start < end).then_some(Mapping { start, end, constant })
+}
+
+/// The mappings of files in `smaps` that are as their files are (H3).
+fn clean(smaps: &str) -> Vec<Mapping> {
+    let mut found: Vec<Mapping> = Vec::new();
+    let mut last: Option<Mapping> = None;
+    for line in smaps.lines() {
+        if let Some(next) = mapping(line) {
+            last = Some(next);
+        } else if let Some(rest) = line.strip_prefix("Anonymous:") {
+            // Pages that were written, as the linker does before it takes the right away.
+            let unchanged = rest.trim() == "0 kB";
+            found.extend(last.take().filter(|mapping| mapping.constant && unchanged));
+        }
+    }
+    found
+}
+
+/// Lets go of all resident pages of the program and its libraries that are as their files are; what
+/// runs next comes back by itself.
+pub fn forget_program() {
+    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
+    for Mapping { start, end, .. } in clean(&smaps) {
+        let address = core::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: the mapping is private, of a file, without the right to write, and has no page
+        // of its own (H3): the next access reads the same bytes from the file. Were it
+        // unmapped by another thread meanwhile, nothing could be in its place but a mapping
+        // of whoever called then, and libraries are not loaded or unloaded while we start.
+        let _ = unsafe { rustix::mm::madvise(address, end - start, Advice::LinuxDontNeed) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+55d0c0000000-55d0c0001000 r--p 00000000 08:02 173521 /usr/bin/thing
+Size:                  4 kB
+Anonymous:             0 kB
+55d0c0001000-55d0c0003000 r-xp 00001000 08:02 173521 /usr/bin/thing
+Anonymous:             0 kB
+55d0c0003000-55d0c0004000 r--p 00003000 08:02 173521 /usr/bin/thing
+Anonymous:             4 kB
+55d0c0004000-55d0c0005000 rw-p 00004000 08:02 173521 /usr/bin/thing
+Anonymous:             0 kB
+7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0 [vdso]
+Anonymous:             0 kB
+";
+
+    #[test]
+    fn only_files_as_they_are_on_disk_are_let_go_of() {
+        let found: Vec<_> = clean(SMAPS).iter().map(|mapping| mapping.start & 0xffff).collect();
+        assert_eq!(found, [0x0000, 0x1000]);
+    }
+
+    fn resident_of_files() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_program_goes_on_without_the_pages_of_its_start() {
+        let text: String = (0..1000).map(|number| format!("{number} ")).collect();
+        let before = resident_of_files();
+        forget_program();
+        let after = resident_of_files();
+        assert!(after < before, "{after} of {before} pages");
+        assert_eq!(text, (0..1000).map(|number| format!("{number} ")).collect::<String>());
+    }
+}
