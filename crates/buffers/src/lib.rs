@@ -24,7 +24,7 @@
 
 mod program;
 
-pub use program::forget_program;
+pub use program::Program;
 
 use core::alloc::Layout;
 use headwater_pool::{Owner, Owners};

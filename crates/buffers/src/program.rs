@@ -10,8 +10,8 @@
 //!   touched: their content cannot change by this.
 //!
 //! # Cost
-//! One look at `/proc/self/smaps`, a call for each mapping, and a page fault of a microsecond or so for each
-//! 64 KiB that are used again.
+//! One look at `/proc/self/smaps`, which is long for a large process; then, each time, a call for each
+//! mapping, and a page fault of some microseconds for each 64 KiB that are used again.
 
 #![expect(unsafe_code, reason = "advice on mappings that others made, within H3")]
 
@@ -54,17 +54,29 @@ fn clean(smaps: &str) -> Vec<Mapping> {
     found
 }
 
-/// Lets go of all resident pages of the program and its libraries that are as their files are; what
-/// runs next comes back by itself.
-pub fn forget_program() {
-    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
-    for Mapping { start, end, .. } in clean(&smaps) {
-        let address = core::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: the mapping is private, of a file, without the right to write, and has no page
-        // of its own (H3): the next access reads the same bytes from the file. Were it
-        // unmapped by another thread meanwhile, nothing could be in its place but a mapping
-        // of whoever called then, and libraries are not loaded or unloaded while we start.
-        let _ = unsafe { rustix::mm::madvise(address, end - start, Advice::LinuxDontNeed) };
+/// Where the program and its libraries are in memory.
+#[derive(Debug)]
+pub struct Program {
+    mappings: Vec<Mapping>,
+}
+
+impl Program {
+    /// The program as it is mapped now; nothing where the system does not tell.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        Self { mappings: clean(&smaps) }
+    }
+
+    /// Lets go of all its resident pages; what runs next comes back by itself.
+    pub fn forget(&self) {
+        for &Mapping { start, end, .. } in &self.mappings {
+            let address = core::ptr::with_exposed_provenance_mut(start);
+            // SAFETY: the mapping is private, of a file, without the right to write, and has no
+            // page of its own (H3): the next access reads the same bytes from the file. It
+            // stays mapped, for we load no libraries, and so unload none.
+            let _ = unsafe { rustix::mm::madvise(address, end - start, Advice::LinuxDontNeed) };
+        }
     }
 }
 
@@ -101,7 +113,7 @@ Anonymous:             0 kB
     fn a_program_goes_on_without_the_pages_of_its_start() {
         let text: String = (0..1000).map(|number| format!("{number} ")).collect();
         let before = resident_of_files();
-        forget_program();
+        Program::of_this_process().forget();
         let after = resident_of_files();
         assert!(after < before, "{after} of {before} pages");
         assert_eq!(text, (0..1000).map(|number| format!("{number} ")).collect::<String>());

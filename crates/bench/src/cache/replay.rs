@@ -33,6 +33,8 @@ pub struct Found {
     pub bytes_hit: u64,
     /// Values that are not what was written last.
     pub wrong: u64,
+    /// Values that the server did not take, as too large a part of its memory.
+    pub refused: u64,
 }
 
 impl Found {
@@ -148,8 +150,7 @@ impl<'t> Replay<'t> {
                 let due = Duration::from_secs_f64(f64::from(requests[first].time_s) / speed);
                 std::thread::sleep(due.saturating_sub(begun.elapsed()));
             }
-            let written = missing.len();
-            for (object, bytes) in missing.drain(..) {
+            for &(object, bytes) in &missing {
                 self.write(&mut connection.out, object, bytes);
             }
             let end = self.end(first);
@@ -164,13 +165,15 @@ impl<'t> Replay<'t> {
                 }
             }
             connection.flush()?;
-            for _ in 0..written {
-                resp::skip(&mut connection.input)?;
+            for _ in missing.drain(..) {
+                found.refused += u64::from(!resp::done(&mut connection.input)?);
             }
             for request in &requests[first..end] {
                 if request.operation != Operation::Get {
-                    resp::skip(&mut connection.input)?;
-                    self.there[request.object as usize] = request.operation == Operation::Set;
+                    let done = resp::done(&mut connection.input)?;
+                    let set = request.operation == Operation::Set;
+                    found.refused += u64::from(!done);
+                    self.there[request.object as usize] = set && done;
                     continue;
                 }
                 found.reads += 1;

@@ -171,7 +171,7 @@ fn find<'p>(
         bail!("--memory {target}: an empty server takes {empty} bytes already");
     }
     let hits_max = replay.borrow().hits_max();
-    let mut limit_bytes = target - empty / 2;
+    let mut limit_bytes = target - empty / 4;
     let mut best: Option<(u64, u64)> = None;
     for _ in 0..TRIALS {
         bar.phase(&format!("{policy}: a limit of {limit_bytes} B"), 0);

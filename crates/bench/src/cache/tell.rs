@@ -230,6 +230,7 @@ fn run(entry: &Entry) -> Value {
         "generator_cpu_s": entry.generator_cpu_s,
         "wall_s": entry.wall_s,
         "verified": entry.found.wrong == 0,
+        "refused": entry.found.refused,
     })
 }
 
@@ -245,7 +246,14 @@ mod tests {
             limit_bytes: 900,
             rss_bytes_max: 1000,
             level: Level::Equal,
-            found: Found { reads: 100, hits, bytes: 10_000, bytes_hit: hits * 50, wrong: 0 },
+            found: Found {
+                reads: 100,
+                hits,
+                bytes: 10_000,
+                bytes_hit: hits * 50,
+                wrong: 0,
+                refused: 0,
+            },
             server_cpu_s: 1.0,
             generator_cpu_s: 1.0,
             wall_s: 2.0,

@@ -142,6 +142,15 @@ pub fn integer<R: Read>(input: &mut Input<R>) -> io::Result<i64> {
     }
 }
 
+/// Reads the reply to a write: whether it was done. A cache may refuse what it has no room for.
+///
+/// # Errors
+/// The connection fails.
+#[inline]
+pub fn done<R: Read>(input: &mut Input<R>) -> io::Result<bool> {
+    Ok(!input.line()?.starts_with(b"-"))
+}
+
 /// Reads one whole reply, however nested, and drops it.
 ///
 /// # Errors

@@ -396,6 +396,18 @@ fn a_bound_too_small_is_refused_with_the_least() {
     let get: Vec<String> =
         redis::cmd("CONFIG").arg("GET").arg("maxmemory").query(&mut client).unwrap();
     assert_eq!(get, ["maxmemory", "104857600"]);
+
+    // A full server can be given less: what is too much goes.
+    assert_eq!(watched.fill("k|", 30_000, 500..4000), 0);
+    assert!(watched.server.memory_bytes("VmRSS:") > 60 << 20);
+    let bound = 32 << 20;
+    let () =
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bound).query(&mut client).unwrap();
+    while watched.server.memory_bytes("VmRSS:") > bound / 100 * 105 {
+        let () = redis::cmd("SET").arg("k|new").arg("value").query(&mut client).unwrap();
+    }
+    let new: String = redis::cmd("GET").arg("k|new").query(&mut client).unwrap();
+    assert_eq!(new, "value");
 }
 
 /// A control group with a limit, removed at the end; `None` where this process may not make one.

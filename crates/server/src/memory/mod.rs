@@ -20,10 +20,12 @@
 
 mod clients;
 mod heap;
+mod program;
 mod size;
 
 pub(crate) use clients::{CLIENT_BYTES, ClientShare};
 pub(crate) use heap::Sample;
+pub(crate) use program::ProgramPages;
 pub(crate) use size::Human;
 pub use size::{Share, Size};
 
@@ -98,10 +100,12 @@ impl Gauge {
         self.apart.set(bytes);
     }
 
-    /// The least bound that the server as it is now can work with.
-    pub(crate) fn least(&self) -> usize {
+    /// The least bound that the server can work with, whose resident size was `empty` when it was ready;
+    /// 0: it is about to be.
+    pub(crate) fn least(&self, empty: usize) -> usize {
         const STEP: usize = 1 << 20;
-        (self.heap.sample().resident + self.apart.get() + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+        let empty = if empty == 0 { self.heap.sample().resident } else { empty };
+        (empty + self.apart.get() + LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
     /// What the engine may have altogether; `None`: there is no bound.

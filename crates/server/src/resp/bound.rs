@@ -45,7 +45,7 @@ fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
 impl Resp {
     /// Checks the memory settings against what the server takes as it is.
     pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
-        let (max, least) = (config.memory.max.0 as usize, self.gauge.least());
+        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(self.at_start.resident));
         if max == 0 || max >= least {
             return Ok(());
         }
@@ -72,6 +72,7 @@ impl Resp {
         let due = self.gauge.is_due() || self.time.uptime >= self.looked_at + LOOK_EVERY;
         if due && self.gauge.limit().is_some() {
             self.looked_at = self.time.uptime;
+            self.program.forget_in_time(self.time.uptime);
             self.look(clients);
         }
     }

@@ -48,7 +48,7 @@ use crate::connections::Connections;
 use crate::http::Probes;
 use crate::keeping::{Keeping, SentModule};
 use crate::memcached::{self, Memcached};
-use crate::memory::{ClientShare, Gauge, Sample};
+use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time, Work};
 use crate::sources::Hub;
 use blocking::Blocking;
@@ -100,6 +100,7 @@ pub(crate) struct Resp {
     at_start: Sample,
     /// When memory was looked at last.
     looked_at: u64,
+    program: ProgramPages,
     pub(crate) bounds: Bounds,
     limits: Limits,
     /// The narrower bounds for a client that has yet to give the password.
@@ -199,9 +200,9 @@ impl Resp {
             clients_bytes_max: usize::MAX,
             at_start: Sample::default(),
             looked_at: 0,
+            program: ProgramPages::of_this_process(),
         };
-        // What the start ran through is not needed again, and would count as taken.
-        headwater_buffers::forget_program();
+        service.program.forget();
         service.check_memory(&config)?;
         service.apply(config);
         service.at_start = service.memory_sample();
