@@ -119,6 +119,10 @@ impl Run<'_> {
                 self.changed();
                 Ok(())
             }
+            Op::Compact { keys } => {
+                self.subject.engine().compact_any(*keys);
+                Ok(())
+            }
             Op::Evict { draw, count } => {
                 let gone = self.subject.evict(*draw, *count);
                 if !gone.is_empty() {

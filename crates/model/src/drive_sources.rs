@@ -123,6 +123,10 @@ impl Run<'_> {
                 }
                 Ok(())
             }
+            Op::Compact { keys } => {
+                self.subject.engine().compact_any(*keys);
+                Ok(())
+            }
             Op::Evict { draw, count } => {
                 let gone = self.subject.evict(*draw, *count);
                 if gone.is_empty() { Ok(()) } else { Err(format!("loses {gone:?}")) }

@@ -386,6 +386,9 @@ pub(crate) fn under_pressure(seed: u64, ops: Vec<Op>) -> Vec<Op> {
         if rng.chance(percent) {
             let count = *rng.pick(&[1, 1, 2, 3, 1000]);
             pressed.push(Op::Evict { draw: rng.below(1000) as u64, count });
+            if rng.chance(20) {
+                pressed.push(Op::Compact { keys: *rng.pick(&[1, 3, 1000]) });
+            }
         }
     }
     pressed

@@ -52,6 +52,10 @@ pub enum Op {
         draw: u64,
         count: u64,
     },
+    /// Moves the values of so many keys to other places in memory.
+    Compact {
+        keys: usize,
+    },
     JoinAdd {
         name: String,
         join: Join,
@@ -157,6 +161,7 @@ pub fn line(op: &Op) -> String {
         Op::Advance { millis } => format!("advance {millis}"),
         Op::RemoveRange { first, last } => two("delrange", first, last),
         Op::Flush => String::from("flush"),
+        Op::Compact { keys } => format!("compact {keys}"),
         Op::Evict { draw, count } => format!("evict {count} from {draw}"),
         Op::JoinAdd { name, join, replace } => {
             format!("{} {name}: {join}", if *replace { "replace" } else { "join" })

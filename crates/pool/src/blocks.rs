@@ -128,6 +128,8 @@ pub(crate) struct Blocks {
     pub(crate) live_bytes: usize,
     /// Buffers that are being emptied, and those that have been since.
     pub(crate) draining: usize,
+    /// All buffers were to be emptied, so what moves takes memory from the system.
+    pub(crate) draining_all: bool,
     /// Bytes of free blocks in those that are not empty.
     pub(crate) draining_bytes: usize,
 }
@@ -165,6 +167,7 @@ impl Blocks {
             live_blocks: 0,
             live_bytes: 0,
             draining: 0,
+            draining_all: false,
             draining_bytes: 0,
         }
     }

@@ -61,6 +61,24 @@ impl Blocks {
         self.draining += 1;
     }
 
+    /// Drains all buffers; whether there are any.
+    fn drain_all(&mut self) -> bool {
+        for number in 0..self.buffers.len() {
+            let buffer = &mut self.buffers[number];
+            if buffer.blocks == 0 {
+                continue;
+            }
+            if buffer.live < buffer.blocks {
+                self.drain(number as u32);
+            } else {
+                buffer.is_draining = true;
+                self.draining += 1;
+            }
+        }
+        self.draining_all = self.draining > 0;
+        self.draining_all
+    }
+
     /// Gives the buffers that were not emptied back to their classes.
     fn end_draining(&mut self) {
         for number in 0..self.buffers.len() as u32 {
@@ -69,7 +87,7 @@ impl Blocks {
                 self.link(number);
             }
         }
-        (self.draining, self.draining_bytes) = (0, 0);
+        (self.draining, self.draining_bytes, self.draining_all) = (0, 0, false);
     }
 
     #[inline]
@@ -79,7 +97,7 @@ impl Blocks {
 
     /// Whether a block of the class can be had without taking more from the system.
     fn has_block(&self, class: usize) -> bool {
-        self.with_room[class].first != NONE || !self.idle.is_empty()
+        self.draining_all || self.with_room[class].first != NONE || !self.idle.is_empty()
     }
 }
 
@@ -113,6 +131,13 @@ impl Pool {
     pub fn begin_compaction(&mut self) -> bool {
         self.end_compaction();
         self.blocks.begin_draining()
+    }
+
+    /// As [`Pool::begin_compaction`], but every value is to move: nothing is gained by it, and holders of
+    /// references that rely on addresses are found by it.
+    pub fn begin_moving_all(&mut self) -> bool {
+        self.end_compaction();
+        self.blocks.drain_all()
     }
 
     /// Whether buffers are being emptied.

@@ -142,6 +142,7 @@ impl Pair {
     /// Begins a compaction, offers some values, or ends it: other things happen in between.
     fn compact(&mut self) {
         match self.draws.below(4) {
+            0 if self.draws.below(3) == 0 => _ = self.pool.begin_moving_all(),
             0 => _ = self.pool.begin_compaction(),
             1 => self.pool.end_compaction(),
             _ => {

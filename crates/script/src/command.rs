@@ -45,6 +45,8 @@ pub enum Command {
     /// `evict N [from DRAW]` lets go of so many ranges that can be had again, as far as there
     /// are any.
     Evict { count: u64, draw: u64 },
+    /// `compact N` moves the values of about so many keys to other places in memory.
+    Compact { keys: usize },
     /// `join [NAME:] TEXT` and `replace NAME: TEXT` print warnings. Without a name joins are
     /// called `j1`, `j2` … in the order of their lines.
     Join { name: Option<String>, text: String, replace: bool },
@@ -177,6 +179,7 @@ impl Words<'_> {
                 count: self.number()?,
                 draw: if self.takes("from") { self.number()? } else { 0 },
             },
+            "compact" => Command::Compact { keys: self.number()? as usize },
             "drop" => Command::Drop { name: self.text()? },
             "joins" => Command::Joins,
             "limit" => Command::Limit { what: self.text()?, most: self.number()? as usize },

@@ -127,6 +127,7 @@ impl EngineTarget {
             | Command::Advance { .. }
             | Command::DelRange { .. }
             | Command::Evict { .. }
+            | Command::Compact { .. }
             | Command::Flush => self.write(command),
             Command::Join { .. }
             | Command::Drop { .. }
@@ -181,6 +182,7 @@ impl EngineTarget {
                 let removed = self.engine.remove_range(first, last)?;
                 return Ok(Reply::Lines(vec![format!("removed {removed}")]));
             }
+            Command::Compact { keys } => self.engine.compact_any(*keys),
             Command::Evict { count, draw } => {
                 let draws = (0..*count).map(|step| draw + step);
                 let gone = draws.take_while(|&draw| self.engine.evict_any(draw)).count();

@@ -21,6 +21,12 @@ impl<N: Note> Store<N> {
         self.pool.begin_compaction()
     }
 
+    /// Begins to move all values that can move, for tests: `false` where there are none.
+    pub fn begin_moving_all(&mut self) -> bool {
+        self.compaction = Compaction::default();
+        self.pool.begin_moving_all()
+    }
+
     /// Goes on with it, for about `most` keys. Returns what became empty to the system, but for
     /// `keep` bytes, and gives the bytes returned. It ends when all keys were looked at.
     pub fn compact(&mut self, most: usize, keep: usize) -> usize {

@@ -285,6 +285,14 @@ impl Engine {
         true
     }
 
+    /// Goes on with moving the values of about `keys` keys within memory, or begins to, whether it gains anything or
+    /// not. For tests: values may move at any time.
+    pub fn compact_any(&mut self, keys: usize) {
+        if self.store.pool.is_compacting() || self.store.begin_moving_all() {
+            self.store.compact(keys, 0);
+        }
+    }
+
     /// Notes that an operation gave up for want of memory after collecting `bytes`.
     pub(crate) fn gave_up(&mut self, bytes: usize) {
         self.memory.lacking = Some(bytes.saturating_mul(6));
