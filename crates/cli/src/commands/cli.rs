@@ -44,6 +44,8 @@ impl Args {
         }
         if self.resp3 {
             client.call(&["HELLO", "3"])?;
+            // Servers that do not know it answer an error, which is as well.
+            client.call(&["CLIENT", "CAPA", "blob-errors"])?;
         }
         if self.request.is_empty() {
             return self.lines(&mut client);

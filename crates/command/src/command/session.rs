@@ -183,6 +183,12 @@ pub enum Connection<'a> {
         /// Do not count.
         on: bool,
     },
+    /// What the client can deal with besides the protocol's usual (Valkey's command); what is unknown is
+    /// passed over.
+    ClientCapa {
+        /// Errors of several lines in RESP3.
+        blob_errors: bool,
+    },
     /// Whether requests are answered.
     ClientReply(ReplyMode),
 }

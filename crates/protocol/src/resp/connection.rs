@@ -27,6 +27,9 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::ClientKill => Connection::ClientKill(kill(args)?),
         Id::ClientNoEvict => Connection::ClientNoEvict { on: switch(args.at(2))? },
         Id::ClientNoTouch => Connection::ClientNoTouch { on: switch(args.at(2))? },
+        Id::ClientCapa => Connection::ClientCapa {
+            blob_errors: args.from(2).iter().any(|name| is(name, "blob-errors")),
+        },
         Id::ClientReply => Connection::ClientReply(reply_mode(args.at(2))?),
         Id::ClientHelp => return Ok(super::introspection::help("client")),
         _ => return Err(Refusal::Arity(spec)),

@@ -34,6 +34,8 @@ pub struct Encoder<'o> {
     /// Byte strings are left out that would make the output longer.
     most: usize,
     overflowed: bool,
+    /// The client takes errors of several lines.
+    blob_errors: bool,
 }
 
 impl<'o> Encoder<'o> {
@@ -41,14 +43,29 @@ impl<'o> Encoder<'o> {
     #[inline]
     #[must_use]
     pub fn new(out: &'o mut Vec<u8>, version: Version) -> Self {
-        Self { out, held: None, version, most: usize::MAX, overflowed: false }
+        Self { out, held: None, version, most: usize::MAX, overflowed: false, blob_errors: false }
     }
 
     /// An encoder that appends to `out`, except for long values: those are put into `held`.
     #[inline]
     #[must_use]
     pub fn holding(out: &'o mut Vec<u8>, held: &'o mut Held, version: Version) -> Self {
-        Self { out, held: Some(held), version, most: usize::MAX, overflowed: false }
+        Self {
+            out,
+            held: Some(held),
+            version,
+            most: usize::MAX,
+            overflowed: false,
+            blob_errors: false,
+        }
+    }
+
+    /// Whether an error may have several lines, which many clients of RESP3 take for the end of the
+    /// protocol, as no server that they know sends any.
+    #[inline]
+    #[must_use]
+    pub fn with_blob_errors(self, blob_errors: bool) -> Self {
+        Self { blob_errors, ..self }
     }
 
     /// Lets the output have at most `bytes`, with those from before. A byte string that would exceed
@@ -153,17 +170,14 @@ impl<'o> Encoder<'o> {
             self.out.extend_from_slice(b"\r\n");
             return;
         }
-        match self.version {
-            Version::Resp3 => {
-                let body = self.out.split_off(start);
-                self.number_line(b'!', number::unsigned((body.len() - 1) as u64).as_bytes());
-                self.out.extend_from_slice(&body[1..]);
-            }
-            Version::Resp2 => {
-                for byte in &mut self.out[start..end] {
-                    if matches!(*byte, b'\r' | b'\n') {
-                        *byte = b' ';
-                    }
+        if self.blob_errors && self.version == Version::Resp3 {
+            let body = self.out.split_off(start);
+            self.number_line(b'!', number::unsigned((body.len() - 1) as u64).as_bytes());
+            self.out.extend_from_slice(&body[1..]);
+        } else {
+            for byte in &mut self.out[start..end] {
+                if matches!(*byte, b'\r' | b'\n') {
+                    *byte = b' ';
                 }
             }
         }
@@ -433,7 +447,15 @@ mod tests {
     #[test]
     fn an_error_stays_on_one_line_where_it_must() {
         let write = |out: &mut Encoder<'_>| out.error("ERR", format_args!("a\n  ^\r\n b"));
-        check(write, b"-ERR a   ^   b\r\n", b"!13\r\nERR a\n  ^\r\n b\r\n");
+        check(write, b"-ERR a   ^   b\r\n", b"-ERR a   ^   b\r\n");
+        let blob = b"!13\r\nERR a\n  ^\r\n b\r\n";
+        for (version, expected) in
+            [(Version::Resp2, &b"-ERR a   ^   b\r\n"[..]), (Version::Resp3, blob)]
+        {
+            let mut out = Vec::new();
+            write(&mut Encoder::new(&mut out, version).with_blob_errors(true));
+            assert_eq!(out, expected);
+        }
         check(|out| out.error("NO", format_args!("{}", 1)), b"-NO 1\r\n", b"-NO 1\r\n");
     }
 

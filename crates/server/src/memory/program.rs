@@ -9,7 +9,7 @@ use headwater_buffers::Program;
 /// Between the start and the first time.
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest between two times.
-const LONGEST: Duration = Duration::from_mins(10);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// The pages of the program, and when they go next.
 #[derive(Debug)]

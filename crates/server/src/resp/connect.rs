@@ -57,6 +57,10 @@ impl Resp {
                 work.connection.session.no_touch = *on;
                 encoder(work).ok();
             }
+            Connection::ClientCapa { blob_errors } => {
+                work.connection.session.blob_errors |= *blob_errors;
+                encoder(work).ok();
+            }
             Connection::ClientReply(mode) => set_answering(*mode, work),
             Connection::ClientList { kind, ids } => self.client_list(*kind, *ids, work),
             Connection::ClientInfo => self.client_info(work),

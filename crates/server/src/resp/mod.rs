@@ -339,7 +339,8 @@ fn provide_functions(
 /// Where the answers to this connection go.
 #[inline]
 fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
-    Encoder::holding(work.out, work.held, work.connection.session.version)
+    let session = &work.connection.session;
+    Encoder::holding(work.out, work.held, session.version).with_blob_errors(session.blob_errors)
 }
 
 impl Service for Resp {

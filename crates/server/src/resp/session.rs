@@ -94,6 +94,8 @@ pub(crate) struct Session {
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.
     pub(crate) no_touch: bool,
+    /// CLIENT CAPA blob-errors.
+    pub(crate) blob_errors: bool,
     /// The parser of a request that is incomplete.
     pub(crate) parser: Option<Box<RequestParser>>,
     /// The requests queued since MULTI.
