@@ -1,10 +1,11 @@
 """Joins over PostgreSQL's tables, through the real program: random writes to the database beside random reads, while Headwater, PostgreSQL and
-the connection between them end in all manners. After that every join equals the same join in SQL, and at no time did a read
-go back or miss what its reader had written.
+the connection between them end in all manners. Headwater may take less memory than the tables hold, so that what it has loaded goes
+and is loaded again all the while. After that every join equals the same join in SQL, and at no time did a read go back or
+miss what its reader had written. All of it with changes told by the log, and by triggers.
 
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
-HEADWATER_PG_SECONDS says for how long (10). Needs PostgreSQL's programs, psycopg, redis and pytest.
+HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history. Needs PostgreSQL's programs, psycopg, redis and pytest.
 """
 
 import contextlib
@@ -24,11 +25,14 @@ import psycopg
 import pytest
 import redis
 
-SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "10"))
+SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "15"))
+SEED = int(os.environ.get("HEADWATER_PG_SEED", "1"))
 PROGRAM = os.path.abspath(os.environ.get("HEADWATER", "target/release/headwater"))
 PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
-USERS = [f"u{n}" for n in range(6)]
-POSTERS = [f"p{n}" for n in range(5)]
+USERS = [f"u{n}" for n in range(24)]
+POSTERS = [f"p{n}" for n in range(120)]
+# Posts of each poster, and about how long one is: 14 MB in all. Headwater may take ROOM more than it does at its start.
+POSTS, POST_BYTES, ROOM = 30, 4000, 10 << 20
 
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
 
@@ -125,6 +129,7 @@ spec = "posts|<poster> = count p|<poster>|<time>"
 """
 
     def __init__(self, postgres):
+        self.evicted = 0
         self.config = f"{postgres.folder}/headwater.toml"
         pathlib.Path(self.config).write_text(self.CONFIG.replace("FOLDER", postgres.folder))
         self.start()
@@ -134,13 +139,34 @@ spec = "posts|<poster> = count p|<poster>|<time>"
             [PROGRAM, "serve", "--config", self.config, "--port", "0"], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        # How much it takes at its start depends on how it was built.
+        cache = self.connect()
+        cache.config_set("maxmemory", cache.info("memory")["used_memory_rss"] + ROOM)
 
     def connect(self):
         return redis.Redis(port=self.port, decode_responses=True, socket_timeout=30)
 
     def end(self, how):
+        with contextlib.suppress(redis.RedisError):
+            self.evicted += self.connect().info("stats")["evicted_loaded_ranges"]
         self.process.send_signal(how)
         self.process.wait()
+
+
+def tweet_of(version):
+    """A text that says which version it is, and is as long as may be."""
+    return f"v{version} " + f"{version:08}" * (POST_BYTES // 16 + version * 7919 % (POST_BYTES // 8))
+
+
+def version_of(tweet):
+    """Which version it is; less than any for a text that nobody wrote."""
+    number = tweet[1:].split(" ", 1)[0]
+    return int(number) if number.isdigit() and tweet == tweet_of(int(number)) else -1
+
+
+def poster_for(choose, user):
+    """Someone whom `user` may follow: few, so that no timeline is much of all there is."""
+    return POSTERS[(USERS.index(user) * 7 + choose.randrange(3)) % len(POSTERS)]
 
 
 def pairs(answer):
@@ -153,11 +179,21 @@ class History:
     def __init__(self, postgres, headwater, seed):
         self.postgres, self.headwater = postgres, headwater
         self.random = random.Random(seed)
+        self.fill()
         self.done = threading.Event()
         self.lock = threading.Lock()
         self.version = 0
         self.wrong = []
         self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0}
+
+    def fill(self):
+        with self.postgres.connect() as database:
+            database.execute("CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time))")
+            database.execute("CREATE TABLE subs (who text, poster text, PRIMARY KEY (who, poster))")
+            with database.cursor() as cursor:
+                rows = [(poster, at, tweet_of(0)) for poster in POSTERS for at in range(POSTS)]
+                cursor.executemany("INSERT INTO posts VALUES (%s, %s, %s)", rows)
+                cursor.executemany("INSERT INTO subs VALUES (%s, %s)", [(user, poster_for(self.random, user)) for user in USERS])
 
     def next(self):
         with self.lock:
@@ -175,14 +211,14 @@ class History:
             try:
                 database = database or self.postgres.connect()
                 # Each writer has times of its own, so versions of a key grow in the order of commits.
-                poster, at = choose.choice(POSTERS), choose.randrange(20) * 4 + number
+                poster, at = choose.choice(POSTERS), choose.randrange(POSTS // 3) * 3 + number
                 version = self.next()
                 with database.transaction():
                     for _ in range(choose.randrange(1, 4)):
                         self.step(database, choose, number)
                     database.execute(
                         "INSERT INTO posts VALUES (%s, %s, %s) ON CONFLICT (poster, time) DO UPDATE SET tweet = EXCLUDED.tweet",
-                        (poster, at, f"v{version}"),
+                        (poster, at, tweet_of(version)),
                     )
                 self.count("written")
                 if choose.randrange(5) == 0:
@@ -190,7 +226,7 @@ class History:
                     cache = cache or self.headwater.connect()
                     key = f"p|{poster}|{at:010}"
                     got = cache.execute_command("RANGE", key, key + "\0", "VALUES", "AT", position)
-                    if got != [f"v{version}"]:
+                    if got != [tweet_of(version)]:
                         self.wrong.append(f"{key} at {position}: {got}, not v{version}")
                     self.count("awaited")
             except psycopg.Error:
@@ -206,17 +242,17 @@ class History:
             time.sleep(choose.random() * 0.004)
 
     def step(self, database, choose, number):
-        poster, at = choose.choice(POSTERS), choose.randrange(20) * 4 + number
+        poster, at = choose.choice(POSTERS), choose.randrange(POSTS // 3) * 3 + number
         user = USERS[choose.randrange(len(USERS) // 3) * 3 + number]
         match choose.randrange(4):
             case 0:
                 database.execute("DELETE FROM posts WHERE poster = %s AND time = %s", (poster, at))
             case 1:
-                database.execute("INSERT INTO subs VALUES (%s, %s) ON CONFLICT DO NOTHING", (user, poster))
+                database.execute("INSERT INTO subs VALUES (%s, %s) ON CONFLICT DO NOTHING", (user, poster_for(choose, user)))
             case 2:
-                database.execute("DELETE FROM subs WHERE who = %s AND poster = %s", (user, poster))
+                database.execute("DELETE FROM subs WHERE who = %s AND poster = %s", (user, poster_for(choose, user)))
             case _:
-                tweet = f"v{self.next()}"
+                tweet = tweet_of(self.next())
                 database.execute("UPDATE posts SET tweet = %s WHERE poster = %s AND time = %s", (tweet, poster, at))
 
     def reader(self, seed):
@@ -231,7 +267,7 @@ class History:
                     found = pairs(cache.execute_command("PREFIX", f"p|{choose.choice(POSTERS)}|"))
                 cache.get(f"posts|{choose.choice(POSTERS)}")
                 for key, value in found.items():
-                    version = int(value[1:])
+                    version = version_of(value)
                     if version < seen.get(key, 0):
                         self.wrong.append(f"{key} went back from {seen[key]} to {version}")
                     seen[key] = version
@@ -304,22 +340,20 @@ class History:
                 time.sleep(0.1)
 
 
-@pytest.mark.parametrize("wal_level", ["logical"])
+@pytest.mark.parametrize("wal_level", ["logical", "replica"])
 def test_joins_equal_the_same_joins_in_sql(wal_level):
     postgres = Postgres(wal_level)
     try:
-        with postgres.connect() as database:
-            database.execute("CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time))")
-            database.execute("CREATE TABLE subs (who text, poster text, PRIMARY KEY (who, poster))")
         headwater = Headwater(postgres)
         try:
-            history = History(postgres, headwater, 1)
+            history = History(postgres, headwater, SEED)
             history.run()
             history.compare()
-            print(history.counts)
-            assert min(history.counts["written"], history.counts["read"]) > 50
-            assert history.counts["awaited"] > 5
         finally:
             headwater.end(signal.SIGKILL)
+        print(history.counts, f"evicted: {headwater.evicted}")
+        assert min(history.counts["written"], history.counts["read"]) > 50
+        assert history.counts["awaited"] > 5
+        assert headwater.evicted > 10
     finally:
         postgres.remove()

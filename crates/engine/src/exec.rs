@@ -138,7 +138,7 @@ impl Engine {
         bindings: &Bindings<'_>,
     ) -> Result<(), Missing> {
         self.counters.executions += 1;
-        execution.allowance = self.memory.allowance();
+        execution.allowance = self.allowance();
         self.level(execution, level, bindings);
         if execution.missing {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);

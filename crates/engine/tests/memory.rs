@@ -110,6 +110,27 @@ fn a_read_that_takes_more_than_the_bound_is_refused_and_leaves_nothing() {
     assert_eq!(read(&mut engine, 0), Ok(5000));
 }
 
+#[test]
+fn a_read_runs_again_only_where_something_has_gone() {
+    let mut engine = timelines(1);
+    // Free blocks among the values, for which a little is let through beyond the bound.
+    for key in 0..3000 {
+        set(&mut engine, &format!("x|{key}"), "a value that goes again, and leaves its block free");
+    }
+    for key in 0..3000 {
+        engine.remove(format!("x|{key}").as_bytes()).expect("a base key");
+    }
+    let told = Rc::new(Told(Cell::new(1_000_000)));
+    for limit in [1_000_000, 1_000_100, 999_900, 990_000, 1_010_000] {
+        engine.set_memory(told.clone(), Some(limit));
+        let runs = (0..10).take_while(|_| {
+            read(&mut engine, 0) == Err(Stop::Failed(EngineError::OutOfMemory))
+                && engine.make_room_again()
+        });
+        assert!(runs.count() < 10, "with a limit of {limit} it is run again and again");
+    }
+}
+
 fn has(engine: &mut Engine, key: &str) -> bool {
     engine.get(key.as_bytes()).expect("no source").is_some()
 }

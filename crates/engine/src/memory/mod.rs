@@ -142,15 +142,6 @@ impl Memory {
         self.wanted = Some(bytes);
     }
 
-    /// How many bytes an execution may collect before it gives up. What it collects is
-    /// stored after, so that three times as much must fit.
-    pub(crate) fn allowance(&self) -> usize {
-        match (&self.meter, self.limit) {
-            (Some(meter), Some(limit)) => limit.saturating_sub(meter.used()) / 3,
-            _ => usize::MAX,
-        }
-    }
-
     /// Bytes that remembering what was evicted takes.
     pub(crate) fn bytes(&self) -> usize {
         self.ranges.bytes() + self.keys.as_ref().map_or(0, Evictor::bytes)
@@ -224,9 +215,27 @@ impl Engine {
             return true;
         };
         let spare = self.store.pool.spare();
-        let beyond = (spare / 8).min(limit / SPARE_BEYOND);
         let lacking = values.saturating_sub(spare - spare / 8);
-        meter.used().saturating_add(bytes).saturating_add(lacking) <= limit + beyond
+        let taken = meter.used().saturating_add(bytes).saturating_add(lacking);
+        taken <= limit + self.let_through(limit)
+    }
+
+    /// How far beyond the limit what is taken is let through.
+    #[inline]
+    fn let_through(&self, limit: usize) -> usize {
+        (self.store.pool.spare() / 8).min(limit / SPARE_BEYOND)
+    }
+
+    /// How many bytes an execution may collect before it gives up. What it collects is stored after,
+    /// so that three times as much must fit, by the measure of [`Engine::has_room_for`]: else one that
+    /// gave up would find room without anything having gone, and give up again.
+    pub(crate) fn allowance(&self) -> usize {
+        match (&self.memory.meter, self.memory.limit) {
+            (Some(meter), Some(limit)) => {
+                (limit + self.let_through(limit)).saturating_sub(meter.used()) / 3
+            }
+            _ => usize::MAX,
+        }
     }
 
     /// Evicts until `bytes` more fit under the limit; `false` where all that can go has gone

@@ -269,6 +269,9 @@ impl Engine {
                     if sourced.kept {
                         self.keeping.load(fetch, &range);
                     } else {
+                        // The source follows it for each answer.
+                        let (from, given) = (source.clone(), range.clone());
+                        self.waits.effects.push(Effect::Unfollow { source: from, range: given });
                         self.waits.effects.push(Effect::Load { fetch, source, range });
                     }
                 }

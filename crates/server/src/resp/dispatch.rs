@@ -169,6 +169,7 @@ impl Resp {
         if let Some(error) = &failure {
             self.stats.errors += 1;
             encoder(work).error(error.code(), format_args!("{error}"));
+            self.hub.forget_named(work.connection.id);
         }
         match waiting {
             Waiting::Request(_) if failure.is_some() => Flow::Next,

@@ -77,10 +77,7 @@ impl Resp {
             let session = self.hub.settle(&source, &news);
             let engine = self.node.engine_mut();
             match news {
-                News::Loaded { fetch, answer } => {
-                    let answer = self.with_room(answer);
-                    self.node.engine_mut().loaded(fetch, answer);
-                }
+                News::Loaded { fetch, answer } => self.take_loaded(&source, fetch, answer),
                 News::Changed { position, changes } => {
                     engine.make_room(bytes_of(&changes));
                     engine.changed(&source, position, &changes);
@@ -143,6 +140,24 @@ impl Resp {
         connections.wake(id);
     }
 
+    /// Passes a load's answer on. One that nobody waits for any more, or for which there is no room, leaves its range
+    /// followed by the source, which is told that it need not be.
+    fn take_loaded(&mut self, source: &str, fetch: FetchId, answer: Result<Loaded, String>) {
+        let found = answer.is_ok();
+        let load = self.hub.take_load(fetch);
+        let waited = load.as_ref().is_none_or(|(_, waited)| *waited);
+        let answer = if waited { self.with_room(answer) } else { Err(String::new()) };
+        if let Some((range, _)) = load
+            && found
+            && answer.is_err()
+        {
+            self.hub.unfollow(source, &range);
+        }
+        if waited {
+            self.node.engine_mut().loaded(fetch, answer);
+        }
+    }
+
     /// What was loaded, if there is room for it.
     fn with_room(&mut self, answer: Result<Loaded, String>) -> Result<Loaded, String> {
         let Ok(loaded) = &answer else { return answer };
@@ -202,14 +217,18 @@ impl Resp {
             }
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
                 let at = read.at.unwrap_or_default();
-                match self.reach(at, args, work) {
+                let done = match self.reach(at, args, work) {
                     Ok(None) => match self.execute_data(spec, data, work) {
                         Outcome::Done => Ok(Flow::Next),
                         Outcome::Waiting(ticket) => Ok(self.park(ticket, args, work)),
                     },
                     Ok(Some(flow)) => Ok(flow),
                     Err(error) => Err(error),
+                };
+                if !matches!(done, Ok(Flow::Parked)) {
+                    self.hub.forget_named(work.connection.id);
                 }
+                done
             }
             _ => self.write_through(data, args, work),
         };
@@ -269,8 +288,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Result<Option<Flow>, String> {
-        let (source, position) = self.hub.resolve(at)?;
-        let source = source.to_owned();
+        let (source, position) = self.hub.name_position(work.connection.id, at)?;
         match self.node.engine_mut().await_position(&source, position) {
             Ok(()) => {
                 self.hub.take_answer(work.connection.id);

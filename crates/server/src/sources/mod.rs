@@ -70,8 +70,14 @@ pub(crate) struct Hub {
     sources: BTreeMap<String, Entry>,
     pending: HashMap<Asked, (Arc<str>, u64)>,
     deadlines: BTreeSet<(u64, Asked)>,
+    /// The loads that were asked for and not answered, those that nobody waits for any more among them: their
+    /// ranges will be followed at the source all the same.
+    loads: HashMap<FetchId, (Arc<str>, KeyRange)>,
     sessions: HashMap<u64, ConnectionId>,
     answers: HashMap<ConnectionId, Answer>,
+    /// The positions that commands under way have named. A command that waits is run again from its start, and to some
+    /// sources a text names a later position each time that it is read.
+    named: HashMap<ConnectionId, (String, Position)>,
     /// The tables whose writes go to a source, by their prefix.
     through: BTreeMap<Vec<u8>, String>,
     next_request: u64,
@@ -84,8 +90,10 @@ impl Hub {
             sources: BTreeMap::new(),
             pending: HashMap::new(),
             deadlines: BTreeSet::new(),
+            loads: HashMap::new(),
             sessions: HashMap::new(),
             answers: HashMap::new(),
+            named: HashMap::new(),
             through: BTreeMap::new(),
             next_request: 0,
         }
@@ -131,6 +139,7 @@ impl Hub {
     /// Drops a source; whether there was one.
     pub(crate) fn drop_source(&mut self, name: &str) -> bool {
         self.through.retain(|_, source| source != name);
+        self.loads.retain(|_, (source, _)| **source != *name);
         self.sources.remove(name).is_some()
     }
 
@@ -174,6 +183,7 @@ impl Hub {
         until: u64,
     ) -> Result<(), String> {
         self.source(source)?.load(fetch, range);
+        self.loads.insert(fetch, (source.into(), range.clone()));
         self.expect(source, Asked::Load(fetch), until);
         Ok(())
     }
@@ -277,7 +287,7 @@ impl Hub {
     ///
     /// # Errors
     /// There is no such source, or the text is no position of it.
-    pub(crate) fn resolve(&self, text: &[u8]) -> Result<(&str, Position), String> {
+    fn resolve(&self, text: &[u8]) -> Result<(&str, Position), String> {
         let shown = text.escape_ascii();
         let (name, position) = match text.iter().position(|&byte| byte == b':') {
             Some(at) => (Some(&text[..at]), &text[at + 1..]),
@@ -298,6 +308,29 @@ impl Hub {
         Ok((name, entry.source.parse_position(position)?))
     }
 
+    /// As [`Hub::resolve`], once for each command: the session's command is said to be done by [`Hub::forget_named`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn name_position(
+        &mut self,
+        session: ConnectionId,
+        text: &[u8],
+    ) -> Result<(String, Position), String> {
+        if let Some(named) = self.named.get(&session) {
+            return Ok(named.clone());
+        }
+        let (source, position) = self.resolve(text)?;
+        let named = (source.to_owned(), position);
+        self.named.insert(session, named.clone());
+        Ok(named)
+    }
+
+    /// A session's command that may have named a position is done.
+    pub(crate) fn forget_named(&mut self, session: ConnectionId) {
+        self.named.remove(&session);
+    }
+
     /// A position as text, which [`Hub::resolve`] reads.
     pub(crate) fn show(&self, name: &str, position: Position) -> String {
         match self.sources.get(name) {
@@ -309,10 +342,7 @@ impl Hub {
     /// Notes what news settle, and whom they are for.
     pub(crate) fn settle(&mut self, source: &str, news: &News) -> Option<ConnectionId> {
         let (request, answer) = match news {
-            News::Loaded { fetch, .. } => {
-                self.settled(Asked::Load(*fetch));
-                return None;
-            }
+            News::Loaded { .. } => return None,
             News::Health(health) => {
                 if let Some(entry) = self.sources.get_mut(source) {
                     entry.health = health.clone();
@@ -328,6 +358,15 @@ impl Hub {
         let session = self.sessions.remove(&request)?;
         self.answers.insert(session, answer);
         Some(session)
+    }
+
+    /// A load is answered. Gives its range if it was asked for here, and whether that is still waited for.
+    pub(crate) fn take_load(&mut self, fetch: FetchId) -> Option<(KeyRange, bool)> {
+        let (_, range) = self.loads.remove(&fetch)?;
+        let asked = Asked::Load(fetch);
+        let waited = self.pending.contains_key(&asked);
+        self.settled(asked);
+        Some((range, waited))
     }
 
     /// What was not answered by `now`, and is not waited for any more.
@@ -363,6 +402,7 @@ impl Hub {
     /// A session has ended.
     pub(crate) fn forget(&mut self, session: ConnectionId) {
         self.take_answer(session);
+        self.forget_named(session);
         self.sessions.retain(|_, waiting| *waiting != session);
     }
 }

@@ -2,8 +2,11 @@
 
 use super::Stage;
 use crate::service::{Service, Stopped, Time};
+use headwater_base::memory::Meter;
 use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source};
 use headwater_base::{KeyRange, Millis};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 /// What was asked of the source.
@@ -16,7 +19,8 @@ enum Request {
     Write(u64, Vec<Change>),
 }
 
-struct Speaker(Arc<Mutex<Vec<Request>>>);
+/// Its record of what it was asked, and the last position that it gave for `#next`.
+struct Speaker(Arc<Mutex<Vec<Request>>>, Cell<u64>);
 
 impl Source for Speaker {
     fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]) {
@@ -37,6 +41,11 @@ impl Source for Speaker {
         self.0.lock().unwrap().push(Request::Write(request, changes.to_vec()));
     }
     fn parse_position(&self, text: &[u8]) -> Result<Position, String> {
+        if text == b"#next" {
+            // Later each time that somebody asks.
+            self.1.set(self.1.get() + 10);
+            return Ok(Position(self.1.get()));
+        }
         let number =
             str::from_utf8(text).ok().and_then(|text| text.strip_prefix('#')?.parse().ok());
         number.map(Position).ok_or_else(|| format!("'{}' is not like #7", text.escape_ascii()))
@@ -46,6 +55,16 @@ impl Source for Speaker {
     }
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("mood", String::from("good"))]
+    }
+}
+
+/// All memory is taken.
+#[derive(Debug)]
+struct Full;
+
+impl Meter for Full {
+    fn used(&self) -> usize {
+        2
     }
 }
 
@@ -60,7 +79,12 @@ impl Scene {
         let mut stage = Stage::new();
         let asked = Arc::<Mutex<Vec<Request>>>::default();
         let hub = &mut stage.service.hub;
-        hub.insert("db", "test", String::from("test://"), Box::new(Speaker(asked.clone())));
+        hub.insert(
+            "db",
+            "test",
+            String::from("test://"),
+            Box::new(Speaker(asked.clone(), Cell::new(0))),
+        );
         let sink = hub.inbox.sink("db");
         Self { stage, asked, sink }
     }
@@ -193,6 +217,58 @@ fn a_read_waits_for_a_position() {
     assert_eq!(text, "-ERR 'nine' is not like #7 ");
     let (text, _) = scene.serve(0, "RANGE q| q} AT other:#1\r\n");
     assert_eq!(text, "-ERR 'other:#1' is no position: there is no such source ");
+}
+
+#[test]
+fn a_position_is_named_once_however_often_the_command_is_run_again() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "PREFIX p| COUNT AT #next\r\n").1, Stopped::Parked);
+    scene.changed(10, &[], &[0]);
+    assert_eq!(scene.serve(0, "").1, Stopped::Parked);
+    let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
+    let loaded = Loaded { position: Position(10), pairs: vec![pair("p|1", "one")] };
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
+    assert_eq!(scene.serve(0, "").0, ":1 ");
+    // The next command names a position of its own, also after one that failed.
+    assert_eq!(scene.serve(0, "PREFIX p| COUNT AT #next\r\n").1, Stopped::Parked);
+    scene.pass_time(6000);
+    assert_eq!(scene.stage.woken(), [0]);
+    assert!(scene.serve(0, "").0.contains("not reached"));
+    scene.changed(29, &[], &[]);
+    assert_eq!(scene.serve(0, "PREFIX p| COUNT AT #next\r\n").1, Stopped::Parked);
+    scene.changed(30, &[], &[0]);
+    assert_eq!(scene.serve(0, "").0, ":1 ");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_not_followed() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
+    let Some(Request::Load(late, range)) = scene.ask() else { panic!("nothing is loaded") };
+    scene.pass_time(5001);
+    assert_eq!(scene.stage.woken(), [0]);
+    scene.serve(0, "");
+    assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
+    let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
+    let loaded = |text| Loaded { position: Position(3), pairs: vec![pair("p|1", text)] };
+    scene.tell(News::Loaded { fetch: late, answer: Ok(loaded("late")) }, &[]);
+    assert_eq!(scene.ask(), Some(Request::Unfollow(range)));
+    // The other load of that range is waited for, and followed.
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded("one")) }, &[0]);
+    assert_eq!(scene.serve(0, "").0, "$3 one ");
+    assert_eq!(scene.ask(), None);
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_not_followed() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
+    let Some(Request::Load(fetch, range)) = scene.ask() else { panic!("nothing is loaded") };
+    scene.stage.service.node.engine_mut().set_memory(Rc::new(Full), Some(1));
+    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|1", "one")] };
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
+    assert!(scene.serve(0, "").0.contains("leaves no room"));
+    assert_eq!(scene.ask(), Some(Request::Unfollow(range)));
 }
 
 #[test]
