@@ -14,9 +14,9 @@
 //! be older only after a failure of the whole machine.
 
 use headwater_base::hash::hash_bytes;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -44,7 +44,8 @@ impl Folder {
     /// Takes the folder, and makes it if it is not there.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
-        fs::create_dir_all(path).map_err(io)?;
+        // Values, and the URLs of sources, are nobody else's.
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
         let lock = File::options().create(true).append(true).open(path.join(LOCK_FILE));
         let lock = lock.map_err(io)?;
         lock.try_lock().map_err(|_| String::from("another process uses this folder"))?;
@@ -72,6 +73,10 @@ impl Folder {
             // A folder whose making was cut short: nothing was ever acknowledged from it.
             (true, false) if store.exists() => fs::remove_dir_all(&store).map_err(io)?,
             _ => {}
+        }
+        if is_new {
+            // Also in a folder that was there already, and that others may look into.
+            DirBuilder::new().recursive(true).mode(0o700).create(&store).map_err(io)?;
         }
         Ok(Self { path: path.to_owned(), is_new, _lock: lock })
     }

@@ -5,9 +5,9 @@
 //! | --- | --- |
 //! | [`mapping`], [`text`] | which row is which key |
 //! | [`range`] | a range of keys as a condition on columns |
-//! | [`url`], [`wire`] | connections |
+//! | [`url`], `password`, [`wire`] | connections |
 //! | [`output`], `transaction` | what the log tells |
-//! | [X loads and the log, put together without a gap |
+//! | `state`, `loads` | loads and the log, put together without a gap |
 //! | `declare` | comparing a mapping with the database |
 //! | `pool`, `follow`, `watch` | the threads |
 //! | `queue` | following by triggers, where the log is not to be had |
@@ -27,6 +27,7 @@ pub mod wire;
 mod declare;
 mod follow;
 mod loads;
+mod password;
 mod pool;
 mod queue;
 mod source;

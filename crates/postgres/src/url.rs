@@ -1,8 +1,9 @@
 //! Where a database is: `postgres://user:password@host:port/database?…`, as `psql` takes it.
 //!
-//! The parameters `host` (a folder with a socket, if it begins with `/`), `port`, `user`, `password`, `dbname`,
+//! The parameters `host` (a folder with a socket, if it begins with `/`), `port`, `user`, `password`, `passfile`, `dbname`,
 //! `sslmode`, `sslrootcert`, `application_name` and `connect_timeout` may follow the `?`, and the options of
-//! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables and files.
+//! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables
+//! and files, of which only those for passwords are read ([`crate::password`]).
 
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct Target {
     pub user: String,
     /// What proves it; empty: nothing.
     pub password: String,
+    /// The file that it is in where it is not here; empty: where `libpq` looks.
+    pub passfile: String,
     /// The database.
     pub database: String,
     /// Whether the connection is encrypted.
@@ -92,6 +95,7 @@ impl Target {
             port: 5432,
             user: decoded(user)?,
             password: decoded(password)?,
+            passfile: String::new(),
             database: decoded(database)?,
             encryption: Encryption::Prefer,
             application: "headwater".to_owned(),
@@ -110,6 +114,7 @@ impl Target {
                 "port" => target.port = port_of(&value)?,
                 "user" => target.user = value,
                 "password" => target.password = value,
+                "passfile" => target.passfile = value,
                 "dbname" => target.database = value,
                 "application_name" => target.application = value,
                 "sslmode" => mode = value,

@@ -4,10 +4,12 @@
 //! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
 //! ISO form, times in UTC, numbers with all of their digits.
 
+use crate::password;
 use crate::tls;
 use crate::url::{Encryption, Target};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -263,7 +265,11 @@ impl Connection {
         let kind =
             body.get(..4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap_or_default()));
         let rest = body.get(4..).unwrap_or_default();
-        let password = target.password.as_bytes();
+        let password = match kind {
+            Some(3 | 5 | 10) => password::of(target).map_err(Error::broken)?,
+            _ => Cow::default(),
+        };
+        let password = password.as_bytes();
         match kind {
             Some(0) => return Ok(()),
             Some(3) => self.message(b'p', &[password, &[0]].concat()),
