@@ -8,7 +8,7 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
@@ -22,6 +22,7 @@ pub mod peer;
 pub mod pool;
 pub mod raw;
 pub mod report;
+pub mod sourced;
 pub mod twip;
 pub mod wire;
 
@@ -46,6 +47,8 @@ pub enum Workload {
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
     Durability(Box<durability::Durability>),
+    /// Base data in PostgreSQL: changes seen and kept up with, cold and cached reads.
+    Postgres(Box<sourced::Sourced>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -62,5 +65,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Pool(pool) => pool.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
+        Workload::Postgres(sourced) => sourced.run(),
     }
 }

@@ -44,6 +44,15 @@ impl Pinning {
         Ok(())
     }
 
+    /// Servers on the generator's core: for what serves a server that is measured.
+    #[must_use]
+    pub fn aside(self) -> Self {
+        match self {
+            Self::Free => Self::Free,
+            Self::Cores { generator, .. } => Self::Cores { server: generator, generator },
+        }
+    }
+
     /// Moves this thread to the servers' core: what it starts now stays there.
     ///
     /// # Errors

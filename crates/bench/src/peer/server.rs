@@ -183,6 +183,11 @@ impl Server {
         if self.family { process::pss_of_family(pid) } else { process::rss_max(pid) }
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        stop::send(self.child.id(), signal);
+    }
+
     /// Opens a connection in the server's protocol.
     ///
     /// # Errors
