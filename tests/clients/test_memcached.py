@@ -25,6 +25,7 @@ from pymemcache.exceptions import (  # noqa: E402
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODULE = ROOT / "crates" / "bench" / "src" / "functions" / "module.wasm"
 PROGRAM = os.environ.get("HEADWATER", str(ROOT / "target" / "debug" / "headwater"))
 TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
 
@@ -32,7 +33,8 @@ TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<
 @pytest.fixture(scope="module")
 def server():
     process = subprocess.Popen(
-        [PROGRAM, "serve", "--port", "0", "--memcached-port", "0"],
+        [PROGRAM, "serve", "--port", "0", "--memcached-port", "0"]
+        + ["--functions", str(MODULE.parent)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -258,3 +260,33 @@ def test_pylibmc(server, client):
     assert mc.set("long", b"x" * 100_000) and mc.get("long") == b"x" * 100_000
     assert mc.get_stats()[0][1]["threads"] in ("1", b"1")
     assert mc.flush_all() and mc.get("long") is None
+
+
+def invoke(client, line, param=b"", end=b"END\r\n"):
+    line = b"invoke %b %d\r\n%b" % (line, len(param), param)
+    return client.raw_command(line, end_tokens=end)
+
+
+def test_functions(client, server):
+    """`register` and `invoke` are no commands of memcached: clients send them as they are."""
+    assert client.raw_command("register f module.wasm add") == b"REGISTERED"
+    assert invoke(client, b"n f AUR", b"5").splitlines() == [b"VALUE n 0 1", b"5"]
+    assert invoke(client, b"n f AUR", b"37").splitlines() == [b"VALUE n 0 2", b"42"]
+    with redis.Redis(port=server.port) as resp:
+        assert resp.get("n") == b"42"
+        assert resp.execute_command("FN.CALL", "f", "n", "UPDATE", "ATOMIC", "1") == b"43"
+    # Set and go: nothing is answered, so the answer of what follows it is the next one.
+    put = (4).to_bytes(4, "little") + b"sixteen bytes!!!"
+    other = Client(server.items, timeout=30)
+    other.set("p", "." * 30, noreply=False)
+    line = b"invoke p f.put U %d\r\n%b\r\nmn" % (len(put), put)
+    assert other.raw_command(line) == b"MN"
+    assert other.get("p") == b"....sixteen bytes!!!.........."
+    line = b"invoke absent f.put U %d\r\n%b\r\nmn" % (len(put), put)
+    assert other.raw_command(line) == b"MN"
+    assert other.get("absent") is None
+    other.close()
+    with pytest.raises(MemcacheServerError, match="NOFUNCTION"):
+        invoke(client, b"n nothing R", end=b"\r\n")
+    with pytest.raises(MemcacheClientError, match="letters of AUR"):
+        invoke(client, b"n f XYZ", end=b"\r\n")

@@ -8,13 +8,15 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`]: the workloads. [`report`]: table, JSON, SVG.
+//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
+//!   [`functions`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
 pub mod drive;
 pub mod durability;
 pub mod experiment;
+pub mod functions;
 pub mod growth;
 pub mod measure;
 pub mod newp;
@@ -43,6 +45,8 @@ pub enum Workload {
     Cache(Box<cache::run::Cache>),
     /// The pool as a library, beside a map of vectors and others.
     Pool(Box<pool::run::Pool>),
+    /// Functions next to the data, against the client doing the same.
+    Functions(Box<functions::run::Functions>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -63,6 +67,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Null(null) => null.run(),
         Workload::Cache(cache) => cache.run(),
         Workload::Pool(pool) => pool.run(),
+        Workload::Functions(functions) => functions.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

@@ -1,6 +1,6 @@
 //! The program `headwater`: `serve` runs the server, `demo` runs it with a real follower
 //! graph loaded, `cli` talks to one, `check` runs random
-//! histories against an oracle, `bench` measures speed and memory beside other systems.
+//! histories against an oracle, `fn` begins, builds and tests functions, `bench` measures speed and memory beside other systems.
 //!
 //! Each subcommand is one file in `commands`, with its arguments and its `run`.
 

@@ -94,6 +94,45 @@ pub(crate) fn run(
     Ok(())
 }
 
+impl Node {
+    /// Whether clients may call a function.
+    #[must_use]
+    pub fn may_call(&self, name: &[u8]) -> bool {
+        self.callable.allows(name)
+    }
+
+    /// Calls a function for one key and gives `answer` what it replied, if it did.
+    ///
+    /// # Errors
+    /// What the function came to; or data must be loaded first, or clients may not change the key.
+    pub fn invoke(
+        &mut self,
+        name: &[u8],
+        key: &[u8],
+        param: &[u8],
+        options: CallOptions,
+        answer: impl FnOnce(Option<&[u8]>),
+    ) -> Result<(), Stop> {
+        let mut answer = Some(answer);
+        self.with_room(|node| {
+            let replied = node.engine.function_call(name, key, param, options)?;
+            if let Some(answer) = answer.take() {
+                answer(replied);
+            }
+            node.engine.trim_functions();
+            Ok(())
+        })
+    }
+
+    /// Loads a module from a file, in the place of one of that name.
+    ///
+    /// # Errors
+    /// It cannot be loaded; or it is being compiled first.
+    pub fn register(&mut self, name: &str, file: &str, export: &str) -> Result<(), Stop> {
+        self.engine.function_load(name, Source::File(file), Some(export), true)
+    }
+}
+
 /// Which functions clients may call.
 #[derive(Debug, Default)]
 pub(crate) struct Callable {

@@ -83,7 +83,7 @@ impl Node {
 
     /// Runs until there is memory for it, or no more can be made.
     #[inline]
-    fn with_room<T>(
+    pub(crate) fn with_room<T>(
         &mut self,
         mut run: impl FnMut(&mut Self) -> Result<T, Stop>,
     ) -> Result<T, Stop> {

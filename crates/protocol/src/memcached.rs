@@ -7,10 +7,11 @@
 //!
 //! A request is a line, and for commands that store a block of data behind it. Words of the line
 //! are separated by spaces alone. What is wrong with a line decides whether the data is skipped:
-//! where its length could be read, by and large.
+//! where its length could be read, by and large. `invoke` and `register` are our own (`functions`).
 
 mod base64;
 mod encoder;
+mod functions;
 mod meta;
 mod parser;
 mod words;

@@ -71,6 +71,9 @@ fn interpret(request: &Request<'_>) {
         Request::Store { value: Some(value), key, .. } => {
             assert!(value.len() <= LIMITS.value_bytes_max && key.len() <= KEY_BYTES_MAX);
         }
+        Request::Invoke { param: Some(param), key, .. } => {
+            assert!(param.len() <= LIMITS.value_bytes_max && key.len() <= KEY_BYTES_MAX);
+        }
         Request::Refused { line } => assert!(!line.contains(['\r', '\n'])),
         Request::MetaGet(meta)
         | Request::MetaSet { meta, .. }
@@ -136,6 +139,11 @@ const WORDS: &[&[u8]] = &[
     b"ma",
     b"me",
     b"mn",
+    b"invoke",
+    b"register",
+    b"AUR",
+    b"U",
+    b"-",
     b"noreply",
     b"0",
     b"1",

@@ -89,7 +89,7 @@ pub const ROOMS: &[Room] = &[
         tests_use: &["functions"],
     },
     // `headwater check` is the one use of the model outside of tests.
-    room("cli", &["bench", "engine", "model", "server", "workload"]),
+    room("cli", &["base", "bench", "engine", "functions", "model", "server", "workload"]),
     Room { folder: "xtask", pure: false, uses: &[], tests_use: &["command"] },
 ];
 

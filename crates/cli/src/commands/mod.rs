@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod cli;
 mod demo;
+mod function;
 mod serve;
 
 use clap::Subcommand;
@@ -20,6 +21,9 @@ pub(crate) enum Command {
     Cli(cli::Args),
     /// Check the engine with random histories against an oracle.
     Check(check::Args),
+    /// Begin, build and test functions that run next to the data.
+    #[command(name = "fn")]
+    Function(function::Args),
     /// Measure speed and memory, beside other systems.
     Bench(bench::Args),
 }
@@ -32,6 +36,7 @@ impl Command {
             Self::Demo(args) => args.run(),
             Self::Cli(args) => args.run(),
             Self::Check(args) => args.run(),
+            Self::Function(args) => args.run(),
             Self::Bench(args) => args.run(),
         }
     }

@@ -6,6 +6,7 @@ mod flows;
 mod functions;
 mod hostile;
 mod http;
+mod invoke;
 mod items;
 mod joins;
 mod library;

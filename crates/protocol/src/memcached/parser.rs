@@ -10,6 +10,7 @@
 //! Each byte of a line is looked at twice, eight at a time; those of a value not at all. Nothing
 //! is kept between calls but how much of an incomplete line was searched.
 
+use super::functions;
 use super::meta::{KEY_BYTES_MAX, Meta};
 use super::words::{Words, find};
 use headwater_command::items::StoreMode;
@@ -27,7 +28,7 @@ const NEGATIVE_LAST: i64 = u32::MAX as i64;
 /// Words of a meta command, with its name and its key.
 const META_WORDS_MAX: usize = 19;
 
-const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 /// Bounds that the parser enforces.
@@ -163,6 +164,28 @@ pub enum Request<'a> {
     MetaCount(Meta<'a>),
     /// `me`.
     MetaDebug(Meta<'a>),
+    /// `invoke`: calls a function next to a value.
+    Invoke {
+        /// The key.
+        key: &'a [u8],
+        /// The function: `module` or `module.export`.
+        function: &'a [u8],
+        /// What it is given besides; `None`: no line end follows it.
+        param: Option<&'a [u8]>,
+        /// It may change the value.
+        update: bool,
+        /// An answer is wanted.
+        reply: bool,
+    },
+    /// `register`: loads a module of functions.
+    Register {
+        /// Its name.
+        name: &'a str,
+        /// Its file, below the directory of functions.
+        file: &'a str,
+        /// The export that the name alone stands for.
+        export: &'a str,
+    },
     /// No request: the line says why.
     Refused {
         /// The answer.
@@ -226,6 +249,7 @@ pub fn parse<'a>(input: &'a [u8], searched: usize, limits: &Limits) -> Parsed<'a
             };
             return store(input, after, line, words, mode, limits);
         }
+        b"invoke" => return functions::invoke(input, after, words, limits),
         _ => rare(verb, line, words),
     };
     Parsed::Request { request, consumed: after, skip: 0 }
@@ -243,11 +267,11 @@ fn line_goes_on<'a>(input: &[u8], limits: &Limits) -> Parsed<'a> {
     Parsed::Incomplete { searched: input.len() }
 }
 
-const fn refuse<'a>(line: &'static str) -> Request<'a> {
+pub(super) const fn refuse<'a>(line: &'static str) -> Request<'a> {
     Request::Refused { line }
 }
 
-fn refused<'a>(line: &'static str, consumed: usize) -> Parsed<'a> {
+pub(super) fn refused<'a>(line: &'static str, consumed: usize) -> Parsed<'a> {
     Parsed::Request { request: refuse(line), consumed, skip: 0 }
 }
 
@@ -325,7 +349,7 @@ fn store<'a>(
 
 /// The length of a data block, which memcached counts in 31 bits with its line end.
 #[inline]
-fn data_length(word: &[u8]) -> Option<usize> {
+pub(super) fn data_length(word: &[u8]) -> Option<usize> {
     let length = number::read_u64(word)?;
     (length <= i32::MAX as u64 - 2).then_some(length as usize)
 }
@@ -449,6 +473,7 @@ fn rare<'a>(verb: &[u8], line: &'a [u8], mut words: Words<'a>) -> Request<'a> {
             None => refuse_unless(noreply, BAD_FORMAT),
         },
         b"stats" => Request::Stats { words },
+        b"register" => functions::register(words),
         b"version" => Request::Version,
         b"quit" => Request::Quit,
         b"shutdown" => refuse("ERROR: shutdown not enabled"),

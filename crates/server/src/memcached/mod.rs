@@ -13,6 +13,7 @@
 //! Besides what the node does: a line is searched twice, an answer written once; nothing is
 //! allocated.
 
+mod functions;
 mod items;
 mod meta;
 mod stats;
@@ -86,6 +87,7 @@ fn writes(request: &Request<'_>) -> bool {
             | Request::MetaDelete(_)
             | Request::MetaCount(_)
             | Request::FlushAll { .. }
+            | Request::Invoke { update: true, .. }
     )
 }
 
@@ -97,7 +99,8 @@ fn first_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
         Request::Store { key, .. }
         | Request::Count { key, .. }
         | Request::Delete { key, .. }
-        | Request::Touch { key, .. } => Some(key),
+        | Request::Touch { key, .. }
+        | Request::Invoke { key, .. } => Some(key),
         Request::MetaGet(meta)
         | Request::MetaSet { meta, .. }
         | Request::MetaDelete(meta)
@@ -257,6 +260,7 @@ impl Resp {
             Request::MetaDelete(meta) => self.meta_delete(&meta, work),
             Request::MetaCount(meta) => self.meta_count(&meta, work),
             Request::MetaDebug(meta) => self.meta_debug(&meta, work),
+            Request::Invoke { .. } => self.memcached_invoke(request, work),
             _ => self.memcached_rare(request, work),
         }
     }
@@ -276,6 +280,9 @@ impl Resp {
             Request::Version => {
                 let version = headwater_protocol::memcached::VERSION;
                 encoder(work).line(&format!("VERSION {version}"));
+            }
+            Request::Register { name, file, export } => {
+                return self.memcached_register((name, file, export), work);
             }
             Request::Stats { words } => self.memcached_stats(words, work),
             Request::Quit | Request::Foreign => return Flow::Close,

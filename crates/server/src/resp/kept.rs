@@ -30,7 +30,7 @@ impl Resp {
 
     /// Keeps what a command has declared, whose answer is no error.
     #[cold]
-    pub(super) fn keep_definition(&mut self, command: &Command<'_>) {
+    pub(crate) fn keep_definition(&mut self, command: &Command<'_>) {
         let Some(keeping) = &mut self.keeping else { return };
         match command {
             Command::Data(Data::Joins(Joins::Add { name, spec, .. })) => {
