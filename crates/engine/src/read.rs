@@ -210,13 +210,27 @@ impl Engine {
         options: RangeOptions,
         each: &mut dyn FnMut(&[u8], Value<'_>),
     ) -> Result<u64, Stop> {
+        self.range_until(first, last, options, &mut |key, value| {
+            each(key, value);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// As [`Engine::range`], until `each` says that no more pairs are wanted.
+    pub(crate) fn range_until(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+    ) -> Result<u64, Stop> {
         self.release_row_holds();
         if !last.is_empty() && first >= last {
             return Ok(0);
         }
         if first.len().max(last.len()) > Limits::KEY_BYTES_CEILING + 1 {
             let range = KeyRange::new(first, last).cut(Limits::KEY_BYTES_CEILING);
-            return self.range(&range.first, &range.last, options, each);
+            return self.range_until(&range.first, &range.last, options, each);
         }
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {
@@ -234,7 +248,7 @@ impl Engine {
                 }
             }
             let part = Part { table, group, first, last, reverse: options.reverse, limit };
-            return self.scan_part(&part, each);
+            return self.scan_part(&part, each).map(|(found, _)| found);
         }
         let mut parts = self.store.parts(first, last);
         let mut missing = Ok(());
@@ -257,20 +271,25 @@ impl Engine {
             let reverse = options.reverse;
             let (first, last, limit) = (&*from, &*to, limit - found);
             let part = Part { table, group: None, first, last, reverse, limit };
-            found += self.scan_part(&part, each)?;
+            let (more, flow) = self.scan_part(&part, each)?;
+            found += more;
+            if flow.is_break() {
+                break;
+            }
         }
         Ok(found)
     }
 
-    /// Scans a current part of one table.
+    /// Scans a current part of one table; how many pairs there were, and whether to go on.
     fn scan_part(
         &mut self,
         part: &Part<'_>,
-        each: &mut dyn FnMut(&[u8], Value<'_>),
-    ) -> Result<u64, Stop> {
+        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>), Stop> {
         let &Part { table, group, first, last, reverse, limit } = part;
+        let (mut found, mut flow) = (0, ControlFlow::Continue(()));
         if limit == 0 {
-            return Ok(0);
+            return Ok((found, flow));
         }
         if let Some(role) = self.catalog.role(table)
             && role.merged
@@ -287,12 +306,15 @@ impl Engine {
             }
             rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             for (key, value) in &rows {
-                each(key, self.store.pool.view(*value));
+                found += 1;
+                flow = each(key, self.store.pool.view(*value));
+                if flow.is_break() {
+                    break;
+                }
             }
             self.release_row_holds();
-            return Ok(rows.len() as u64);
+            return Ok((found, flow));
         }
-        let mut found = 0;
         let mut lost = Vec::new();
         let mut room = core::mem::take(&mut self.key_room);
         let pool = &self.store.pool;
@@ -306,12 +328,12 @@ impl Engine {
                     lost.push(key.to_vec());
                     return ControlFlow::Continue(());
                 }
-                each(key, Value::of(spilling.fetched()));
+                flow = each(key, Value::of(spilling.fetched()));
             } else {
-                each(key, pool.view(value));
+                flow = each(key, pool.view(value));
             }
             found += 1;
-            if found < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if found < limit { flow } else { ControlFlow::Break(()) }
         };
         let keys = self.store.table(table);
         let scan = Scan { pool, first, last, reverse };
@@ -321,7 +343,7 @@ impl Engine {
         };
         self.key_room = room;
         lost.iter().for_each(|key| self.lose_key(table, key));
-        Ok(found)
+        Ok((found, flow))
     }
 
     /// Calls `each` with the visible keys of a table in `span`: the public table's, and what

@@ -255,11 +255,14 @@ impl Pool {
     }
 
     /// Fetches the value's first bytes (of a long value, those of its last block) into the
-    /// processor's cache. A hint, which may be given for any word.
+    /// processor's cache, and where its other blocks are. A hint, which may be given for any word.
     #[inline]
     pub fn prefetch(&self, value: ValueRef) {
         if !value.is_inline() {
             self.blocks.prefetch(value.address());
+            if value.len() > BLOCK_BYTES_MAX {
+                self.blocks.prefetch_metadata(value.address());
+            }
         }
     }
 

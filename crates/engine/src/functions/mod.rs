@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use draft::{Act, Draft};
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source,
@@ -156,13 +157,14 @@ impl Engine {
         } else {
             None
         };
+        let here = if options.update { self.find_here(key)? } else { None };
         let mut host = self.calls.host.take().ok_or_else(no_host)?;
         let mut draft = core::mem::take(&mut self.calls.draft);
         let what = (name, key, param);
-        let called = self.call_with(&mut *host, &mut draft, what, options, copy.as_ref());
+        let called = self.call_with(&mut *host, &mut draft, what, options, (here, copy.as_ref()));
         self.calls.host = Some(host);
         let applied = match called {
-            Ok(true) if draft.changed => self.apply(key, &draft).map(|()| true),
+            Ok(true) if draft.changed => self.apply(key, here, &draft).map(|()| true),
             called => called,
         };
         self.calls.draft = draft;
@@ -181,22 +183,21 @@ impl Engine {
         self.calls.draft.trim();
     }
 
-    /// As [`Engine::function_call`], with what the engine lends for it; whether it was called.
+    /// As [`Engine::function_call`], with what the engine lends for it: what the key holds, if it may be
+    /// changed, and its value, if it was read before. Whether it was called.
     fn call_with(
         &mut self,
         host: &mut dyn Functions,
         draft: &mut Draft,
         (name, key, param): (&[u8], &[u8], &[u8]),
         options: CallOptions,
-        copy: Option<&Option<Vec<u8>>>,
+        (here, copy): (Option<ValueRef>, Option<&Option<Vec<u8>>>),
     ) -> Result<bool, Stop> {
         let (now, value_bytes_max) = (self.now, self.settings.limits.value_bytes_max);
         let FunctionLimits { reply_bytes_max, write_bytes_max, .. } = self.calls.limits;
-        if options.update {
-            self.bring_here(key)?;
-        }
         let stored = match copy {
             Some(copy) => copy.as_deref().map(Value::of),
+            None if options.update => here.map(|value| self.store.pool.view(value)),
             None => self.get(key)?,
         };
         if stored.is_none() && options.present_only {
@@ -218,25 +219,28 @@ impl Engine {
         Ok(true)
     }
 
-    /// Brings a value that is to be changed into memory, if it was put aside.
-    fn bring_here(&mut self, key: &[u8]) -> Result<(), Stop> {
-        if let Some(table) = self.store.table_of(key)
-            && let Some(word) = self.store.table(table).get(key)
-            && let Some(number) = Handle::spilled(word)
-        {
-            self.bring_back(table, key, number)?;
+    /// What a key holds whose value is to be changed: in memory, also if it was put aside. The word lives
+    /// until the next operation.
+    #[inline]
+    fn find_here(&mut self, key: &[u8]) -> Result<Option<ValueRef>, Stop> {
+        match self.find(key)? {
+            Some(word) if word.is_handle() => {
+                match (Handle::spilled(word), self.store.table_of(key)) {
+                    (Some(number), Some(table)) => Ok(self.bring_back(table, key, number)?),
+                    _ => Err(EngineError::WrongType.into()),
+                }
+            }
+            found => Ok(found),
         }
-        Ok(())
     }
 
-    /// Makes a draft true.
-    fn apply(&mut self, key: &[u8], draft: &Draft) -> Result<(), Stop> {
+    /// Makes a draft true, of a key that holds this.
+    fn apply(&mut self, key: &[u8], here: Option<ValueRef>, draft: &Draft) -> Result<(), Stop> {
         if !draft.present {
             return self.remove(key).map(|_| ());
         }
         let table = self.store.table_for(key);
-        let stored = self.store.table(table).get(key);
-        let value = stored.map(|value| self.store.pool.content(value));
+        let value = here.map(|value| self.store.pool.content(value));
         let len = value.map_or(0, ValueRef::len);
         let first = draft.spans.iter().map(|span| span.at).min();
         let writes = first.filter(|_| draft.kept > 0);
@@ -259,7 +263,7 @@ impl Engine {
                 debug_assert!(written == value, "what nobody shares is written in its place");
             }
             if draft.kept == len && draft.tail.is_empty() {
-                self.note_written(table, key, false);
+                // Finding it has counted as a use.
                 self.note_value(table, key, value);
                 self.watches.note(key);
                 self.marks.written(key, None);
@@ -379,9 +383,6 @@ impl FoldScan<'_> {
         let mut failure = None;
         draft.begin(None);
         let mut step = |key: &[u8], value: Value<'_>| {
-            if failure.is_some() {
-                return;
-            }
             let len = Some(value.len());
             if whole {
                 draft.begin_next(len)
@@ -392,19 +393,23 @@ impl FoldScan<'_> {
             act.reply_bytes_max -= bytes;
             if let Err(error) = run.step(&mut act) {
                 failure = Some(error);
-            } else if !whole && draft.replied {
+                return ControlFlow::Break(());
+            }
+            if !whole && draft.replied {
                 // Keys count as well: many short replies are a long one.
                 bytes = (bytes + key.len() + draft.reply.len()).min(limits.reply_bytes_max);
                 count += 1;
                 each(key, &draft.reply);
             }
+            ControlFlow::Continue(())
         };
         let read = match rows {
             Some(rows) => {
-                rows.iter().for_each(|(key, value)| step(key, Value::of(value)));
+                let _all_or_failed =
+                    rows.iter().try_for_each(|(key, value)| step(key, Value::of(value)));
                 Ok(0)
             }
-            None => engine.range(first, last, *options, &mut step),
+            None => engine.range_until(first, last, *options, &mut step),
         };
         if let Some(error) = failure {
             return Err(error);

@@ -44,6 +44,14 @@ impl ClientShare {
         ] {
             *setting = (*setting).min(share / parts);
         }
+        let functions = &mut lowered.functions;
+        for (setting, parts) in [
+            (&mut functions.function_memory_bytes_max, 1),
+            (&mut functions.function_write_bytes_max, 2),
+            (&mut functions.function_reply_bytes_max, 4),
+        ] {
+            *setting = (*setting).min(share / parts);
+        }
         // Each argument takes 8 bytes more while its request is incomplete.
         clients.arguments_max = clients.arguments_max.min(share / 64);
         lowered
@@ -63,6 +71,8 @@ mod tests {
         assert_eq!(share, ClientShare(8 << 20));
         let lowered = share.lower(&config);
         assert_eq!(lowered.clients.request_bytes_max, 4 << 20);
+        assert_eq!(lowered.functions.function_memory_bytes_max, 8 << 20);
+        assert_eq!(lowered.functions.function_reply_bytes_max, 1 << 20);
         assert_eq!(lowered.clients.clients_max, config.clients.clients_max);
         assert_eq!(lowered.memory, config.memory);
         config.memory.clients_bytes_max = Share::Percent(50);

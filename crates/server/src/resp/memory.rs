@@ -30,11 +30,15 @@ impl Resp {
             clients[usize::from(other.session.is_subscriber())] += bytes;
         }
         let [normal, listening] = clients;
+        // Their memories are the system's, beside the allocator.
+        let functions = self.node.engine().functions();
+        let functions = functions.iter().map(|report| report.memory_bytes).sum();
         // What was there at the start counts as far as it was touched then.
         let beside = |sample: Sample| sample.held.saturating_sub(sample.allocated);
         let files = sample.files.saturating_sub(self.at_start.files);
         all.extend([
             ("clients", normal + listening),
+            ("functions", functions),
             ("startup", (self.at_start.resident + files) as u64),
             ("allocator", beside(sample).saturating_sub(beside(self.at_start)) as u64),
         ]);

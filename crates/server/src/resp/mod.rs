@@ -252,7 +252,10 @@ impl Resp {
                 seen = input.len();
                 break;
             };
-            if let Some(key) = self.scout.args(rest).get(1) {
+            let args = self.scout.args(rest);
+            // The commands that are asked for often have their key in the same place, but for one.
+            let is_call = args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"fn.call"));
+            if let Some(key) = args.get(if is_call { 2 } else { 1 }) {
                 // The arguments of inline commands lie elsewhere, and are few.
                 let start = (key.as_ptr() as usize).wrapping_sub(input.as_ptr() as usize);
                 if let Some(key) = input.get(start..start.wrapping_add(key.len())) {

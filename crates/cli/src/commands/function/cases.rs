@@ -81,7 +81,7 @@ impl Bytes {
             Self::Hex { hex } => {
                 let digits: Vec<u8> =
                     hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-                if digits.len() % 2 != 0 {
+                if !digits.len().is_multiple_of(2) {
                     bail!("hex: half a byte at the end of '{hex}'");
                 }
                 let byte = |pair: &[u8]| {
