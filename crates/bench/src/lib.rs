@@ -47,6 +47,8 @@ pub enum Workload {
     Pool(Box<pool::run::Pool>),
     /// Functions next to the data, against the client doing the same.
     Functions(Box<functions::run::Functions>),
+    /// What hostile functions cost other clients.
+    Hostile(Box<functions::hostile::Hostile>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -68,6 +70,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Cache(cache) => cache.run(),
         Workload::Pool(pool) => pool.run(),
         Workload::Functions(functions) => functions.run(),
+        Workload::Hostile(hostile) => hostile.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

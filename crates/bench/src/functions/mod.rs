@@ -8,6 +8,7 @@
 //! Every key belongs to one connection and is never twice in a batch, so what each reply must bring is
 //! known: all of them are compared.
 
+pub mod hostile;
 pub mod run;
 pub mod work;
 

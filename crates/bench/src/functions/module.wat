@@ -64,4 +64,35 @@
         (local.tee $n (i64.div_u (local.get $n) (i64.const 10))))))
     (call $value_replace (local.get $at) (i32.sub (i32.const 96) (local.get $at)))
     (call $reply (local.get $at) (i32.sub (i32.const 96) (local.get $at)))
+    (i32.const 0))
+
+  ;; What follows is hostile: `headwater bench hostile` calls it.
+
+  ;; Writes, and never ends.
+  (func (export "spin") (result i32)
+    (call $value_write (i32.const 0) (i32.const 0) (i32.const 64))
+    (loop (br 0))
+    (i32.const 0))
+
+  ;; Takes all memory that it can, and touches it.
+  (func (export "hog") (result i32)
+    (loop
+      (memory.fill (i32.const 0) (i32.const 7) (i32.shl (memory.size) (i32.const 16)))
+      (br_if 0 (i32.ne (i32.const -1) (memory.grow (i32.const 16)))))
+    (i32.const 1))
+
+  (func $deep (param i32) (result i32)
+    (i32.add (local.get 0) (call $deep (i32.add (local.get 0) (i32.const 1)))))
+
+  (func (export "recurse") (result i32) (call $deep (i32.const 0)))
+
+  ;; Has the host write where there is no memory.
+  (func (export "outside") (result i32)
+    (call $value_write (i32.const 0) (i32.const 0) (i32.const 64))
+    (drop (call $value_read (i32.const 0) (i32.const 65500) (i32.const 64)))
+    (i32.const 0))
+
+  ;; Replies without end.
+  (func (export "flood") (result i32)
+    (loop (call $reply (i32.const 0) (i32.const 65536)) (br 0))
     (i32.const 0)))

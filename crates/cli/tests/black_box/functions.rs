@@ -227,3 +227,79 @@ fn compiling_leaves_others_alone() {
     assert!(pings > 1);
     assert_eq!(call(&mut server.client(2), &["long", "k", ""]), Ok(None));
 }
+
+/// Functions that end in an error: without end, with all memory, without a bottom, out of bounds, with a
+/// reply without end; each has written before.
+const HOSTILE: &str = r#"(module
+    (import "headwater" "value_write" (func $value_write (param i32 i32 i32)))
+    (import "headwater" "value_read" (func $value_read (param i32 i32 i32) (result i32)))
+    (import "headwater" "reply" (func $reply (param i32 i32)))
+    (memory 1)
+    (func $spoil (call $value_write (i32.const 0) (i32.const 0) (i32.const 64)))
+    (func (export "spin") (result i32) (call $spoil) (loop (br 0)) (i32.const 0))
+    (func (export "hog") (result i32) (call $spoil)
+        (loop
+            (memory.fill (i32.const 0) (i32.const 7) (i32.shl (memory.size) (i32.const 16)))
+            (br_if 0 (i32.ne (i32.const -1) (memory.grow (i32.const 16)))))
+        (i32.const 1))
+    (func $deep (param i32) (result i32)
+        (i32.add (local.get 0) (call $deep (i32.add (local.get 0) (i32.const 1)))))
+    (func (export "recurse") (result i32) (call $spoil) (call $deep (i32.const 0)))
+    (func (export "outside") (result i32) (call $spoil)
+        (drop (call $value_read (i32.const 0) (i32.const 65500) (i32.const 64))) (i32.const 0))
+    (func (export "flood") (result i32) (call $spoil)
+        (loop (call $reply (i32.const 0) (i32.const 65536)) (br 0)) (i32.const 0)))"#;
+
+#[test]
+fn hostile_functions_under_load_spoil_and_leak_nothing() {
+    const CALLS: usize = 60;
+    const COUNTS: usize = 300;
+    let server = Server::start(&[]);
+    let client = &mut server.client(2);
+    load(client, "hostile", HOSTILE);
+    load(client, "counter", COUNTER);
+    let names = ["spin", "hog", "recurse", "outside", "flood"];
+    let value = "precious ".repeat(20);
+    for name in names {
+        client.set::<_, _, ()>(name, &value).unwrap();
+    }
+    let round = || {
+        std::thread::scope(|scope| {
+            for name in names {
+                let server = &server;
+                scope.spawn(move || {
+                    let caller = &mut server.client(2);
+                    let name = format!("hostile.{name}");
+                    for _ in 0..CALLS / if name.ends_with("spin") { 6 } else { 1 } {
+                        let words = [&name, &name["hostile.".len()..], "UPDATE", ""];
+                        let told = call(caller, &words).unwrap_err();
+                        assert_eq!(told.code(), Some("FUNCTION"), "{told}");
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let counting = &mut server.client(2);
+                    for _ in 0..COUNTS {
+                        call(counting, &["counter", "n", "UPDATE", "ATOMIC", "1"]).unwrap();
+                    }
+                });
+            }
+        });
+    };
+    round();
+    let before = server.memory_bytes("VmRSS");
+    round();
+    round();
+    // What one call may take, and no more with each.
+    let taken = server.memory_bytes("VmRSS").saturating_sub(before);
+    assert!(taken < 16 << 20, "{taken} bytes more after as many calls again");
+    for name in names {
+        assert_eq!(client.get(name), Ok(value.clone()));
+    }
+    assert_eq!(client.get("n"), Ok(3 * 2 * COUNTS));
+    let info: redis::InfoDict = cmd("INFO").arg("functions").query(client).unwrap();
+    let counted: String = info.get("function_hostile").unwrap();
+    let calls = 3 * (4 * CALLS + CALLS / 6);
+    assert!(counted.contains(&format!("calls={calls},errors={calls},")), "{counted}");
+}

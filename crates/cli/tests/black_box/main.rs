@@ -3,6 +3,7 @@
 mod bound;
 mod data;
 mod flows;
+mod function_projects;
 mod functions;
 mod hostile;
 mod http;

@@ -5,6 +5,7 @@ use crate::functions::{CallOptions, Folded};
 use crate::{Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
 };
@@ -300,4 +301,20 @@ fn ranges_are_filtered_and_folded() {
     let status = CallError::Status(9);
     let name = alloc::string::String::from("len");
     assert_eq!(failed, Stop::Failed(EngineError::Function { name, error: status }));
+}
+
+#[test]
+fn a_range_ends_where_no_more_is_wanted() {
+    let mut engine = Engine::new(Settings::default());
+    for key in [&b"a|1"[..], b"a|2", b"b|1", b"b|2", b"c"] {
+        engine.set(key, b"value", Expiry::Never).unwrap();
+    }
+    for wanted in 1..=5 {
+        let mut seen = 0;
+        let found = engine.range_until(b"", b"", RangeOptions::default(), &mut |_, _| {
+            seen += 1;
+            if seen < wanted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert_eq!((found, seen), (Ok(wanted), wanted));
+    }
 }

@@ -14,14 +14,19 @@ fn example(name: &str) -> Option<Host> {
         assert!(std::env::var_os("HEADWATER_NEEDS_CLANG").is_none(), "clang or lld is missing");
         return None;
     }
+    Some(build(&here, name, "c"))
+}
+
+/// A host with an example, built by the script.
+fn build(here: &Path, name: &str, ending: &str) -> Host {
     let out = tempfile::tempdir().unwrap();
-    let source: PathBuf = here.join(format!("{name}.c"));
+    let source: PathBuf = here.join(format!("{name}.{ending}"));
     let built = Command::new(here.join("build")).arg(out.path()).arg(source).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let module = std::fs::read(out.path().join(format!("{name}.wasm"))).unwrap();
     let mut host = host();
     host.load_now("x", Source::Bytes(&module), None, false).unwrap();
-    Some(host)
+    host
 }
 
 /// Calls `x.name` for the value, which it may change, and gives the reply.
@@ -241,4 +246,31 @@ fn hyperloglog() {
         }
     }
     assert_eq!(call(&mut host, "add", &mut Some(vec![0]), b"x"), Err(CallError::Status(1)));
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+#[test]
+fn bitmap() {
+    let rustc = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
+    let sysroot = String::from_utf8(rustc.stdout).unwrap();
+    if !Path::new(sysroot.trim()).join("lib/rustlib/wasm32-unknown-unknown").is_dir() {
+        eprintln!("SKIPPED: the example in Rust (rustup target add wasm32-unknown-unknown)");
+        return;
+    }
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/functions");
+    let host = &mut build(&here, "bitmap", "rs");
+    let value = &mut None;
+    assert_eq!(call(host, "count", value, b""), Ok(b"0".to_vec()));
+    assert_eq!(call(host, "get", value, b"7"), Ok(b"0".to_vec()));
+    assert_eq!(*value, None);
+    for number in 0..200_u32 {
+        let (param, wanted) = ((number * 37 % 20_000).to_string(), number + 1);
+        assert_eq!(call(host, "set", value, param.as_bytes()), Ok(b"0".to_vec()));
+        assert_eq!(call(host, "set", value, param.as_bytes()), Ok(b"1".to_vec()));
+        assert_eq!(call(host, "get", value, param.as_bytes()), Ok(b"1".to_vec()));
+        assert_eq!(call(host, "count", value, b""), Ok(wanted.to_string().into_bytes()));
+    }
+    for param in [&b""[..], b"-1", b"x", b"33554432", b"4294967296", b"12345678901", b"\xff"] {
+        assert_eq!(call(host, "set", value, param), Err(CallError::Status(1)));
+    }
 }

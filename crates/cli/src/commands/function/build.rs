@@ -92,7 +92,7 @@ fn build(source: &Source, out: &Path) -> Result<()> {
         Source::RustFile(path) => {
             let mut rustc = Command::new("rustc");
             rustc.args(["--edition", "2024", "--target", RUST_TARGET, "--crate-type", "cdylib"]);
-            rustc.args(["-O", "-C", "panic=abort", "-C", RUST_STACK]);
+            rustc.args(["-O", "-C", "panic=abort", "-C", "strip=symbols", "-C", RUST_STACK]);
             rustc.arg("-o").arg(out).arg(path);
             run(&mut rustc, "rustc", RUST_HINT)
         }
