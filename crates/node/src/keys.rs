@@ -145,6 +145,8 @@ pub(crate) fn object(
     key: &[u8],
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    // Before the look at the value counts as a use.
+    let uses = engine.uses(key);
     let encoding: &[u8] = if engine.is_stream(key) {
         b"chunks"
     } else {
@@ -165,6 +167,9 @@ pub(crate) fn object(
         ObjectFact::References => reply.integer(1),
         ObjectFact::IdleTime => {
             reply.error("ERR", format_args!("the time of the last use is not tracked"));
+        }
+        ObjectFact::Frequency if uses.is_some() => {
+            reply.integer(i64::from(uses.unwrap_or_default()));
         }
         ObjectFact::Frequency => reply.error(
             "ERR",

@@ -168,3 +168,26 @@ fn time_passes_only_when_told() {
     assert_eq!(answer(&mut node, &["GET", "a"]), "$-1 ");
     assert_eq!(answer(&mut node, &["TTL", "a"]), ":-2 ");
 }
+
+#[test]
+fn uses_are_counted_where_the_policy_goes_by_them() {
+    let mut node = node_with(&[("k", "v"), ("cold", "v")]);
+    assert!(
+        answer(&mut node, &["OBJECT", "FREQ", "k"]).starts_with("-ERR An LFU maxmemory policy")
+    );
+    let policy = headwater_engine::Policy::named("allkeys-lfu").expect("a policy");
+    node.engine_mut().set_eviction_policy(policy);
+    for key in ["k", "cold"] {
+        let _ok = answer(&mut node, &["SET", key, "v"]);
+    }
+    for _ in 0..5 {
+        assert_eq!(answer(&mut node, &["GET", "k"]), "$1 v ");
+    }
+    let uses = |node: &mut Node, key: &str| -> i64 {
+        let told = answer(node, &["OBJECT", "FREQ", key]);
+        told.strip_prefix(':').expect("a number").trim().parse().unwrap()
+    };
+    let cold = uses(&mut node, "cold");
+    assert!(uses(&mut node, "k") >= cold + 4, "{cold}");
+    assert_eq!(answer(&mut node, &["OBJECT", "FREQ", "none"]), "$-1 ");
+}

@@ -35,6 +35,13 @@ impl Evictor {
         self.order
     }
 
+    /// How often an entry was used, halved for the time since; `None` where that is not counted.
+    #[must_use]
+    pub fn uses(&self, heat: Heat) -> Option<u8> {
+        let counted = matches!(self.order, Order::Frequency | Order::Cost);
+        counted.then(|| heat.decayed(self.order, self.now))
+    }
+
     /// Judges by another order from now on. The heat of all entries is misread until each was
     /// used again or evicted, which costs some hits and nothing else.
     pub fn set_order(&mut self, order: Order) {

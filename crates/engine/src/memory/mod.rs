@@ -328,6 +328,19 @@ impl Engine {
         self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat))
     }
 
+    /// How often a stored key was used lately, halved for the time since, without counting this as a use; `None`
+    /// where the policy in force counts no uses, or where there is no such key.
+    pub fn uses(&mut self, key: &[u8]) -> Option<u8> {
+        let keys = self.memory.keys.as_ref()?;
+        let table = self.store.table_of(key)?;
+        let mut found = None;
+        self.store.table_mut(table).0.touch(key, |heat| {
+            found = keys.uses(Heat::from_byte(heat));
+            heat
+        })?;
+        found
+    }
+
     /// Notes that a base key came or was written again.
     #[inline]
     pub(crate) fn note_written(&mut self, table: TableId, key: &[u8], is_new: bool) {
