@@ -5,17 +5,25 @@
 //! though they have done their work. They are clean copies of files, so they can be let go of at any
 //! time, and what is needed again comes back from the system's cache.
 //!
+//! With each page that is touched the system maps its neighbours, 64 KiB in all, but none beyond the
+//! *mapping*. Functions that are used lie far apart in a large program, so most of what comes with them
+//! is not. Advice that means nothing for a program's pages, whether they belong into a memory dump, given for
+//! every other piece makes a mapping of each piece, and keeps what comes along small.
+//!
 //! # Invariants
 //! - H3. Only mappings of files that cannot be written, and of which no page differs from its file, are
 //!   touched: their content cannot change by this.
 //!
 //! # Cost
-//! One look at `/proc/self/smaps`, which is long for a large process; then, each time, a call for each
-//! mapping, and a page fault of some microseconds for each 64 KiB that are used again.
+//! One look at `/proc/self/smaps`, which is long for a large process, and a call for every other piece; then, each time, a call for
+//! each mapping, and a page fault of a microsecond or so for each piece that is used again.
 
 #![expect(unsafe_code, reason = "advice on mappings that others made, within H3")]
 
 use rustix::mm::Advice;
+
+/// What the system may map at once.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// A mapping as `/proc/self/smaps` tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,19 +73,39 @@ impl Program {
     #[must_use]
     pub fn of_this_process() -> Self {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        Self { mappings: clean(&smaps) }
+        let program = Self { mappings: clean(&smaps) };
+        program.divide();
+        program
+    }
+
+    /// Makes mappings of [`PIECE_BYTES`] each.
+    fn divide(&self) {
+        for mapping in &self.mappings {
+            // Not the first, which names the program in a dump.
+            let second = mapping.start + PIECE_BYTES;
+            for start in (second..mapping.end).step_by(2 * PIECE_BYTES) {
+                let bytes = PIECE_BYTES.min(mapping.end - start);
+                advise(start, bytes, Advice::LinuxDontDump);
+            }
+        }
     }
 
     /// Lets go of all its resident pages; what runs next comes back by itself.
     pub fn forget(&self) {
         for &Mapping { start, end, .. } in &self.mappings {
-            let address = core::ptr::with_exposed_provenance_mut(start);
-            // SAFETY: the mapping is private, of a file, without the right to write, and has no
-            // page of its own (H3): the next access reads the same bytes from the file. It
-            // stays mapped, for we load no libraries, and so unload none.
-            let _ = unsafe { rustix::mm::madvise(address, end - start, Advice::LinuxDontNeed) };
+            advise(start, end - start, Advice::LinuxDontNeed);
         }
     }
+}
+
+/// Advises on pages of a mapping that [`clean`] found.
+fn advise(start: usize, bytes: usize, advice: Advice) {
+    let address = core::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: the mapping is private, of a file, without the right to write, and has no page of its
+    // own (H3): the next access reads the same bytes from the file, whichever advice is
+    // followed. It stays mapped, for we load no libraries, and so unload none. Where the
+    // advice is refused, everything is as before.
+    let _ = unsafe { rustix::mm::madvise(address, bytes, advice) };
 }
 
 #[cfg(test)]
