@@ -329,6 +329,7 @@ impl<S: Service> Reactor<S> {
                 break;
             }
             alive &= self.send(connection);
+            self.service.moved(self.connections.bytes());
             if requests_left == 0 {
                 break;
             }

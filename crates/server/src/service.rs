@@ -110,6 +110,11 @@ pub(crate) trait Service {
     /// A new turn of the loop begins. All clients together take `clients_bytes`.
     fn turn(&mut self, time: Time, clients_bytes: usize);
 
+    /// A connection read or was sent something, which may have taken memory. All others together take
+    /// `clients_bytes`.
+    #[inline]
+    fn moved(&mut self, _clients_bytes: usize) {}
+
     /// Executes the requests in `work.input`, as far as they are complete.
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
 

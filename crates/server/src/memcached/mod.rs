@@ -235,7 +235,7 @@ impl Resp {
         if !work.connection.session.authenticated {
             return self.memcached_password(request, work);
         }
-        self.look_if_due(work);
+        self.look_if_due(work.peers.bytes());
         self.memcached.counts.requests += 1;
         if let Some(why) = self.write_refusal()
             && writes(request)

@@ -109,7 +109,7 @@ impl Resp {
         if self.gauge.limit().is_none() {
             return true;
         }
-        self.look_if_due(work);
+        self.look_if_due(work.peers.bytes());
         if !spec.flags.has(Flags::DENYOOM) {
             return true;
         }
@@ -124,9 +124,9 @@ impl Resp {
 
     /// Looks at memory where the heap could have grown noticeably.
     #[inline]
-    pub(crate) fn look_if_due(&mut self, work: &Turn<'_>) {
+    pub(crate) fn look_if_due(&mut self, clients: usize) {
         if self.gauge.limit().is_some() && self.gauge.is_due() {
-            self.look(work.peers.bytes());
+            self.look(clients);
         }
     }
 

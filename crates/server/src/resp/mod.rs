@@ -370,6 +370,11 @@ impl Service for Resp {
         self.flush_in_time();
     }
 
+    #[inline]
+    fn moved(&mut self, clients_bytes: usize) {
+        self.look_if_due(clients_bytes);
+    }
+
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
         if let Some(owner) = self.exclusive
             && owner != work.connection.id
