@@ -242,3 +242,31 @@ fn many_clients_of_both_protocols_lose_no_change() {
     let value: Vec<u8> = redis::cmd("GET").arg("k").query(&mut server.client(2)).unwrap();
     assert_eq!(value, [(usize::from(b'0') + 2 * CLIENTS * CALLS) as u8]);
 }
+
+#[test]
+fn slow_requests_are_remembered_by_their_words() {
+    let served = serve(&[]);
+    let mut items = served.server.memcached();
+    ask(&mut items, "register f below/f.wasm call\r\n", "REGISTERED\r\n");
+    let client = &mut served.server.client(2);
+    let told = "SERVER_ERROR FUNCTION function 'f.spin' took longer than 10 ms (function-milliseconds-max)\r\n";
+    let set = |client: &mut redis::Connection, micros: &str| {
+        let words = ["SET", "slowlog-log-slower-than", micros];
+        redis::cmd("CONFIG").arg(&words).exec(client).unwrap();
+        redis::cmd("SLOWLOG").arg("RESET").exec(client).unwrap();
+    };
+    set(client, "-1");
+    ask(&mut items, "invoke k f.spin R 3\r\nabc\r\n", told);
+    let entries: Vec<redis::Value> = redis::cmd("SLOWLOG").arg("GET").query(client).unwrap();
+    assert_eq!(entries.len(), 0);
+    set(client, "5000");
+    ask(
+        &mut items,
+        "get k\r\ninvoke k f.spin R 3\r\nabc\r\nget k\r\n",
+        &format!("END\r\n{told}END\r\n"),
+    );
+    let entries: Vec<(u64, u64, u64, Vec<String>, String, String)> =
+        redis::cmd("SLOWLOG").arg("GET").query(client).unwrap();
+    let words: Vec<_> = entries.iter().map(|entry| entry.3.join(" ")).collect();
+    assert_eq!(words, ["invoke k f.spin R 3"]);
+}

@@ -26,7 +26,7 @@ use crate::service::{Served, Stopped};
 use headwater_base::Millis;
 use headwater_command::Credentials;
 use headwater_engine::{EngineError, Stop, Ticket, WARM_MAX};
-use headwater_protocol::memcached::{Encoder, Limits, Parsed, Request, parse};
+use headwater_protocol::memcached::{Encoder, Limits, Parsed, Request, Words, parse};
 
 /// What a client reads that is one too many.
 pub(crate) const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
@@ -145,6 +145,7 @@ impl Resp {
         let input = work.input;
         let mut consumed = 0;
         let mut searched = core::mem::take(&mut client.searched);
+        self.clock.begin();
         loop {
             let skipped = client.skip.min(input.len() - consumed);
             consumed += skipped;
@@ -192,6 +193,9 @@ impl Resp {
                     Some(error) => self.memcached_failed(&error, false, work),
                     None => self.memcached_request(request, work),
                 };
+                if let Some(micros) = self.clock.lap() {
+                    self.memcached_slow(micros, &input[consumed..*end], work);
+                }
                 match flow {
                     Flow::Next => consumed = *end,
                     Flow::Parked => {
@@ -216,6 +220,14 @@ impl Resp {
                 }
             }
         }
+    }
+
+    /// Remembers a request that took long, by the words of its line.
+    #[cold]
+    fn memcached_slow(&mut self, micros: u64, request: &[u8], work: &Turn<'_>) {
+        let line = request.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let words: Vec<&[u8]> = Words::of(line.trim_ascii_end()).collect();
+        self.note_slow_words(micros, true, Some(&words), work);
     }
 
     /// Fetches what requests will touch.

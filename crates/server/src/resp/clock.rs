@@ -14,7 +14,7 @@ const COARSE_MICROSECONDS_MIN: u64 = 10_000;
 
 /// Measures one command after the other.
 #[derive(Debug)]
-pub(super) struct CommandClock {
+pub(crate) struct CommandClock {
     clock: Which,
     /// Laps of fewer microseconds are not reported.
     least: u64,
@@ -57,14 +57,14 @@ impl CommandClock {
 
     /// The next command begins now.
     #[inline]
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.last = self.read();
     }
 
     /// A command has ended and the next one begins; the microseconds it took, if they are of
     /// interest.
     #[inline]
-    pub(super) fn lap(&mut self) -> Option<u64> {
+    pub(crate) fn lap(&mut self) -> Option<u64> {
         let now = self.read();
         let took = now.wrapping_sub(self.last);
         self.last = now;

@@ -112,7 +112,7 @@ pub(crate) struct Resp {
     scout: RequestParser,
     channels: Channels,
     pub(crate) stats: Stats,
-    clock: CommandClock,
+    pub(crate) clock: CommandClock,
     slowlog: Slowlog,
     pub(crate) tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
     /// Why what a session waits for cannot be had.

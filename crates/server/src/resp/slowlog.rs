@@ -59,7 +59,7 @@ fn event_named(name: &[u8]) -> Option<usize> {
     EVENTS.iter().position(|event| event.as_bytes().eq_ignore_ascii_case(name))
 }
 
-fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
+fn shortened(args: &[&[u8]]) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
     let mut arguments: Vec<Vec<u8>> = args
         .iter()
@@ -89,22 +89,33 @@ impl Resp {
         args: Args<'_>,
         work: &Turn<'_>,
     ) {
+        let words: Vec<&[u8]> = args.iter().collect();
+        let words = (!spec.flags.has(Flags::SKIP_SLOWLOG)).then_some(&*words);
+        self.note_slow_words(micros, spec.flags.has(Flags::FAST), words, work);
+    }
+
+    /// As [`Resp::note_slow`], of a request with these words, if they are to be remembered.
+    #[cold]
+    pub(crate) fn note_slow_words(
+        &mut self,
+        micros: u64,
+        is_fast: bool,
+        words: Option<&[&[u8]]>,
+        work: &Turn<'_>,
+    ) {
         let observe = &self.config.observe;
         let at = work.time.wall;
         let millis = micros / 1000;
         if observe.latency_milliseconds_min > 0 && millis >= observe.latency_milliseconds_min {
-            let event = usize::from(spec.flags.has(Flags::FAST));
-            self.slowlog.spike(event, at, millis);
+            self.slowlog.spike(usize::from(is_fast), at, millis);
         }
         let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
-        if !slow || observe.slowlog_entries_max == 0 || spec.flags.has(Flags::SKIP_SLOWLOG) {
-            return;
-        }
+        let Some(words) = words.filter(|_| slow && observe.slowlog_entries_max > 0) else { return };
         let entry = Entry {
             id: self.slowlog.next_id,
             at,
             micros,
-            arguments: shortened(args),
+            arguments: shortened(words),
             client: work.connection.peer.to_string(),
             name: work.connection.session.name().to_vec(),
         };
