@@ -162,7 +162,10 @@ impl<S> Connection<S> {
         const STEP: usize = 64 << 10;
         let filled = self.input_filled;
         if self.input.len() < filled + STEP / 2 {
-            self.input.resize(filled + filled / 2 + STEP, 0);
+            // By a quarter, and no more than that: old and new are there at once for a moment.
+            let bytes = filled + filled / 4 + STEP;
+            self.input.reserve_exact(bytes - self.input.len());
+            self.input.resize(bytes, 0);
         }
         let into = &mut self.input[filled..];
         let received = receive(&mut self.socket, into, &mut self.readable, self.ended);
