@@ -44,6 +44,22 @@ HEADWATER_CALL(param_read) u32 param_read(u32 offset, void *to, u32 len);
 /* Milliseconds since 1970. Who uses it is not pure, and cannot be used in joins. */
 HEADWATER_CALL(now_ms) u64 now_ms(void);
 
+/* In functions that flows call: slots of the changed key, other keys, and those that WRITES declares. */
+HEADWATER_CALL(slot_len) i32 slot_len(u32 number);
+HEADWATER_CALL(slot_read) u32 slot_read(u32 number, u32 offset, void *to, u32 len);
+/* Looks a key up: the length of its value, or -1. What was found is read with found_…. */
+HEADWATER_CALL(find) i32 find(const void *key, u32 len);
+/* Looks the first pairs of a range up; 0 where there are none. */
+HEADWATER_CALL(find_range) u32 find_range(const void *first, u32 first_len, const void *last, u32 last_len, u32 most);
+/* Goes on to the next pair; 0 where there is none. */
+HEADWATER_CALL(found_next) i32 found_next(void);
+HEADWATER_CALL(found_key_len) i32 found_key_len(void);
+HEADWATER_CALL(found_key_read) u32 found_key_read(u32 offset, void *to, u32 len);
+HEADWATER_CALL(found_len) i32 found_len(void);
+HEADWATER_CALL(found_read) u32 found_read(u32 offset, void *to, u32 len);
+HEADWATER_CALL(put) void put(const void *key, u32 key_len, const void *value, u32 value_len);
+HEADWATER_CALL(remove) void remove_key(const void *key, u32 len);
+
 /* Longest text of a whole number. */
 #define NUMBER_MAX 21
 

@@ -24,6 +24,12 @@ pub enum Refused {
     TooManyWrites(usize),
     /// The value would have more bytes than this.
     ValueTooLong(usize),
+    /// Other keys were asked for by a call that no flow makes.
+    NotInFlow,
+    /// A key was to be written that no pattern of the flow declares.
+    NotDeclared,
+    /// What was asked for cannot be read or written now; whoever made the call knows why.
+    Stopped,
 }
 
 impl fmt::Display for Refused {
@@ -31,6 +37,9 @@ impl fmt::Display for Refused {
         match self {
             Self::ReadOnly => f.write_str("changes the value, which needs UPDATE"),
             Self::NotPure => f.write_str("asks for the time, which a pure function may not"),
+            Self::NotInFlow => f.write_str("asks for what only functions that flows call have"),
+            Self::NotDeclared => f.write_str("writes a key that WRITES does not declare"),
+            Self::Stopped => f.write_str("asks for what cannot be had now"),
             Self::ReplyTooLong(max) => {
                 write!(f, "replies more than {max} bytes (function-reply-bytes-max)")
             }
@@ -114,6 +123,52 @@ pub trait Subject {
     /// # Errors
     /// The reply is too long.
     fn reply_value(&mut self, offset: usize, len: usize) -> Result<usize, Refused>;
+
+    /// What a flow's call has besides.
+    ///
+    /// # Errors
+    /// No flow makes this call.
+    fn world(&mut self) -> Result<&mut dyn World, Refused> {
+        Err(Refused::NotInFlow)
+    }
+}
+
+/// The other keys, for functions that flows call. What is put and removed here is seen by the call itself at once, by
+/// everybody else when it has ended well.
+pub trait World {
+    /// The value of the numbered slot of the changed key, in the order of the flow's pattern.
+    fn slot(&self, number: usize) -> Option<&[u8]>;
+
+    /// Finds the value of a key; gives its length, if the key is there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn find(&mut self, key: &[u8]) -> Result<Option<usize>, Refused>;
+
+    /// Finds the first pairs of `[first, last)` (an empty `last`: to the end), up to `most`, or fewer where they are
+    /// long; gives their number, which is 0 only where there is none.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn find_range(&mut self, first: &[u8], last: &[u8], most: usize) -> Result<usize, Refused>;
+
+    /// Goes on to the next pair that was found; whether there is one.
+    fn next_found(&mut self) -> bool;
+
+    /// The pair that was found, its key and its value.
+    fn found(&self) -> Option<(&[u8], &[u8])>;
+
+    /// Gives a key a value.
+    ///
+    /// # Errors
+    /// It may not be written, or a limit is reached.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Refused>;
+
+    /// Removes a key.
+    ///
+    /// # Errors
+    /// As for [`World::put`].
+    fn remove(&mut self, key: &[u8]) -> Result<(), Refused>;
 }
 
 /// Why a call came to nothing. Its `Display` text is complete but for the function's name.

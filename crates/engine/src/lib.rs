@@ -40,7 +40,7 @@ mod watches;
 mod write;
 
 pub use engine::{Engine, Settings};
-pub use functions::{CallOptions, Folded};
+pub use functions::{CallOptions, FlowCall, Folded};
 pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Position};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};

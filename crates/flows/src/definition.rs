@@ -9,17 +9,26 @@ use headwater_pattern::{Join, Pattern};
 /// What is done for each task.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// A registered function is called for the key that is the output of a join of which the
-    /// changed key is the one source.
+    /// A registered function is called.
     Call {
         /// The function's name.
         function: String,
-        /// The join.
-        join: Join,
+        /// A join of which the changed key is the one source: its output is the key whose value the function may
+        /// change. `None`: it is called for the changed key.
+        join: Option<Join>,
+        /// The other keys that it may put and remove.
+        writes: Vec<Pattern>,
     },
     /// The outputs of a join are put or removed that the changed key, its value source, gives: copies of
     /// its value along the keys of the `check` sources, or just one.
     Fanout(Join),
+    /// The change is posted to a URL.
+    Post {
+        /// Where to.
+        url: String,
+        /// How long that may take, in milliseconds.
+        timeout_ms: u64,
+    },
     /// The value is published to a channel.
     Publish {
         /// The channel.
@@ -30,10 +39,13 @@ pub enum Action {
 impl Action {
     /// The patterns of keys that it may write.
     #[must_use]
-    pub fn puts(&self) -> &[Pattern] {
+    pub fn puts(&self) -> Vec<&Pattern> {
         match self {
-            Self::Call { join, .. } | Self::Fanout(join) => core::slice::from_ref(&join.output),
-            Self::Publish { .. } => &[],
+            Self::Call { join, writes, .. } => {
+                join.iter().map(|join| &join.output).chain(writes).collect()
+            }
+            Self::Fanout(join) => alloc::vec![&join.output],
+            Self::Post { .. } | Self::Publish { .. } => Vec::new(),
         }
     }
 }
@@ -55,6 +67,8 @@ pub enum WhenFull {
 pub struct Definition {
     /// Which keys concern it.
     pub on: Pattern,
+    /// The names of that pattern's slots, by number.
+    pub slots: Vec<String>,
     /// Which operations do.
     pub operations: Vec<Operation>,
     /// What it does.
@@ -77,6 +91,7 @@ impl Definition {
     pub fn new(on: Pattern, action: Action) -> Self {
         Self {
             on,
+            slots: Vec::new(),
             operations: Operation::ALL.to_vec(),
             action,
             workers: 4,

@@ -220,6 +220,15 @@ impl Flow {
         }
     }
 
+    /// A task lacks something: it rests until then, as far as it has come.
+    pub(crate) fn waits(&mut self, position: u64, until: Millis) {
+        if let Some(task) = self.tasks.get_mut(&position) {
+            task.stage = Stage::Resting(until);
+            self.running -= 1;
+            self.resting.insert((until, position));
+        }
+    }
+
     /// A task has failed: it rests, or, if that was the last attempt, gives its record.
     pub(crate) fn failed(&mut self, position: u64, now: Millis, seed: u64) -> Option<u32> {
         let task = self.tasks.get_mut(&position)?;

@@ -16,6 +16,8 @@ use headwater_base::Millis;
 const DEAD_MAX: usize = 10_000;
 /// Records read at once, where they are counted.
 const READ: usize = 1024;
+/// How long a task rests that waits for something, in milliseconds.
+const WAIT: u64 = 1;
 /// Longest name of a flow.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -41,6 +43,9 @@ pub enum Outcome {
     Done,
     /// A part is done: it goes on from this mark when others have had their turn.
     Further(Vec<u8>),
+    /// It lacks something that will be there in a moment: it is tried again then, from where it was. That is
+    /// no failure.
+    Waits,
     /// It failed, with a sentence that says why.
     Failed(String),
 }
@@ -319,6 +324,7 @@ impl Flows {
                 flow.further(position, mark);
                 self.tell_task(&task.flow, position);
             }
+            Outcome::Waits => flow.waits(position, Millis(now.0 + WAIT)),
             Outcome::Failed(error) => match flow.failed(position, now, seed) {
                 None => self.tell_task(&task.flow, position),
                 Some(attempts) => {

@@ -48,6 +48,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the key was given a value, be it of no bytes.
+    #[must_use]
+    pub fn has_value(&self) -> bool {
+        self.operation == Operation::Set
+    }
+
     /// Memory that it takes.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {

@@ -3,14 +3,28 @@
 //! Addresses and lengths are those of the module's memory; what lies outside it ends the call. Bytes
 //! go straight between the stored value and that memory. `docs/functions.md` describes each call.
 
-use headwater_base::functions::{Refused, Subject};
+use headwater_base::functions::{Refused, Subject, World};
 use scoped_tls_hkt::scoped_thread_local;
 use wasmtime::{Caller, Engine, Error, Linker, Memory, ResourceLimiter, Trap};
 
 /// The name that host calls are imported from.
 pub(crate) const MODULE: &str = "headwater";
-/// The host call that a pure function may not use.
-pub(crate) const NOW: &str = "now_ms";
+/// The host calls that a pure function may not use.
+pub(crate) const IMPURE: &[&str] = &[
+    NOW,
+    "slot_len",
+    "slot_read",
+    "find",
+    "find_range",
+    "found_next",
+    "found_key_len",
+    "found_key_read",
+    "found_len",
+    "found_read",
+    "put",
+    "remove",
+];
+const NOW: &str = "now_ms";
 
 scoped_thread_local!(
     /// What the call under way on this thread acts on.
@@ -193,5 +207,101 @@ pub(crate) fn linker(engine: &Engine) -> Result<Linker<State>, Error> {
     )?;
     linker
         .func_wrap(MODULE, NOW, |_: Host<'_>| try_with(|subject| subject.now()).map(|now| now.0))?;
+    link_world(&mut linker)?;
     Ok(linker)
+}
+
+/// Does something with the keys besides the subject's own.
+fn try_world<R>(act: impl FnOnce(&mut dyn World) -> Result<R, Refused>) -> Result<R, Error> {
+    try_with(|subject| act(subject.world()?))
+}
+
+/// Copies a part of what `from` gives into the module's memory.
+fn copy_of_world(
+    host: &mut Host<'_>,
+    offset: u32,
+    address: u32,
+    len: u32,
+    from: impl FnOnce(&mut dyn World) -> Option<&[u8]>,
+) -> Result<u32, Error> {
+    fill(host, address, len, |room| {
+        try_world(|world| {
+            let rest = from(world).and_then(|bytes| bytes.get(offset as usize..)).unwrap_or(&[]);
+            let count = rest.len().min(room.len());
+            room[..count].copy_from_slice(&rest[..count]);
+            Ok(count)
+        })
+    })
+}
+
+/// A length, or -1 for nothing.
+fn len_or_none(len: Option<usize>) -> i32 {
+    len.map_or(-1, |len| len as i32)
+}
+
+/// The host calls that only functions have that flows call.
+fn link_world(linker: &mut Linker<State>) -> Result<(), Error> {
+    linker.func_wrap(MODULE, "slot_len", |_: Host<'_>, number: u32| {
+        try_world(|world| Ok(len_or_none(world.slot(number as usize).map(<[u8]>::len))))
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "slot_read",
+        |mut host: Host<'_>, number: u32, offset: u32, address: u32, len: u32| {
+            copy_of_world(&mut host, offset, address, len, |world| world.slot(number as usize))
+        },
+    )?;
+    linker.func_wrap(MODULE, "find", |host: Host<'_>, address: u32, len: u32| {
+        let key = bytes(&host, address, len)?;
+        try_world(|world| world.find(key)).map(len_or_none)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "find_range",
+        |host: Host<'_>, first: u32, first_len: u32, last: u32, last_len: u32, most: u32| {
+            let (first, last) = (bytes(&host, first, first_len)?, bytes(&host, last, last_len)?);
+            let found = try_world(|world| world.find_range(first, last, most as usize));
+            found.map(|found| found as u32)
+        },
+    )?;
+    linker.func_wrap(MODULE, "found_next", |_: Host<'_>| {
+        try_world(|world| Ok(i32::from(world.next_found())))
+    })?;
+    linker.func_wrap(MODULE, "found_key_len", |_: Host<'_>| {
+        try_world(|world| Ok(len_or_none(world.found().map(|(key, _)| key.len()))))
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "found_key_read",
+        |mut host: Host<'_>, offset: u32, address: u32, len: u32| {
+            copy_of_world(&mut host, offset, address, len, |world| {
+                world.found().map(|(key, _)| key)
+            })
+        },
+    )?;
+    linker.func_wrap(MODULE, "found_len", |_: Host<'_>| {
+        try_world(|world| Ok(len_or_none(world.found().map(|(_, value)| value.len()))))
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "found_read",
+        |mut host: Host<'_>, offset: u32, address: u32, len: u32| {
+            copy_of_world(&mut host, offset, address, len, |world| {
+                world.found().map(|(_, value)| value)
+            })
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "put",
+        |host: Host<'_>, key: u32, key_len: u32, value: u32, value_len: u32| {
+            let (key, value) = (bytes(&host, key, key_len)?, bytes(&host, value, value_len)?);
+            try_world(|world| world.put(key, value))
+        },
+    )?;
+    linker.func_wrap(MODULE, "remove", |host: Host<'_>, key: u32, len: u32| {
+        let key = bytes(&host, key, len)?;
+        try_world(|world| world.remove(key))
+    })?;
+    Ok(())
 }

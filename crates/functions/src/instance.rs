@@ -9,7 +9,7 @@
 //! Making an instance takes some tens of microseconds, putting one back as much as copying the
 //! chunks that were written: of a module with 64 KiB, 1 KiB each.
 
-use crate::imports::{MODULE, MemoryDenied, NOW, SUBJECT, State};
+use crate::imports::{IMPURE, MODULE, MemoryDenied, SUBJECT, State};
 use crate::instrument::{self, Instrumented, REACH};
 use headwater_base::functions::{CallError, FunctionLimits, Refused, Subject};
 use wasmtime::{
@@ -67,7 +67,7 @@ pub(crate) fn compile(
             "it exports no function without parameters that gives one i32, its status",
         ));
     }
-    let pure = !module.imports().any(|import| import.name() == NOW);
+    let pure = !module.imports().any(|import| IMPURE.contains(&import.name()));
     Ok(Compiled { pre, shift, globals, once, exports, pure })
 }
 

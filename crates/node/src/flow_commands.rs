@@ -7,10 +7,15 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::{Limits, Millis};
-use headwater_command::{Args, FlowAction, FlowFull, FlowOptions, Flows as Asked, Reply};
+use headwater_command::{
+    Args, FlowAction, FlowFull, FlowOperations, FlowOptions, Flows as Asked, Reply,
+};
 use headwater_engine::{EngineError, Stop};
-use headwater_flows::{Action, Backoff, Definition, Report, WhenFull};
+use headwater_flows::{Action, Backoff, Definition, Operation, Report, WhenFull};
 use headwater_pattern::{Join, Operator, Pattern};
+
+/// How long a post may take, if nothing else is said, in milliseconds.
+const POST_MS: u64 = 10_000;
 
 impl Node {
     pub(crate) fn run_flow_command(
@@ -180,9 +185,14 @@ fn text_of(words: Args<'_>) -> String {
 }
 
 fn pattern(text: &str, limits: &Limits) -> Result<Pattern, EngineError> {
+    named_pattern(text, limits).map(|(pattern, _)| pattern)
+}
+
+/// A pattern, and the names of its slots.
+fn named_pattern(text: &str, limits: &Limits) -> Result<(Pattern, Vec<String>), EngineError> {
     // A join of the pattern with itself has the slots that it has.
     match Join::parse(&format!("{text} = copy {text}"), limits) {
-        Ok(join) if join.sources.len() == 1 => Ok(join.output),
+        Ok(join) if join.sources.len() == 1 => Ok((join.output, join.slots)),
         _ => {
             Err(EngineError::Refused(format!("'{text}' is no pattern, such as p|<poster>|<time>")))
         }
@@ -197,10 +207,20 @@ fn action_of(
 ) -> Result<Action, EngineError> {
     let refused = |text: String| Err(EngineError::Refused(text));
     Ok(match *action {
-        FlowAction::Call { function, key } => {
-            let join = Join::parse(&format!("{key} = copy {on_text}"), limits)
-                .map_err(|error| EngineError::Refused(error.to_string()))?;
-            Action::Call { function: function.to_string(), join }
+        FlowAction::Call { function, key, writes } => {
+            let parse = |key| Join::parse(&format!("{key} = copy {on_text}"), limits);
+            let join = key.map(parse).transpose();
+            let join = join.map_err(|error| EngineError::Refused(error.to_string()))?;
+            let writes = writes.split_ascii_whitespace().map(|text| pattern(text, limits));
+            let writes = writes.collect::<Result<_, _>>()?;
+            Action::Call { function: function.to_string(), join, writes }
+        }
+        FlowAction::Post { url, timeout_ms } => {
+            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+            if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
+                return refused(format!("'{url}' is no URL of http or https"));
+            }
+            Action::Post { url: url.to_string(), timeout_ms: timeout_ms.unwrap_or(POST_MS) }
         }
         FlowAction::Publish { channel } => Action::Publish { channel: channel.to_vec() },
         FlowAction::Fanout { join: text } => {
@@ -226,9 +246,17 @@ fn definition_of(
     options: &FlowOptions,
     limits: &Limits,
 ) -> Result<Definition, EngineError> {
-    let (on_text, on) = (on, pattern(on, limits)?);
+    let on_text = on;
+    let (on, slots) = named_pattern(on, limits)?;
     let action = action_of(action, on_text, &on, limits)?;
-    let mut definition = Definition::new(on, action);
+    let mut definition = Definition { slots, ..Definition::new(on, action) };
+    if let Some(FlowOperations { set, delete, expire }) = options.operations {
+        definition.operations.retain(|operation| match operation {
+            Operation::Set => set,
+            Operation::Delete => delete,
+            Operation::Expire => expire,
+        });
+    }
     if let Some(workers) = options.workers {
         definition.workers = usize::try_from(workers).unwrap_or(usize::MAX);
     }

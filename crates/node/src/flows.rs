@@ -10,9 +10,10 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use headwater_base::source::Change;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    CallOptions, Engine, EngineError, Expiry, NotedChange, RangeOptions, Stop, Ticket,
+    Engine, EngineError, Expiry, FlowCall, NotedChange, RangeOptions, Stop, Ticket,
 };
 use headwater_flows::{Action, Flows, Journal, Operation, Outcome, Report, Task, WhenFull};
 use headwater_pattern::{Bindings, Join, Pattern, containing_range};
@@ -51,12 +52,37 @@ pub enum Step {
     Idle,
     /// Something was done.
     Done,
-    /// A message is to be published; say what came of it with [`Node::finish_flow`].
-    Publish {
+    /// Something is to be done outside; say what came of it with [`Node::finish_flow`].
+    Outside {
         /// The task.
         task: Task,
-        /// The channel.
-        channel: Vec<u8>,
+        /// What is to be done.
+        work: Outside,
+    },
+}
+
+/// What is done for a task by whoever has the node.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outside {
+    /// The value is published to this channel.
+    Publish(Vec<u8>),
+    /// The change is posted to a URL.
+    Post {
+        /// Where to.
+        url: String,
+        /// How long that may take, in milliseconds.
+        timeout_ms: u64,
+        /// The slots of the changed key, with their names.
+        slots: Vec<(String, Vec<u8>)>,
+        /// Tasks of this flow that run at a time.
+        width: usize,
+    },
+    /// Keys of a table that a source has are given values, or removed. Then the task is done, or goes on from a mark.
+    Write {
+        /// The writes.
+        changes: Vec<Change>,
+        /// The mark.
+        mark: Option<Vec<u8>>,
     },
 }
 
@@ -178,9 +204,32 @@ impl Node {
             None => return Step::Done,
         };
         let outcome = match action {
-            Action::Publish { channel } => return Step::Publish { task, channel },
-            Action::Fanout(join) => self.fan_out(&join, &task),
-            Action::Call { function, join } => self.call_for(&function, &join, &task),
+            Action::Publish { channel } => {
+                return Step::Outside { task, work: Outside::Publish(channel) };
+            }
+            Action::Post { url, timeout_ms } => {
+                let (slots, width) = self.slots_of(&task);
+                let work = Outside::Post { url, timeout_ms, slots, width };
+                return Step::Outside { task, work };
+            }
+            Action::Fanout(join) => {
+                let mut changes = Vec::new();
+                match (self.fan_out(&join, &task, &mut changes), changes.is_empty()) {
+                    (outcome, true) => outcome,
+                    (Outcome::Done, false) => {
+                        let work = Outside::Write { changes, mark: None };
+                        return Step::Outside { task, work };
+                    }
+                    (Outcome::Further(mark), false) => {
+                        let work = Outside::Write { changes, mark: Some(mark) };
+                        return Step::Outside { task, work };
+                    }
+                    (outcome, false) => outcome,
+                }
+            }
+            Action::Call { function, join, writes } => {
+                self.call_for(&function, join.as_ref(), &writes, &task)
+            }
         };
         self.finish_flow(&task, outcome);
         Step::Done
@@ -194,37 +243,69 @@ impl Node {
         self.limit();
     }
 
-    /// Calls a function for the key that a changed key gives.
-    fn call_for(&mut self, function: &str, join: &Join, task: &Task) -> Outcome {
+    /// Calls a function for a changed key, or for the key that it gives.
+    fn call_for(
+        &mut self,
+        function: &str,
+        join: Option<&Join>,
+        writes: &[Pattern],
+        task: &Task,
+    ) -> Outcome {
         let record = &task.record;
-        let (mut bindings, mut key) = (Bindings::new(), Vec::new());
-        let bound = join.sources[0].pattern.bind(&record.key, &mut bindings);
-        if !bound || !join.output.fill(&bindings, &mut key) {
-            return Outcome::Done;
+        let mut own = None;
+        if let Some(join) = join {
+            let (mut bindings, mut key) = (Bindings::new(), Vec::new());
+            let bound = join.sources[0].pattern.bind(&record.key, &mut bindings);
+            if !bound || !join.output.fill(&bindings, &mut key) {
+                return Outcome::Done;
+            }
+            own = Some(key);
         }
         let (word, position) = (record.operation.word(), record.position);
         let mut param = format!("{word} {position} {} ", record.key.len()).into_bytes();
         param.extend_from_slice(&record.key);
         param.extend_from_slice(&record.value);
-        let options = CallOptions { update: true, present_only: false };
-        let called = self.engine.function_call(function.as_bytes(), &key, &param, options);
-        let outcome = match called {
-            Ok(_) => Outcome::Done,
-            Err(stop) => outcome_of(stop, task),
-        };
-        self.engine.trim_functions();
-        outcome
+        let mut bindings = Bindings::new();
+        if let Some((definition, _)) = self.working.flows.definition(&task.flow) {
+            definition.on.bind(&record.key, &mut bindings);
+        }
+        let slots: Vec<&[u8]> = bindings.iter().map(|(_, value)| value).collect();
+        let called = self.engine.function_call_for_flow(&FlowCall {
+            function: function.as_bytes(),
+            key: own.as_deref(),
+            changed: &record.key,
+            value: record.has_value().then_some(&record.value),
+            param: &param,
+            slots: &slots,
+            writes,
+        });
+        called.map_or_else(|stop| outcome_of(stop), |()| Outcome::Done)
     }
 
-    /// Puts or removes the next outputs that a changed key gives.
-    fn fan_out(&mut self, join: &Join, task: &Task) -> Outcome {
+    /// The slots of a task's key, with their names; and how many tasks of its flow run at a time.
+    fn slots_of(&self, task: &Task) -> (Vec<(String, Vec<u8>)>, usize) {
+        let Some((definition, _)) = self.working.flows.definition(&task.flow) else {
+            return (Vec::new(), 1);
+        };
+        let mut bindings = Bindings::new();
+        definition.on.bind(&task.record.key, &mut bindings);
+        let named = |(slot, value): (usize, &[u8])| {
+            let name = definition.slots.get(slot).cloned();
+            (name.unwrap_or_default(), value.to_vec())
+        };
+        (bindings.iter().map(named).collect(), definition.workers)
+    }
+
+    /// Puts or removes the next outputs that a changed key gives, or, where a source has their table, gives the
+    /// changes that are to be told there.
+    fn fan_out(&mut self, join: &Join, task: &Task, changes: &mut Vec<Change>) -> Outcome {
         let key = &task.record.key;
         let mut bindings = Bindings::new();
         let value_source = join.value_source();
         if !join.sources[value_source].pattern.bind(key, &mut bindings) {
             return Outcome::Done;
         }
-        let value = (task.record.operation == Operation::Set).then_some(&*task.record.value);
+        let value = task.record.has_value().then_some(&*task.record.value);
         let checks: Vec<&Pattern> = join
             .sources
             .iter()
@@ -232,11 +313,13 @@ impl Node {
             .filter(|(at, _)| *at != value_source)
             .map(|(_, source)| &source.pattern)
             .collect();
-        let mut fan = Fan { engine: &mut self.engine, output: &join.output, value };
+        let outside = self.engine.is_sourced(&join.output.range_of_all().first);
+        let changes = outside.then_some(changes);
+        let mut fan = Fan { engine: &mut self.engine, output: &join.output, value, changes };
         match fan.slice(&checks, &bindings, &task.mark) {
             Ok(None) => Outcome::Done,
             Ok(Some(mark)) => Outcome::Further(mark),
-            Err(stop) => outcome_of(stop, task),
+            Err(stop) => outcome_of(stop),
         }
     }
 
@@ -319,12 +402,10 @@ pub(crate) fn backfill_state(flow: &str) -> Vec<u8> {
 }
 
 /// What a task has come to that was stopped.
-fn outcome_of(stop: Stop, task: &Task) -> Outcome {
+fn outcome_of(stop: Stop) -> Outcome {
     match stop {
         // It waits for data, or for room in another flow: that is no failure.
-        Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. }) => {
-            Outcome::Further(task.mark.clone())
-        }
+        Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. }) => Outcome::Waits,
         Stop::Failed(error) => Outcome::Failed(format!("{} {error}", error.code())),
     }
 }
@@ -335,6 +416,8 @@ struct Fan<'a> {
     output: &'a Pattern,
     /// What is put; `None`: the outputs are removed.
     value: Option<&'a [u8]>,
+    /// Where the outputs go, if not to the engine.
+    changes: Option<&'a mut Vec<Change>>,
 }
 
 impl Fan<'_> {
@@ -390,6 +473,10 @@ impl Fan<'_> {
     fn put(&mut self, bindings: &Bindings<'_>) -> Result<(), Stop> {
         let mut key = Vec::new();
         if !self.output.fill(bindings, &mut key) {
+            return Ok(());
+        }
+        if let Some(changes) = &mut self.changes {
+            changes.push(Change { key, value: self.value.map(<[u8]>::to_vec) });
             return Ok(());
         }
         match self.value {

@@ -25,7 +25,7 @@ mod streams;
 mod strings;
 
 pub use flow_commands::facts as flow_facts;
-pub use flows::Step;
+pub use flows::{Outside, Step};
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{

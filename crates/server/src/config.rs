@@ -4,6 +4,10 @@
 //! is the default below. `headwater.example.toml` describes them all; a test holds the two
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
+mod flows;
+
+pub use flows::{Flow, Flows};
+
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
@@ -38,6 +42,9 @@ pub struct Config {
     pub sources: Sources,
     /// What functions may take, and who may call them.
     pub functions: Functions,
+    /// How flows reach the world.
+    #[serde(rename = "flows")]
+    pub flow_settings: Flows,
     /// What is remembered about slow commands.
     pub observe: Observe,
     /// Sources to add at start, in order.
@@ -52,6 +59,9 @@ pub struct Config {
     /// Joins to install at start, in order.
     #[serde(rename = "join")]
     pub joins: Vec<Join>,
+    /// Flows to add at start, in order.
+    #[serde(rename = "flow")]
+    pub flows: Vec<Flow>,
 }
 
 /// Where to listen and who may come in.

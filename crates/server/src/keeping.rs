@@ -112,8 +112,12 @@ impl Keeping {
             Store::open(path.as_ref(), options, inbox.sink(NAME), Box::new(bell))
                 .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
         let modules = declare(config, &definitions)?;
+        // The file goes first here as well.
+        let declared = |definition: &&Definition| {
+            config.flows.iter().all(|flow| flow.name.as_bytes() != definition.name)
+        };
         let flows = definitions.iter().filter(|definition| definition.kind == FLOW);
-        let flows = flows.map(read).collect::<Result<_, _>>()?;
+        let flows = flows.filter(declared).map(read).collect::<Result<_, _>>()?;
         let tables =
             config.tables.iter().map(|table| (table.name.clone(), table.clone())).collect();
         let always = options.durability == Durability::Always;

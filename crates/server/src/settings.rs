@@ -134,6 +134,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         set: Some(|config, text| read_text(text, &mut config.memory.clients_bytes_max)),
     },
     setting!(live "source-milliseconds-max" &[], sources.source_milliseconds_max),
+    setting!(fixed "webhook-certificates" &[], flow_settings.webhook_certificates),
     setting!(fixed "functions-dir" &[], functions.functions_dir),
     Setting {
         name: "functions-callable",

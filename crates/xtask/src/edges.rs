@@ -62,6 +62,7 @@ pub const ROOMS: &[Room] = &[
     room("keep", &["base"]),
     room("functions", &["base"]),
     room("postgres", &["base"]),
+    room("webhook", &[]),
     room(
         "server",
         &[
@@ -75,6 +76,7 @@ pub const ROOMS: &[Room] = &[
             "protocol",
             "spill",
             "postgres",
+            "webhook",
         ],
     ),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,

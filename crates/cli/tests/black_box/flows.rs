@@ -7,23 +7,23 @@ use std::time::Instant;
 
 const FAN: &str = "t|<user>|<time>|<poster> = check f|<poster>|<user> copy p|<poster>|<time>";
 
-fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> RedisResult<T> {
+pub(crate) fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> RedisResult<T> {
     let mut command = cmd(words[0]);
     command.arg(&words[1..]);
     command.query(client)
 }
 
-fn refusal(client: &mut Connection, words: &[&str]) -> String {
+pub(crate) fn refusal(client: &mut Connection, words: &[&str]) -> String {
     let error = ask::<redis::Value>(client, words).unwrap_err();
     format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
 }
 
-fn info(client: &mut Connection, flow: &str) -> BTreeMap<String, u64> {
+pub(crate) fn info(client: &mut Connection, flow: &str) -> BTreeMap<String, u64> {
     ask(client, &["FLOW.INFO", flow]).unwrap()
 }
 
 /// Waits until a flow has nothing to do.
-fn settle(client: &mut Connection, flow: &str) {
+pub(crate) fn settle(client: &mut Connection, flow: &str) {
     let began = Instant::now();
     while info(client, flow)["backlog"] > 0 {
         assert!(began.elapsed() < PATIENCE, "the flow does not end: {:?}", info(client, flow));
@@ -31,7 +31,7 @@ fn settle(client: &mut Connection, flow: &str) {
     }
 }
 
-fn count(client: &mut Connection, prefix: &str) -> u64 {
+pub(crate) fn count(client: &mut Connection, prefix: &str) -> u64 {
     ask(client, &["PREFIX", prefix, "COUNT"]).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod bound;
 mod data;
+mod flow_actions;
 mod flows;
 mod function_projects;
 mod functions;

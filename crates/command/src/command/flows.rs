@@ -5,17 +5,26 @@ use crate::args::Args;
 /// What a flow does for each write that concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FlowAction<'a> {
-    /// Calls a function for a key.
+    /// Calls a function.
     Call {
         /// The function.
         function: &'a str,
-        /// The pattern of that key, filled in from the changed one.
-        key: &'a str,
+        /// The pattern of the key whose value it may change, filled in from the changed one.
+        key: Option<&'a str>,
+        /// The patterns of the other keys that it may write, with spaces between.
+        writes: &'a str,
     },
     /// Puts and removes the outputs of a join.
     Fanout {
         /// The join's text.
         join: &'a str,
+    },
+    /// Posts the change to a URL.
+    Post {
+        /// Where to.
+        url: &'a str,
+        /// How long that may take, in milliseconds; `None`: as usual.
+        timeout_ms: Option<u64>,
     },
     /// Publishes the value.
     Publish {
@@ -48,6 +57,19 @@ pub struct FlowOptions {
     pub backlog: Option<(u64, FlowFull)>,
     /// Keys that are there already are tasks as well.
     pub backfill: bool,
+    /// Which operations concern it; `None`: all.
+    pub operations: Option<FlowOperations>,
+}
+
+/// Some of the operations on keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowOperations {
+    /// A key is given a value.
+    pub set: bool,
+    /// A key is removed.
+    pub delete: bool,
+    /// A key's time is over.
+    pub expire: bool,
 }
 
 /// Commands about flows.

@@ -275,9 +275,9 @@ pub static SPECS: &[Spec] = &[
         "name",
         "A table with its sizes."),
     spec!(FlowAdd "flow.add" -6, DEFINE, KeyArgs::NONE, Flow, "0.2.0",
-        "name ON pattern <CALL function KEY pattern | FANOUT join | PUBLISH channel> \
-         [WORKERS n] [MAX-ATTEMPTS n] [BACKOFF first-ms most-ms] [BACKLOG n [REJECT | \
-         BLOCK | DROP-OLDEST]] [BACKFILL]",
+        "name ON pattern <CALL function [KEY pattern] [WRITES patterns] | FANOUT join | COPY join | \
+         PUBLISH channel | HTTP POST url [TIMEOUT ms]> [OPERATIONS set|del|expire] [WORKERS n] [MAX-ATTEMPTS n] \
+         [BACKOFF first-ms most-ms] [BACKLOG n [REJECT | BLOCK | DROP-OLDEST]] [BACKFILL]",
         "Adds a flow: what is to be done after writes of matching keys."),
     spec!(FlowDrop "flow.drop" 2, UNDEFINE, KeyArgs::NONE, Flow, "0.2.0",
         "name",

@@ -7,9 +7,10 @@
 //! # Cost
 //! What is written. A read looks at each span that was written, of which there are few.
 
+use super::others::Others;
 use alloc::vec::Vec;
 use headwater_base::Millis;
-use headwater_base::functions::{Refused, Subject};
+use headwater_base::functions::{Refused, Subject, World};
 use headwater_pool::Value;
 
 /// Most places that one call may write to: each read looks at all of them.
@@ -172,6 +173,8 @@ pub(crate) struct Act<'a> {
     pub(crate) reply_bytes_max: usize,
     pub(crate) write_bytes_max: usize,
     pub(crate) value_bytes_max: usize,
+    /// Other keys, where a flow makes the call.
+    pub(crate) world: Option<Others<'a>>,
 }
 
 impl Act<'_> {
@@ -304,5 +307,12 @@ impl Subject for Act<'_> {
         self.draft.read(self.stored.as_ref(), offset, &mut reply[before..]);
         self.draft.reply = reply;
         Ok(len)
+    }
+
+    fn world(&mut self) -> Result<&mut dyn World, Refused> {
+        match &mut self.world {
+            Some(world) => Ok(world),
+            None => Err(Refused::NotInFlow),
+        }
     }
 }

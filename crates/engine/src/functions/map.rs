@@ -28,7 +28,7 @@ impl Engine {
         match host.is_pure(function.as_bytes()) {
             Some(true) => Ok(()),
             Some(false) => refused(format!(
-                "function '{function}' asks for the time: functions in joins must be pure"
+                "function '{function}' asks for the time, or for what flows' functions have: functions in joins must be pure"
             )),
             None => refused(format!("function '{function}' is not loaded: see FN.LOAD")),
         }
@@ -65,6 +65,7 @@ impl Engine {
             key,
             param: &[],
             now: None,
+            world: None,
             stored: Some(stored),
             draft,
             writes: false,

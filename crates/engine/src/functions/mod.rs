@@ -7,6 +7,7 @@
 
 mod draft;
 mod map;
+mod others;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source,
 };
 use headwater_pool::{Value, ValueRef};
+pub use others::FlowCall;
 
 /// What the engine keeps of functions.
 #[derive(Debug, Default)]
@@ -214,6 +216,7 @@ impl Engine {
             reply_bytes_max,
             write_bytes_max,
             value_bytes_max,
+            world: None,
         };
         host.call(name, &mut act).map_err(|error| failed(name, error))?;
         Ok(true)
@@ -443,5 +446,6 @@ fn act<'a>(
         reply_bytes_max: limits.reply_bytes_max,
         write_bytes_max: 0,
         value_bytes_max: 0,
+        world: None,
     }
 }

@@ -1,14 +1,18 @@
 //! Drafts are what a plain vector would be after the same operations, whoever shares the value; and
 //! calls that fail change nothing.
 
-use crate::functions::{CallOptions, Folded};
+use crate::functions::{CallOptions, FlowCall, Folded};
 use crate::{Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
+    World,
 };
+use headwater_pattern::{Component, Pattern};
+use headwater_pool::Value;
 
 /// Functions in plain code: each does what its parameter says.
 #[derive(Debug)]
@@ -94,6 +98,63 @@ fn act(subject: &mut dyn Subject, seed: u64) -> Result<(), Refused> {
     subject.reply(model.as_deref().unwrap_or(b"absent"))
 }
 
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Does some drawn operations to keys `w|…`, whose pairs are compared on the way; without a world, to the pairs alone.
+fn act_on_others(
+    mut world: Option<&mut dyn World>,
+    pairs: &mut Pairs,
+    seed: u64,
+) -> Result<(), Refused> {
+    let mut draws = Draws(seed);
+    for _ in 0..draws.below(12) {
+        let key = alloc::format!("w|{}", draws.below(20)).into_bytes();
+        let last = alloc::format!("w|{}", draws.below(20)).into_bytes();
+        let most = draws.below(8);
+        match draws.below(6) {
+            0..2 => {
+                let len = draws.below(30);
+                let value = draws.bytes(len);
+                world.as_mut().map_or(Ok(()), |world| world.put(&key, &value))?;
+                pairs.insert(key, value);
+            }
+            2 => {
+                world.as_mut().map_or(Ok(()), |world| world.remove(&key))?;
+                pairs.remove(&key);
+            }
+            3 => {
+                let Some(world) = &mut world else { continue };
+                let value = pairs.get(&key);
+                assert_eq!(world.find(&key)?, value.map(Vec::len));
+                assert_eq!(world.found(), value.map(|value| (&*key, &**value)));
+            }
+            _ => {
+                let Some(world) = &mut world else { continue };
+                let count = world.find_range(&key, &last, most)?;
+                let wanted: Vec<_> =
+                    pairs.iter().filter(|(k, _)| **k >= key && **k < last).take(most).collect();
+                assert_eq!(count, wanted.len(), "seed {seed}");
+                for (at, (key, value)) in wanted.into_iter().enumerate() {
+                    assert_eq!(world.found(), Some((&**key, &**value)), "seed {seed}");
+                    assert_eq!(world.next_found(), at + 1 < count);
+                }
+                assert_eq!(world.found(), None);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The pairs below `w|`, as a parameter.
+fn pairs_of(engine: &mut Engine) -> Pairs {
+    let mut pairs = Pairs::new();
+    let mut each = |key: &[u8], value: Value<'_>| {
+        pairs.insert(key.to_vec(), value.to_vec());
+    };
+    engine.range(b"w|", b"w}", RangeOptions::default(), &mut each).unwrap();
+    pairs
+}
+
 impl Functions for Scripted {
     fn load(&mut self, _: &str, _: Source<'_>, _: Option<&str>, _: bool) -> Loading {
         Loading::Done
@@ -122,6 +183,19 @@ impl Functions for Scripted {
     fn set_limits(&mut self, _: &FunctionLimits) {}
 
     fn call(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
+        if let Some(mut rest) = subject.param().strip_prefix(b"others") {
+            let (seed, mut pairs) = (rest[0], Pairs::new());
+            rest = &rest[1..];
+            while let [key_len, value_len, more @ ..] = rest {
+                let (key, more) = more.split_at(usize::from(*key_len));
+                let (value, more) = more.split_at(usize::from(*value_len));
+                pairs.insert(key.to_vec(), value.to_vec());
+                rest = more;
+            }
+            let world = subject.world().map_err(CallError::Refused)?;
+            act_on_others(Some(world), &mut pairs, u64::from(seed)).map_err(CallError::Refused)?;
+            return if name == b"fail" { Err(CallError::Status(1)) } else { Ok(()) };
+        }
         let seed = subject.param().try_into().map(u64::from_le_bytes).unwrap_or(0);
         let done = act(subject, seed).map_err(CallError::Refused);
         if name == b"fail" { Err(CallError::Status(1)) } else { done }
@@ -317,4 +391,90 @@ fn a_range_ends_where_no_more_is_wanted() {
         });
         assert_eq!((found, seen), (Ok(wanted), wanted));
     }
+}
+
+fn pattern(table: &str) -> Pattern {
+    let slot = Component::Slot { slot: 0, width: None };
+    Pattern { table: table.as_bytes().to_vec(), components: alloc::vec![slot] }
+}
+
+#[test]
+fn a_flows_function_sees_its_own_changes_of_other_keys_and_nobody_else_does_before_it_ends_well() {
+    let mut engine = engine();
+    let writes = [pattern("w")];
+    for seed in 0..=255_u8 {
+        let mut pairs = pairs_of(&mut engine);
+        let mut param = [b"others", &[seed][..]].concat();
+        for (key, value) in &pairs {
+            param.extend([key.len() as u8, value.len() as u8]);
+            param.extend([&key[..], value].concat());
+        }
+        let function: &[u8] = if seed % 3 == 0 { b"fail" } else { b"act" };
+        let call = FlowCall {
+            function,
+            key: None,
+            changed: b"x|1",
+            value: None,
+            param: &param,
+            slots: &[],
+            writes: &writes,
+        };
+        let called = engine.function_call_for_flow(&call);
+        if seed % 3 == 0 {
+            let error = CallError::Status(1);
+            let name = alloc::string::String::from("fail");
+            assert_eq!(called, Err(Stop::Failed(EngineError::Function { name, error })));
+        } else {
+            assert_eq!(called, Ok(()), "seed {seed}");
+            act_on_others(None, &mut pairs, u64::from(seed)).unwrap();
+        }
+        assert_eq!(pairs_of(&mut engine), pairs, "seed {seed}");
+    }
+    engine.check_invariants();
+}
+
+#[test]
+fn a_flows_function_writes_what_is_declared_alone() {
+    let mut engine = engine();
+    let refused = |called| match called {
+        Err(Stop::Failed(EngineError::Function { error: CallError::Refused(why), .. })) => why,
+        other => panic!("{other:?}"),
+    };
+    // This seed puts a key at once.
+    let seed = (0..=255_u8).find(|&seed| {
+        let mut pairs = Pairs::new();
+        act_on_others(None, &mut pairs, u64::from(seed)).unwrap();
+        pairs.len() > 1
+    });
+    let param = [b"others", &[seed.unwrap()][..]].concat();
+    let none = [];
+    let other = [pattern("v")];
+    for writes in [&none[..], &other] {
+        let call = FlowCall {
+            function: b"act",
+            key: None,
+            changed: b"x|1",
+            value: None,
+            param: &param,
+            slots: &[],
+            writes,
+        };
+        assert_eq!(refused(engine.function_call_for_flow(&call)), Refused::NotDeclared);
+    }
+    let called = engine.function_call(b"act", b"x|1", &param, UPDATE).map(|_| ());
+    assert_eq!(refused(called), Refused::NotInFlow);
+    // What a join maintains cannot be written, whatever is declared.
+    engine.join_add("owner", "w|<x> = copy b|<x>", false).unwrap();
+    let writes = [pattern("w")];
+    let call = FlowCall {
+        function: b"act",
+        key: None,
+        changed: b"x|1",
+        value: None,
+        param: &param,
+        slots: &[],
+        writes: &writes,
+    };
+    let called = engine.function_call_for_flow(&call);
+    assert!(matches!(called, Err(Stop::Failed(EngineError::Joined { .. }))), "{called:?}");
 }

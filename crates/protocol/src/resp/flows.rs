@@ -3,7 +3,7 @@
 use super::options::{is, text};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, Command, Data, FlowAction, FlowFull, FlowOptions, Flows, Id, Spec, number,
+    Args, Command, Data, FlowAction, FlowFull, FlowOperations, FlowOptions, Flows, Id, Spec, number,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
@@ -38,30 +38,71 @@ fn position(args: Args<'_>) -> Result<Option<u64>, Refusal<'_>> {
     Ok(Some(number::parse_u64(args.at(2)).ok_or(wrong)?))
 }
 
+const SHAPE: Refusal<'static> = Refusal::Text(
+    "FLOW.ADD name ON pattern CALL function [KEY pattern] [WRITES patterns] | FANOUT join | COPY join | \
+     PUBLISH channel | HTTP POST url [TIMEOUT ms] [options]",
+);
+
 fn add<'a>(name: &'a str, args: Args<'a>) -> Result<Flows<'a>, Refusal<'a>> {
-    const SHAPE: &str = "FLOW.ADD name ON pattern CALL function KEY pattern | FANOUT join | PUBLISH channel [options]";
     if !args.get(2).is_some_and(|word| is(word, "on")) {
-        return Err(Refusal::Text(SHAPE));
+        return Err(SHAPE);
     }
-    let on = text(args.get(3).ok_or(Refusal::Text(SHAPE))?, "a pattern must be UTF-8 text")?;
-    let verb = args.get(4).ok_or(Refusal::Text(SHAPE))?;
-    let what = args.get(5).ok_or(Refusal::Text(SHAPE))?;
+    let on = pattern(args.get(3))?;
+    let (verb, what) = args.get(4).zip(args.get(5)).ok_or(SHAPE)?;
     let mut rest = args.from(6);
     let action = if is(verb, "call") {
-        let wrong = Refusal::Text("CALL function needs KEY pattern: the key that it is called for");
-        let key = rest.get(1).filter(|_| rest.get(0).is_some_and(|word| is(word, "key")));
-        let key = text(key.ok_or(wrong)?, "a pattern must be UTF-8 text")?;
-        rest = rest.from(2);
-        FlowAction::Call { function: text(what, "a function's name must be UTF-8 text")?, key }
+        let (mut key, mut writes) = (None, "");
+        while let Some(word) = rest.get(0) {
+            if is(word, "key") {
+                key = Some(pattern(rest.get(1))?);
+            } else if is(word, "writes") {
+                writes = pattern(rest.get(1))?;
+            } else {
+                break;
+            }
+            rest = rest.from(2);
+        }
+        let function = text(what, "a function's name must be UTF-8 text")?;
+        FlowAction::Call { function, key, writes }
     } else if is(verb, "fanout") || is(verb, "copy") {
         FlowAction::Fanout { join: text(what, "a join must be UTF-8 text")? }
+    } else if is(verb, "http") && is(what, "post") {
+        let url = text(rest.get(0).ok_or(SHAPE)?, "a URL must be UTF-8 text")?;
+        rest = rest.from(1);
+        let mut timeout_ms = None;
+        if rest.get(0).is_some_and(|word| is(word, "timeout")) {
+            let wrong = Refusal::Text("TIMEOUT needs a whole number of milliseconds from 1 on");
+            let given = rest.get(1).and_then(number::parse_u64).filter(|&given| given > 0);
+            timeout_ms = Some(given.ok_or(wrong)?);
+            rest = rest.from(2);
+        }
+        FlowAction::Post { url, timeout_ms }
     } else if is(verb, "publish") {
         FlowAction::Publish { channel: what }
     } else {
-        return Err(Refusal::Text(SHAPE));
+        return Err(SHAPE);
     };
     let options = options(rest)?;
     Ok(Flows::Add { name, on, action, options, words: args.from(1) })
+}
+
+fn pattern(word: Option<&[u8]>) -> Result<&str, Refusal<'_>> {
+    text(word.ok_or(SHAPE)?, "a pattern must be UTF-8 text")
+}
+
+/// Words with `|` between.
+fn operations(words: &[u8]) -> Option<FlowOperations> {
+    let mut operations = FlowOperations::default();
+    for word in words.split(|&byte| byte == b'|') {
+        let operation = match () {
+            () if is(word, "set") => &mut operations.set,
+            () if is(word, "del") || is(word, "delete") => &mut operations.delete,
+            () if is(word, "expire") => &mut operations.expire,
+            () => return None,
+        };
+        *operation = true;
+    }
+    Some(operations)
 }
 
 fn options(mut rest: Args<'_>) -> Result<FlowOptions, Refusal<'_>> {
@@ -93,6 +134,9 @@ fn options(mut rest: Args<'_>) -> Result<FlowOptions, Refusal<'_>> {
             };
             taken += usize::from(full.is_some());
             options.backlog = Some((most, full.unwrap_or(FlowFull::Reject)));
+        } else if is(option, "operations") {
+            let wrong = Refusal::Text("OPERATIONS needs some of set|del|expire, with | between");
+            options.operations = Some(rest.get(1).and_then(operations).ok_or(wrong)?);
         } else if is(option, "backfill") {
             options.backfill = true;
             taken = 1;
@@ -101,7 +145,7 @@ fn options(mut rest: Args<'_>) -> Result<FlowOptions, Refusal<'_>> {
                 before: "syntax error: unknown option '",
                 bytes: option,
                 after: "'; allowed are WORKERS n, MAX-ATTEMPTS n, BACKOFF first most, BACKLOG n \
-                    [REJECT|BLOCK|DROP-OLDEST], and BACKFILL",
+                    [REJECT|BLOCK|DROP-OLDEST], OPERATIONS set|del|expire, and BACKFILL",
             });
         }
         rest = rest.from(taken);

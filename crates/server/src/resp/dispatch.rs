@@ -142,9 +142,9 @@ impl Resp {
                 Flow::Next
             }
         };
-        let may_define = self.keeping.is_some() && spec.flags.has(Flags::ADMIN);
+        let may_define = spec.flags.has(Flags::ADMIN);
         if may_define && flow == Flow::Next && work.out.get(before) != Some(&b'-') {
-            self.keep_definition(&command);
+            self.defined(&command);
         }
         if let Some(lap) = self.clock.lap() {
             self.note_slow(lap, spec, args, work);

@@ -1,33 +1,52 @@
-//! The turns of flows between those of clients.
+//! The turns of flows between those of clients, and what their tasks do outside: posts, and writes of sources.
 
 use super::Resp;
 use super::session::Session;
-use crate::config::ConfigError;
 use crate::connections::Connections;
+use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
-use headwater_node::{FlowOutcome, Node, Outcome, Step};
+use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
 use headwater_protocol::resp::{Encoder, Version, decode, find};
+use headwater_webhook::{Message, Post, Poster};
+use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long flows may work in one turn of the loop.
 const TURN: Duration = Duration::from_micros(500);
 
-/// Adds a flow that was there before the process: it goes on where it was.
-pub(super) fn add_again(node: &mut Node, words: &[String]) -> Result<(), ConfigError> {
-    let words = || std::iter::once("FLOW.ADD").chain(words.iter().map(String::as_str));
-    let request: OwnedArgs = words().map(str::as_bytes).collect();
-    let refused = |why: String| {
-        let text = words().collect::<Vec<_>>().join(" ");
-        ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
-    };
+/// Tasks that are done elsewhere.
+pub(super) struct Outsiders {
+    poster: Poster,
+    posts: HashMap<u64, Task>,
+    next_post: u64,
+    /// Writes that a source was asked for, by request, with the mark that the task goes on from.
+    writes: HashMap<u64, (Task, Option<Vec<u8>>)>,
+}
+
+impl Outsiders {
+    pub(super) fn new(certificates: &Path, bell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            poster: Poster::new(certificates, bell),
+            posts: HashMap::new(),
+            next_post: 0,
+            writes: HashMap::new(),
+        }
+    }
+}
+
+/// Adds a flow by the words of FLOW.ADD, from its name on: one that was there before goes on where it was.
+pub(super) fn add(node: &mut Node, words: &[String]) -> Result<(), String> {
+    let words = std::iter::once("FLOW.ADD").chain(words.iter().map(String::as_str));
+    let request: OwnedArgs = words.map(str::as_bytes).collect();
     let args = request.args();
     let command = find(args).and_then(|spec| decode(spec, args));
-    let command = command.map_err(|refusal| refused(refusal.to_string()))?;
+    let command = command.map_err(|refusal| refusal.to_string())?;
     let mut answer = Vec::new();
     if let Command::Data(data) = &command {
         let done = node.execute(data, &mut Encoder::new(&mut answer, Version::Resp2));
         if done != Outcome::Done || answer.starts_with(b"-") {
-            return Err(refused(String::from_utf8_lossy(&answer).trim_end().to_owned()));
+            return Err(String::from_utf8_lossy(&answer).trim_end().to_owned());
         }
     }
     Ok(())
@@ -37,6 +56,7 @@ impl Resp {
     /// Runs tasks of flows for a moment.
     pub(super) fn run_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
+        self.take_posts();
         if !self.node.flows_may_step()
             && self.node.flows_deadline().is_none_or(|at| at > self.time.wall)
         {
@@ -47,15 +67,98 @@ impl Resp {
             match self.node.step_flows() {
                 Step::Idle => break,
                 Step::Done => {}
-                Step::Publish { task, channel } => {
+                Step::Outside { task, work: Outside::Publish(channel) } => {
                     self.publish_from_flow(&channel, &task.record.value, connections);
                     self.node.finish_flow(&task, FlowOutcome::Done);
+                }
+                Step::Outside { task, work: Outside::Post { url, timeout_ms, slots, width } } => {
+                    let timeout = Duration::from_millis(timeout_ms);
+                    self.post(task, url, timeout, &slots, width);
+                }
+                Step::Outside { task, work: Outside::Write { changes, mark } } => {
+                    self.write_for_flow(task, &changes, mark);
                 }
             }
             if began.elapsed() >= TURN {
                 break;
             }
         }
+    }
+
+    /// Posts a change to a URL.
+    fn post(
+        &mut self,
+        task: Task,
+        url: String,
+        timeout: Duration,
+        slots: &[(String, Vec<u8>)],
+        width: usize,
+    ) {
+        let record = &task.record;
+        let message = Message {
+            flow: &task.flow,
+            position: record.position,
+            at: record.at.0,
+            operation: record.operation.word(),
+            key: &record.key,
+            value: record.has_value().then_some(&record.value),
+            slots,
+        };
+        let id = self.outside.next_post;
+        self.outside.next_post += 1;
+        let (idempotency_key, body) = (message.idempotency_key(), message.body());
+        let post = Post { id, url, timeout, idempotency_key, body };
+        match self.outside.poster.post(&task.flow, width, post) {
+            Ok(()) => drop(self.outside.posts.insert(id, task)),
+            Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),
+        }
+    }
+
+    /// Says what came of posts.
+    fn take_posts(&mut self) {
+        if self.outside.posts.is_empty() {
+            return;
+        }
+        for (id, done) in self.outside.poster.take() {
+            if let Some(task) = self.outside.posts.remove(&id) {
+                let outcome = done.map_or_else(FlowOutcome::Failed, |()| FlowOutcome::Done);
+                self.node.finish_flow(&task, outcome);
+            }
+        }
+    }
+
+    /// A flow has gone: nothing waits for its posts any more.
+    pub(super) fn forget_flow(&mut self, name: &str) {
+        self.outside.poster.forget(name);
+        self.outside.posts.retain(|_, task| task.flow != name);
+    }
+
+    /// Has a source do writes.
+    fn write_for_flow(&mut self, task: Task, changes: &[Change], mark: Option<Vec<u8>>) {
+        let key = changes.first().map(|change| change.key.as_slice()).unwrap_or_default();
+        let asked = match self.hub.through(key).map(str::to_owned) {
+            Some(source) => self.hub.write_for_flow(&source, self.patience(), changes),
+            None => Err(String::from("a source has the table, and no WRITE THROUGH to it")),
+        };
+        match asked {
+            Ok(request) => drop(self.outside.writes.insert(request, (task, mark))),
+            Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),
+        }
+    }
+
+    /// Says what came of a write that a source was asked for; whether it was a flow's.
+    pub(super) fn flow_wrote(&mut self, request: u64, answer: Result<(), String>) -> bool {
+        if self.outside.writes.is_empty() {
+            return false;
+        }
+        let Some((task, mark)) = self.outside.writes.remove(&request) else { return false };
+        let outcome = match (answer, mark) {
+            (Err(why), _) => FlowOutcome::Failed(why),
+            (Ok(()), Some(mark)) => FlowOutcome::Further(mark),
+            (Ok(()), None) => FlowOutcome::Done,
+        };
+        self.node.finish_flow(&task, outcome);
+        true
     }
 
     /// When flows want their next turn, in milliseconds of the server's life.

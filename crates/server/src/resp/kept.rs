@@ -28,9 +28,17 @@ impl Resp {
         false
     }
 
-    /// Keeps what a command has declared, whose answer is no error.
+    /// Notes what a command has declared, whose answer is no error.
     #[cold]
-    pub(crate) fn keep_definition(&mut self, command: &Command<'_>) {
+    pub(crate) fn defined(&mut self, command: &Command<'_>) {
+        if let Command::Data(Data::Flows(Flows::Drop { name })) = command {
+            self.forget_flow(name);
+        }
+        self.keep_definition(command);
+    }
+
+    /// Keeps what a command has declared.
+    fn keep_definition(&mut self, command: &Command<'_>) {
         let Some(keeping) = &mut self.keeping else { return };
         match command {
             Command::Data(Data::Joins(Joins::Add { name, spec, .. })) => {

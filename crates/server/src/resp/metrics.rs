@@ -81,6 +81,7 @@ impl Resp {
         });
         metrics.push(labelled("table_keys", "Keys of a table", Gauge, keys.collect()));
         self.source_metrics(&mut metrics);
+        self.data_metrics(&mut metrics);
         self.flow_metrics(&mut metrics);
         metrics
     }
@@ -109,6 +110,30 @@ impl Resp {
             let name = format!("source_{}", title.replace('-', "_"));
             let help = "A fact of a source, as SOURCE.INFO tells it";
             metrics.push(Metric { name, help, kind: Kind::Gauge, samples });
+        }
+    }
+
+    /// The embedded store.
+    fn data_metrics(&self, metrics: &mut Vec<Metric>) {
+        use Kind::{Counter, Gauge};
+        let Some(keeping) = &self.keeping else { return };
+        let refused = keeping.refusal().is_some();
+        let (_, _, facts) = keeping.facts();
+        for (name, help, kind, value) in [
+            ("data_writes_refused", "Whether writes are refused", Gauge, u64::from(refused)),
+            ("data_position", "Operations told", Counter, facts.position),
+            ("data_safe_position", "Operations that are safe", Counter, facts.durable),
+            ("data_pending_bytes", "Bytes to be written", Gauge, facts.pending_bytes),
+            ("data_disk_bytes", "Bytes on disk", Gauge, facts.disk_bytes),
+            ("data_batches", "Batches written", Counter, facts.batches),
+            ("data_syncs", "Syncs of the disk", Counter, facts.syncs),
+            ("data_sync_microseconds", "Time of all syncs", Counter, facts.sync_micros),
+            ("data_loads", "Ranges loaded", Counter, facts.loads),
+            ("data_loads_failed", "Loads that failed", Counter, facts.loads_failed),
+            ("data_loaded_keys", "Keys loaded", Counter, facts.loaded_keys),
+            ("data_loaded_bytes", "Bytes loaded", Counter, facts.loaded_bytes),
+        ] {
+            metrics.push(Metric::one(name, help, kind, value as f64));
         }
     }
 

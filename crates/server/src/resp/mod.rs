@@ -122,6 +122,8 @@ pub(crate) struct Resp {
     executing_queue: bool,
     blocking: Blocking,
     hub: Hub,
+    /// Tasks of flows that are done elsewhere.
+    outside: flows::Outsiders,
     probes: Probes,
     /// The embedded store; it ends after the hub, which its threads tell.
     keeping: Option<Keeping>,
@@ -166,10 +168,19 @@ impl Resp {
         }
         if let Some(keeping) = &mut keeping {
             node.set_journal(Box::new(keeping.journal()?));
-            for words in keeping.take_flows() {
-                flows::add_again(&mut node, &words)?;
-            }
         }
+        for flow in &config.flows {
+            flows::add(&mut node, &flow.words()?)
+                .map_err(|why| ConfigError(format!("flow '{}': {why}", flow.name)))?;
+        }
+        for words in keeping.as_mut().map(Keeping::take_flows).unwrap_or_default() {
+            flows::add(&mut node, &words).map_err(|why| {
+                let text = words.join(" ");
+                ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
+            })?;
+        }
+        let certificates = &config.flow_settings.webhook_certificates;
+        let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -187,6 +198,7 @@ impl Resp {
             executing_queue: false,
             blocking: Blocking::default(),
             hub,
+            outside,
             probes: Probes::new(),
             keeping,
             held: Vec::new(),

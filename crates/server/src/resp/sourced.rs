@@ -60,7 +60,7 @@ const PAIR_BYTES: usize = 64;
 
 impl Resp {
     /// Until when something that is asked now may be waited for.
-    fn patience(&self) -> u64 {
+    pub(super) fn patience(&self) -> u64 {
         self.time.uptime + self.config.sources.source_milliseconds_max
     }
 
@@ -75,6 +75,11 @@ impl Resp {
     pub(super) fn take_news(&mut self, connections: &mut Connections<Session>) {
         for (source, news) in self.hub.inbox.take() {
             let session = self.hub.settle(&source, &news);
+            if let News::Written { request, answer } = &news
+                && self.flow_wrote(*request, answer.clone().map(drop))
+            {
+                continue;
+            }
             let engine = self.node.engine_mut();
             match news {
                 News::Loaded { fetch, answer } => self.take_loaded(&source, fetch, answer),
@@ -106,6 +111,9 @@ impl Resp {
             match late.asked {
                 Asked::Load(fetch) => self.node.engine_mut().loaded(fetch, Err(message)),
                 Asked::Request(request) => {
+                    if self.flow_wrote(request, Err(message.clone())) {
+                        continue;
+                    }
                     if let Some(id) = self.hub.session_of(request) {
                         self.fail(&late.source, id, message, connections);
                     }

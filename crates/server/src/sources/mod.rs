@@ -262,6 +262,23 @@ impl Hub {
         self.ask(source, session, until, |source, request| source.write(request, changes))
     }
 
+    /// Has a source do writes, for a flow; names the request.
+    ///
+    /// # Errors
+    /// There is no such source.
+    pub(crate) fn write_for_flow(
+        &mut self,
+        source: &str,
+        until: u64,
+        changes: &[Change],
+    ) -> Result<u64, String> {
+        let request = self.next_request;
+        self.next_request += 1;
+        self.source(source)?.write(request, changes);
+        self.expect(source, Asked::Request(request), until);
+        Ok(request)
+    }
+
     /// Notes that a session waits for a source to reach a position.
     pub(crate) fn expect_reach(&mut self, source: &str, session: ConnectionId, until: u64) {
         self.settled(Asked::Reach(session));
