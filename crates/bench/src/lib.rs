@@ -9,13 +9,14 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`]: the workloads. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`flows`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
 pub mod drive;
 pub mod durability;
 pub mod experiment;
+pub mod flows;
 pub mod functions;
 pub mod growth;
 pub mod measure;
@@ -55,6 +56,8 @@ pub enum Workload {
     Durability(Box<durability::Durability>),
     /// Base data in PostgreSQL: changes seen and kept up with, cold and cached reads.
     Postgres(Box<sourced::Sourced>),
+    /// Posts that go to their followers: by the client, by a queue and workers, by a flow.
+    Flows(Box<flows::Flows>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -74,5 +77,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),
+        Workload::Flows(flows) => flows.run(),
     }
 }

@@ -160,3 +160,28 @@ fn the_pool_and_its_peers_hold_what_they_were_given() {
     let output = bench(&["pool", "--against", "rocksdb", "--rocksdb", "missing"]);
     assert!(stderr(&output).contains("bench-rocksdb/build"), "{}", stderr(&output));
 }
+
+#[test]
+fn posts_reach_all_followers_in_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, svg) = (folder.path().join("bench.json"), folder.path().join("bench.svg"));
+    let mut words = vec!["flows", "--users", "200", "--follows", "5", "--scale", "0.01"];
+    words.extend(["--pairs", "1", "--kills", "1", "--no-pin", "--connections", "4"]);
+    words.extend(["--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()]);
+    let redis = bench(&[&words[..], &["--against", "redis"]].concat());
+    let output = if stderr(&redis).contains("is not installed") { bench(&words) } else { redis };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert!(runs.len() >= 2, "{report}");
+    for run in runs {
+        // Workers side by side may do two posts to one place in the other order.
+        let strict = run["way"] == "flow";
+        assert!(!strict || run["wrong"] == 0 && run["kills_missing"] == 0, "{run}");
+        assert!(!strict || run["kills_acknowledged"].as_u64() > Some(0), "{run}");
+        for phase in run["phases"].as_array().unwrap() {
+            assert!(phase["posts"].as_u64() > Some(0) && phase["refused"] == 0, "{phase}");
+        }
+    }
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg "));
+}

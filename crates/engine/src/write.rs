@@ -131,6 +131,33 @@ impl Engine {
         self.set_with(key, value, expiry, Some(flags))
     }
 
+    /// A value that several keys are to be given with [`Engine::set_shared`]; to be given back with
+    /// [`Engine::release`].
+    pub fn share(&mut self, value: &[u8]) -> ValueRef {
+        self.store.pool.insert(value)
+    }
+
+    /// As [`Engine::set`], of a value that is stored once for all keys that share it.
+    ///
+    /// # Errors
+    /// As for [`Engine::set`].
+    pub fn set_shared(&mut self, key: &[u8], value: ValueRef) -> Result<(), EngineError> {
+        self.check_write(key, self.store.pool.view(value).len())?;
+        let table = self.store.table_for(key);
+        self.note_value(table, key, value);
+        self.store.pool.retain(value);
+        if self.writes_kept(table) {
+            self.put_kept(table, key, value, None);
+        } else {
+            self.put_base(table, key, value);
+            if self.expiries.len() > 0 {
+                self.expiries.set(key, None);
+            }
+        }
+        self.marks.written(key, Some(0));
+        Ok(())
+    }
+
     /// Gives `key` this value, and these flags or those that it has.
     #[inline]
     fn set_with(

@@ -89,7 +89,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Flow {
     name: Vec<u8>,
-    pub(crate) definition: Definition,
+    pub(crate) definition: Rc<Definition>,
     /// How it was written.
     pub(crate) text: String,
     pub(crate) paused: bool,
@@ -115,7 +115,7 @@ impl Flow {
     pub(crate) fn new(name: &str, definition: Definition, text: String, cursor: u64) -> Self {
         Self {
             name: name.as_bytes().to_vec(),
-            definition,
+            definition: Rc::new(definition),
             text,
             paused: false,
             counts: Counts::default(),
@@ -195,7 +195,8 @@ impl Flow {
                 self.ready.push_back(position);
             }
         }
-        if self.ready.is_empty() {
+        // While long tasks are under way there is always one that is ready: others are taken in all the same.
+        if self.ready.is_empty() || self.tasks.len() <= WINDOW * 3 / 4 {
             self.refill(journal);
         }
         let position = self.ready.pop_front()?;

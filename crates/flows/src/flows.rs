@@ -236,7 +236,7 @@ impl Flows {
     pub fn limiting(&self) -> impl Iterator<Item = (&str, &Definition, u64)> {
         let flows = self.flows.iter().map(|(name, (_, flow))| (name, flow));
         let limiting = flows.filter(|(_, flow)| flow.definition.when_full != WhenFull::DropOldest);
-        limiting.map(|(name, flow)| (name.as_str(), &flow.definition, flow.backlog))
+        limiting.map(|(name, flow)| (name.as_str(), &*flow.definition, flow.backlog))
     }
 
     /// Records a write, if it concerns any flow; whether it did.
@@ -292,12 +292,13 @@ impl Flows {
     /// The next task to be run, of the flows in turn.
     pub fn start(&mut self, now: Millis) -> Option<Task> {
         use core::ops::Bound::{Excluded, Unbounded};
-        let after = self.flows.range::<str, _>((Excluded(self.turn.as_str()), Unbounded));
-        let names: Vec<String> = after.chain(&self.flows).map(|(name, _)| name.clone()).collect();
-        for name in names.into_iter().take(self.flows.len()) {
+        for _ in 0..self.flows.len() {
+            let after = (Excluded(self.turn.as_str()), Unbounded);
+            let next = self.flows.range::<str, _>(after).next().or(self.flows.iter().next());
+            let Some(name) = next.map(|(name, _)| name.clone()) else { continue };
+            self.turn.clone_from(&name);
             let Some((generation, flow)) = self.flows.get_mut(&name) else { continue };
             if let Some((record, attempt, mark)) = flow.start(&mut *self.journal, now) {
-                self.turn.clone_from(&name);
                 return Some(Task { flow: name, generation: *generation, record, attempt, mark });
             }
         }
@@ -470,7 +471,7 @@ impl Flows {
 
     /// A flow's declaration, and the text it was given in.
     #[must_use]
-    pub fn definition(&self, name: &str) -> Option<(&Definition, &str)> {
+    pub fn definition(&self, name: &str) -> Option<(&Rc<Definition>, &str)> {
         self.flows.get(name).map(|(_, flow)| (&flow.definition, flow.text.as_str()))
     }
 

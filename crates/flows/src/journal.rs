@@ -26,6 +26,9 @@ pub trait Journal: Debug {
     /// Keeps a state under a name, or forgets it.
     fn put(&mut self, name: &[u8], state: Option<&[u8]>);
 
+    /// Tells what has gathered, if anything has: the end of a turn, whose effects are about to be committed.
+    fn flush(&mut self) {}
+
     /// Gives the states whose names begin with `prefix`, in order of their names.
     fn states(&mut self, prefix: &[u8], each: &mut dyn FnMut(&[u8], &[u8]));
 }

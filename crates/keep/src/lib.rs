@@ -55,6 +55,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The writer is behind where this part of what may wait for it does.
+const BEHIND: usize = 32;
 /// Threads that load.
 const LOADERS: usize = 2;
 
@@ -445,6 +447,13 @@ impl Store {
         self.commit();
         lock(&self.front.shared.queue).sync_wanted = true;
         self.front.shared.work.notify_one();
+    }
+
+    /// Whether so much waits for the writer that it has enough to do for a while.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        let shared = &self.front.shared;
+        lock(&shared.queue).bytes > shared.queue_bytes_max / BEHIND
     }
 
     /// Whether writing has failed for good, so that [`Self::durable`] moves no more.

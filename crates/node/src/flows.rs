@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use headwater_base::source::Change;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    Engine, EngineError, Expiry, FlowCall, NotedChange, RangeOptions, Stop, Ticket,
+    Engine, EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket, ValueRef,
 };
 use headwater_flows::{Action, Flows, Journal, Operation, Outcome, Report, Task, WhenFull};
 use headwater_pattern::{Bindings, Join, Pattern, containing_range};
@@ -22,6 +22,9 @@ use headwater_pattern::{Bindings, Join, Pattern, containing_range};
 const SLICE_KEYS: u64 = 256;
 /// A backfill rests while so many of its tasks wait.
 const BACKFILL_WAITING_MAX: u64 = 1024;
+
+/// What an output takes besides its key and its value, roughly.
+const OUTPUT_BYTES: usize = 128;
 
 /// Flows, and what their work needs.
 pub(crate) struct Working {
@@ -199,22 +202,23 @@ impl Node {
         let Some(task) = self.working.flows.start(now) else {
             return if filled { Step::Done } else { Step::Idle };
         };
-        let action = match self.working.flows.definition(&task.flow) {
-            Some((definition, _)) => definition.action.clone(),
+        let definition = match self.working.flows.definition(&task.flow) {
+            Some((definition, _)) => definition.clone(),
             None => return Step::Done,
         };
-        let outcome = match action {
+        let outcome = match &definition.action {
             Action::Publish { channel } => {
-                return Step::Outside { task, work: Outside::Publish(channel) };
+                return Step::Outside { task, work: Outside::Publish(channel.clone()) };
             }
             Action::Post { url, timeout_ms } => {
+                let (url, timeout_ms) = (url.clone(), *timeout_ms);
                 let (slots, width) = self.slots_of(&task);
                 let work = Outside::Post { url, timeout_ms, slots, width };
                 return Step::Outside { task, work };
             }
             Action::Fanout(join) => {
                 let mut changes = Vec::new();
-                match (self.fan_out(&join, &task, &mut changes), changes.is_empty()) {
+                match (self.fan_out(join, &task, &mut changes), changes.is_empty()) {
                     (outcome, true) => outcome,
                     (Outcome::Done, false) => {
                         let work = Outside::Write { changes, mark: None };
@@ -228,11 +232,16 @@ impl Node {
                 }
             }
             Action::Call { function, join, writes } => {
-                self.call_for(&function, join.as_ref(), &writes, &task)
+                self.call_for(function, join.as_ref(), writes, &task)
             }
         };
         self.finish_flow(&task, outcome);
         Step::Done
+    }
+
+    /// Tells the journal that a turn is over. To be called before its writes are committed.
+    pub fn end_turn(&mut self) {
+        self.working.flows.journal_mut().flush();
     }
 
     /// Says what came of a task that was run outside.
@@ -315,8 +324,14 @@ impl Node {
             .collect();
         let outside = self.engine.is_sourced(&join.output.range_of_all().first);
         let changes = outside.then_some(changes);
-        let mut fan = Fan { engine: &mut self.engine, output: &join.output, value, changes };
-        match fan.slice(&checks, &bindings, &task.mark) {
+        let shared = value.map(|value| self.engine.share(value));
+        let (engine, output) = (&mut self.engine, &join.output);
+        let mut fan = Fan { engine, output, value, shared, changes };
+        let done = fan.slice(&checks, &bindings, &task.mark);
+        if let Some(shared) = shared {
+            self.engine.release(shared);
+        }
+        match done {
             Ok(None) => Outcome::Done,
             Ok(Some(mark)) => Outcome::Further(mark),
             Err(stop) => outcome_of(stop),
@@ -416,6 +431,8 @@ struct Fan<'a> {
     output: &'a Pattern,
     /// What is put; `None`: the outputs are removed.
     value: Option<&'a [u8]>,
+    /// The same, stored once for all outputs.
+    shared: Option<ValueRef>,
     /// Where the outputs go, if not to the engine.
     changes: Option<&'a mut Vec<Change>>,
 }
@@ -479,13 +496,13 @@ impl Fan<'_> {
             changes.push(Change { key, value: self.value.map(<[u8]>::to_vec) });
             return Ok(());
         }
-        match self.value {
+        match self.shared {
             None => self.engine.remove(&key).map(drop),
-            Some(value) => {
-                if !self.engine.make_room_for(key.len() + 128, value.len()) {
+            Some(shared) => {
+                if !self.engine.make_room_for(key.len() + OUTPUT_BYTES, 0) {
                     return Err(EngineError::OutOfMemory.into());
                 }
-                Ok(self.engine.set(&key, value, Expiry::Never)?)
+                Ok(self.engine.set_shared(&key, shared)?)
             }
         }
     }

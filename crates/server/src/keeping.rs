@@ -69,6 +69,8 @@ pub(crate) struct Keeping {
     modules: Vec<SentModule>,
     /// The flows that clients added before the start.
     flows: Vec<Flow>,
+    /// After a failure: writes up to here are known to be lost, and replies that came later tell of none of them.
+    forgiven: u64,
 }
 
 /// A flow, as the words of FLOW.ADD.
@@ -121,7 +123,16 @@ impl Keeping {
         let tables =
             config.tables.iter().map(|table| (table.name.clone(), table.clone())).collect();
         let always = options.durability == Durability::Always;
-        Ok(Some(Self { keeper: store.keeper(), store, path, always, tables, modules, flows }))
+        Ok(Some(Self {
+            keeper: store.keeper(),
+            store,
+            path,
+            always,
+            tables,
+            modules,
+            flows,
+            forgiven: 0,
+        }))
     }
 
     /// The shard's end.
@@ -172,10 +183,25 @@ impl Keeping {
         }
         let (told, safe) = (self.store.told().0, self.store.durable().0);
         if told > safe && self.store.failed() {
-            // Nothing waits any more for what will not be.
-            return Safety { told: safe, safe, failed: true };
+            // Nothing waits any more for what will not be, but nobody learns of it as if it were.
+            let told = if told > self.forgiven { told } else { safe };
+            return Safety { told, safe, failed: true };
         }
         Safety { told, safe, failed: false }
+    }
+
+    /// What was told before this has nobody left who waits for it. To be called when a turn begins: by then those have
+    /// been told who did.
+    #[inline]
+    pub(crate) fn forgive(&mut self) {
+        if self.store.failed() && self.store.refusal().is_some() {
+            self.forgiven = self.store.told().0;
+        }
+    }
+
+    /// Whether so much waits to be written that what can wait should.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.store.is_behind()
     }
 
     /// Hands the writes of a turn over.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use ureq::Agent;
+use ureq::config::Config;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// Threads of one lane, whatever its width.
@@ -45,6 +45,8 @@ pub struct Post {
 
 type Done = (u64, Result<(), String>);
 type Bell = Arc<dyn Fn() + Send + Sync>;
+/// Sends a post and waits for the answer.
+type Client = Box<dyn Fn(&Post) -> Result<(), String> + Send + Sync>;
 
 /// Posts of one kind.
 struct Lane {
@@ -66,7 +68,7 @@ pub struct Poster {
 
 /// What the threads share.
 struct Shared {
-    agent: OnceLock<Result<Agent, String>>,
+    client: OnceLock<Result<Client, String>>,
     /// A file of certificates to trust; empty: the system's.
     certificates: PathBuf,
     bell: Bell,
@@ -85,7 +87,7 @@ impl Poster {
     pub fn new(certificates: &Path, bell: impl Fn() + Send + Sync + 'static) -> Self {
         let (sender, receiver) = channel();
         let shared = Shared {
-            agent: OnceLock::new(),
+            client: OnceLock::new(),
             certificates: certificates.to_owned(),
             bell: Arc::new(bell),
         };
@@ -159,35 +161,38 @@ fn work(shared: &Shared, posts: &Mutex<Receiver<Post>>, done: &Sender<Done>) {
 }
 
 fn send(shared: &Shared, post: &Post) -> Result<(), String> {
-    let agent = shared.agent.get_or_init(|| agent(&shared.certificates)).as_ref()?;
-    let request = agent
-        .post(&post.url)
-        .config()
-        .timeout_global(Some(post.timeout))
-        .build()
-        .header("Content-Type", "application/json")
-        .header("Idempotency-Key", &post.idempotency_key);
-    let answer = request.send(&post.body[..]).map_err(|error| error.to_string())?;
-    let status = answer.status();
-    // What it says besides is of no use, and neither is an error on the way.
-    let _ = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-    if status.is_success() { Ok(()) } else { Err(format!("answered {status}")) }
+    let client = shared.client.get_or_init(|| client(&shared.certificates)).as_ref()?;
+    client(post)
 }
 
-fn agent(certificates: &Path) -> Result<Agent, String> {
+fn client(certificates: &Path) -> Result<Client, String> {
     let tls = TlsConfig::builder()
         .root_certs(trusted(certificates)?)
         .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
         .build();
-    let config = Agent::config_builder()
+    let client = Config::builder()
         .tls_config(tls)
         .user_agent(concat!("headwater/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
         .max_idle_connections_per_host(THREADS_MAX)
-        .build();
-    Ok(Agent::new_with_config(config))
+        .build()
+        .new_agent();
+    Ok(Box::new(move |post| {
+        let request = client
+            .post(&post.url)
+            .config()
+            .timeout_global(Some(post.timeout))
+            .build()
+            .header("Content-Type", "application/json")
+            .header("Idempotency-Key", &post.idempotency_key);
+        let answer = request.send(&post.body[..]).map_err(|error| error.to_string())?;
+        let status = answer.status();
+        // What it says besides is of no use, and neither is an error on the way.
+        let _ = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        if status.is_success() { Ok(()) } else { Err(format!("answered {status}")) }
+    }))
 }
 
 fn trusted(certificates: &Path) -> Result<RootCerts, String> {

@@ -33,6 +33,8 @@ pub enum System {
     Valkey,
     /// Redis.
     Redis,
+    /// NATS, with JetStream.
+    Nats,
     /// memcached.
     Memcached,
     /// PostgreSQL.
@@ -46,7 +48,7 @@ impl System {
         matches!(self, Self::Items | Self::Memcached)
     }
 
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
@@ -58,6 +60,7 @@ impl System {
         Self::Null,
         Self::Valkey,
         Self::Redis,
+        Self::Nats,
         Self::Memcached,
         Self::Postgres,
     ];
@@ -77,6 +80,7 @@ impl System {
             Self::Null => "null",
             Self::Valkey => "valkey",
             Self::Redis => "redis",
+            Self::Nats => "nats",
             Self::Memcached => "memcached",
             Self::Postgres => "postgres",
         }

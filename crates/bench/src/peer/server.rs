@@ -81,6 +81,7 @@ impl Launch {
             match system {
                 System::Valkey => drop(program::valkey()?),
                 System::Redis => drop(program::redis()?),
+                System::Nats => drop(program::nats()?),
                 System::Memcached => drop(program::memcached()?),
                 System::Postgres => {
                     program::postgres()?;
@@ -242,6 +243,10 @@ fn answers(system: System, port: u16) -> bool {
             return postgres::open(port, POSTGRES_USER).map(drop);
         }
         let mut connection = Connection::open(port)?;
+        if system == System::Nats {
+            // It introduces itself.
+            return connection.input.line().map(drop);
+        }
         if system.speaks_memcached() {
             connection.out.extend_from_slice(b"version\r\n");
             connection.flush()?;
@@ -264,6 +269,12 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
             command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
             command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
             command.arg("--dir").arg(folder);
+            command
+        }
+        System::Nats => {
+            let mut command = Command::new(program::nats()?);
+            command.args(["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir"]);
+            command.arg(folder);
             command
         }
         System::Memcached => {

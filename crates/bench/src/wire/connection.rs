@@ -9,6 +9,7 @@ use super::bad;
 use anyhow::{Context, Result};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How much is read at once; a larger reply grows the buffer.
@@ -69,6 +70,7 @@ impl<R: Read> Input<R> {
             ));
         }
         self.end += read;
+        MOVED.fetch_add(read as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -132,6 +134,15 @@ impl<R: Read> Input<R> {
     }
 }
 
+/// Bytes that all connections have sent and received.
+static MOVED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that this process' connections have sent and received so far.
+#[must_use]
+pub fn moved_bytes() -> u64 {
+    MOVED.load(Ordering::Relaxed)
+}
+
 /// One connection: what is to be sent, and the replies.
 #[derive(Debug)]
 pub struct Connection {
@@ -173,6 +184,7 @@ impl Connection {
     /// The connection fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out)?;
+        MOVED.fetch_add(self.out.len() as u64, Ordering::Relaxed);
         self.out.clear();
         Ok(())
     }

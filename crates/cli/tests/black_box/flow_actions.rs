@@ -286,11 +286,13 @@ fn changes_are_posted_until_they_are_taken() {
     receiver.behaves(Manner::Takes);
     let server = start();
     let mut client = server.client(3);
-    assert_eq!(ask(&mut client, &["FLOW.RETRY", "hook", "ALL"]), Ok(2));
+    // What was dead before the kill may be a task again: that it was dead is no acknowledged write.
+    settle(&mut client, "hook");
+    let _: u64 = ask(&mut client, &["FLOW.RETRY", "hook", "ALL"]).unwrap();
     settle(&mut client, "hook");
     let third = of_key(&receiver.got(), "n|3");
     let taken: Vec<_> = third.iter().filter(|got| got.taken).collect();
-    assert_eq!(taken.len(), 2);
+    assert_eq!(taken.len(), 2, "{third:?}");
     assert_eq!(
         (&taken[0].body["value"], &taken[1].body["value"]),
         (&"third".into(), &serde_json::Value::Null)

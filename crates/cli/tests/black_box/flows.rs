@@ -120,7 +120,7 @@ fn writes_are_refused_or_wait_where_a_flow_has_no_room() {
 }
 
 /// A whole number as text: one more for each set, one less for each removal.
-const BALANCE: &str = r#"(module
+pub(crate) const BALANCE: &str = r#"(module
     (import "headwater" "value_read" (func $value_read (param i32 i32 i32) (result i32)))
     (import "headwater" "param_read" (func $param_read (param i32 i32 i32) (result i32)))
     (import "headwater" "value_replace" (func $value_replace (param i32 i32)))

@@ -3,6 +3,7 @@
 mod bound;
 mod data;
 mod flow_actions;
+mod flow_crashes;
 mod flows;
 mod function_projects;
 mod functions;

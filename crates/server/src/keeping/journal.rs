@@ -1,7 +1,8 @@
 //! The journal of flows in the embedded store: a write and its record are one batch, and so are a task's effects
 //! and that it is done.
 //!
-//! Records are notes named by their positions, states by their names. The newest records are in memory
+//! Records are notes named by their positions, states by their names; of what changes more than once in a turn the
+//! store is told the last. The newest records are in memory
 //! as well, at least those that the store has not committed yet; a flow that lags reads the others from disk.
 
 use headwater_keep::Notes;
@@ -23,6 +24,10 @@ pub(crate) struct KeptJournal {
     tail: VecDeque<(u64, Record)>,
     tail_bytes: usize,
     states: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The states that have changed in this turn, and whether the store had them before.
+    changed: BTreeMap<Vec<u8>, bool>,
+    /// Records below this are removed from the store.
+    removed: u64,
 }
 
 fn record_name(position: u64) -> Vec<u8> {
@@ -62,7 +67,16 @@ impl KeptJournal {
         })?;
         let end = end.max(told);
         let first = first.unwrap_or(end);
-        Ok(Self { notes, first, end, tail: VecDeque::new(), tail_bytes: 0, states })
+        Ok(Self {
+            notes,
+            first,
+            end,
+            tail: VecDeque::new(),
+            tail_bytes: 0,
+            states,
+            changed: BTreeMap::new(),
+            removed: first,
+        })
     }
 
     /// Lets go of the oldest records in memory that the store can give.
@@ -120,13 +134,7 @@ impl Journal for KeptJournal {
         if below <= self.first {
             return;
         }
-        for position in self.first..below {
-            self.notes.remove(&record_name(position));
-        }
         self.first = below;
-        if below == self.end {
-            self.notes.put(END, &self.end.to_be_bytes());
-        }
         while let Some((_, record)) = self.tail.front()
             && record.position < below
         {
@@ -144,15 +152,35 @@ impl Journal for KeptJournal {
     }
 
     fn put(&mut self, name: &[u8], state: Option<&[u8]>) {
-        match state {
-            Some(state) => {
-                self.notes.put(&state_name(name), state);
-                self.states.insert(name.to_vec(), state.to_vec());
+        let before = match state {
+            Some(state) => self.states.insert(name.to_vec(), state.to_vec()),
+            None => self.states.remove(name),
+        };
+        if !self.changed.contains_key(name) {
+            self.changed.insert(name.to_vec(), before.is_some());
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.changed.is_empty() && self.removed == self.first {
+            return;
+        }
+        for (name, was_kept) in core::mem::take(&mut self.changed) {
+            match self.states.get(&name) {
+                Some(state) => drop(self.notes.put(&state_name(&name), state)),
+                None if was_kept => drop(self.notes.remove(&state_name(&name))),
+                None => {}
             }
-            None if self.states.remove(name).is_some() => {
-                self.notes.remove(&state_name(name));
-            }
-            None => {}
+        }
+        if self.removed == self.first {
+            return;
+        }
+        for position in self.removed..self.first {
+            self.notes.remove(&record_name(position));
+        }
+        self.removed = self.first;
+        if self.first == self.end {
+            self.notes.put(END, &self.end.to_be_bytes());
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Resp;
 use super::session::Session;
 use crate::connections::Connections;
+use crate::keeping::Keeping;
 use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
 use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long flows may work in one turn of the loop.
-const TURN: Duration = Duration::from_micros(500);
+const TURN: Duration = Duration::from_micros(250);
 
 /// Tasks that are done elsewhere.
 pub(super) struct Outsiders {
@@ -62,6 +63,9 @@ impl Resp {
         {
             return;
         }
+        if self.flows_rest() {
+            return;
+        }
         let began = Instant::now();
         loop {
             match self.node.step_flows() {
@@ -83,6 +87,11 @@ impl Resp {
                 break;
             }
         }
+    }
+
+    /// Whether flows wait for the store: it takes no writes, or has so much to write that clients' writes would wait.
+    fn flows_rest(&self) -> bool {
+        self.write_refusal().is_some() || self.keeping.as_ref().is_some_and(Keeping::is_behind)
     }
 
     /// Posts a change to a URL.
@@ -164,7 +173,7 @@ impl Resp {
     /// When flows want their next turn, in milliseconds of the server's life.
     pub(super) fn flows_deadline(&self) -> Option<u64> {
         if self.node.flows_may_step() {
-            return Some(self.time.uptime);
+            return Some(self.time.uptime + u64::from(self.flows_rest()));
         }
         let rest = self.node.flows_deadline()?.since(self.time.wall);
         // The clock of a turn is up to a millisecond behind.

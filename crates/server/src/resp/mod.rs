@@ -379,6 +379,9 @@ impl Service for Resp {
         self.look_in_time(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.forgive();
+        }
         self.flush_in_time();
     }
 
@@ -467,6 +470,7 @@ impl Service for Resp {
     #[inline]
     fn end_turn(&mut self) {
         if let Some(keeping) = &self.keeping {
+            self.node.end_turn();
             keeping.end_turn();
         }
     }

@@ -1,0 +1,53 @@
+/* Has the store's files fail on demand: preloaded into the server, it does what the file named by FAULT_FILE says,
+ * from the moment on that this is there. "sync": syncs fail. "full": the disk is full. "torn": the next write
+ * writes half of its bytes, and the process is gone.
+ *
+ *     cc -shared -fPIC -o faults.so faults.c -ldl
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Whether this fault is asked for, and the descriptor is a file of the store. */
+static int asked(const char *fault, int fd) {
+    char text[16] = {0}, link[64], path[512] = {0};
+    const char *name = getenv("FAULT_FILE");
+    int file = name ? open(name, O_RDONLY) : -1;
+    if (file < 0) return 0;
+    ssize_t got = read(file, text, sizeof text - 1);
+    close(file);
+    if (got <= 0 || strcmp(text, fault) != 0) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/store/") != NULL;
+}
+
+#define REAL(name) ((typeof(&name))dlsym(RTLD_NEXT, #name))
+
+#define SYNC(name)                     \
+    int name(int fd) {                 \
+        if (asked("sync", fd)) {       \
+            errno = EIO;               \
+            return -1;                 \
+        }                              \
+        return REAL(name)(fd);         \
+    }
+SYNC(fsync)
+SYNC(fdatasync)
+
+ssize_t write(int fd, const void *from, size_t len) {
+    if (fd > 2 && asked("full", fd)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    if (fd > 2 && len > 1 && asked("torn", fd)) {
+        REAL(write)(fd, from, len / 2);
+        _exit(1);
+    }
+    return REAL(write)(fd, from, len);
+}

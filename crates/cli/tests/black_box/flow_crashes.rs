@@ -1,0 +1,229 @@
+//! Flows through failures: `kill -9` at any moment under load, disks that are full, tear writes, or fail to sync. What was
+//! acknowledged has its effects afterwards, and effects that are counted are counted once.
+//!
+//! `HEADWATER_FLOW_KILLS=300` kills more often than the usual few times.
+
+use crate::flows::{BALANCE, ask, count, settle};
+use crate::support::{PATIENCE, Server, program, request};
+use redis::{Connection, Value, cmd, pipe};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const FOLLOWERS: u64 = 700;
+/// Requests sent at once.
+const BATCH: u64 = 16;
+
+fn options(data: &Path) -> Vec<String> {
+    let path = data.to_str().unwrap();
+    ["--data", path, "--durability", "always", "--memcached-port", "0"].map(String::from).to_vec()
+}
+
+fn start(data: &Path) -> Server {
+    let options = options(data);
+    Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Votes that a function counts, and posts that are copied to followers.
+fn declare(client: &mut Connection) {
+    let module = wat::parse_str(BALANCE).unwrap();
+    let () = cmd("FN.LOAD").arg("balance").arg(module).query(client).unwrap();
+    let votes = ["FLOW.ADD", "votes", "ON", "vote|<a>|<b>", "CALL", "balance", "KEY", "karma|<a>"];
+    let _: Value = ask(client, &votes).unwrap();
+    let fan = "t|<user>|<time>|<poster> = check f|<poster>|<user> copy p|<poster>|<time>";
+    let words = ["FLOW.ADD", "fan", "ON", "p|<poster>|<time>", "FANOUT", fan];
+    let _: Value = ask(client, &words).unwrap();
+    let mut batch = pipe();
+    for user in 0..FOLLOWERS {
+        batch.set(format!("f|bob|{user:04}"), "").ignore();
+    }
+    let () = batch.query(client).unwrap();
+}
+
+/// What a client has sent, and how much of it was acknowledged: numbers from `from` on.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    from: u64,
+    acknowledged: u64,
+}
+
+/// Votes, and posts now and then, until the server is gone or refuses. Through memcached's protocol, or RESP.
+fn vote(address: SocketAddr, memcached: bool, name: &str, from: u64, ends: &AtomicBool) -> Sent {
+    let mut sent = Sent { from, acknowledged: from };
+    let Ok(mut stream) = TcpStream::connect(address) else { return sent };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut next = from;
+    while !ends.load(Ordering::Relaxed) {
+        let mut bytes = Vec::new();
+        for number in next..next + BATCH {
+            // One in sixteen is a post.
+            let key = if number % BATCH == 7 {
+                format!("p|bob|{name}-{number:06}")
+            } else {
+                format!("vote|{name}|{number:06}")
+            };
+            if memcached {
+                bytes.extend(format!("set {key} 0 0 4\r\ntext\r\n").as_bytes());
+            } else {
+                bytes.extend(request(&[b"SET", key.as_bytes(), b"text"]));
+            }
+        }
+        next += BATCH;
+        if stream.write_all(&bytes).is_err() {
+            break;
+        }
+        let good: &[u8] = if memcached { b"STORED\r\n" } else { b"+OK\r\n" };
+        let mut answer = vec![0; good.len()];
+        for _ in 0..BATCH {
+            if stream.read_exact(&mut answer).is_err() || answer != good {
+                return sent;
+            }
+            sent.acknowledged += 1;
+        }
+    }
+    sent
+}
+
+fn memcached_of(server: &Server) -> SocketAddr {
+    let line = server.told().lines().find_map(|line| line.strip_prefix("memcached's protocol on "));
+    line.expect("the line that says where").parse().unwrap()
+}
+
+/// All that was acknowledged is there, all effects are, and no vote was counted twice.
+fn check(client: &mut Connection, sent: &[(String, Sent)]) {
+    settle(client, "votes");
+    settle(client, "fan");
+    for (name, sent) in sent {
+        let is_post = |number: &u64| number % BATCH == 7;
+        for number in sent.from..sent.acknowledged {
+            let key = if is_post(&number) {
+                format!("p|bob|{name}-{number:06}")
+            } else {
+                format!("vote|{name}|{number:06}")
+            };
+            assert_eq!(ask(client, &["EXISTS", &key]), Ok(1), "{key} is lost");
+        }
+        let there = count(client, &format!("vote|{name}|"));
+        let karma: Option<u64> = ask(client, &["GET", &format!("karma|{name}")]).unwrap();
+        assert_eq!(karma.unwrap_or(0), there, "votes of {name}");
+    }
+    let posts: Vec<String> = ask(client, &["PREFIX", "p|bob|", "KEYS"]).unwrap();
+    assert_eq!(count(client, "t|"), posts.len() as u64 * FOLLOWERS);
+    for user in [0, FOLLOWERS / 2, FOLLOWERS - 1] {
+        assert_eq!(count(client, &format!("t|{user:04}|")), posts.len() as u64);
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
+fn no_effect_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
+    let asked = std::env::var("HEADWATER_FLOW_KILLS").ok();
+    let rounds: u64 = asked.and_then(|text| text.parse().ok()).unwrap_or(4);
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    declare(&mut start(&data).client(3));
+    let mut acknowledged = 0;
+    for round in 0..rounds {
+        let server = start(&data);
+        let ends = AtomicBool::new(false);
+        let addresses = [SocketAddr::from(([127, 0, 0, 1], server.port)), memcached_of(&server)];
+        // New names each time, so that checks do not grow; every few rounds it is killed while it recovers, too.
+        let sent: Vec<(String, Sent)> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..4)
+                .map(|client| {
+                    let (ends, name) = (&ends, format!("r{round}c{client}"));
+                    let (at, memcached) = (addresses[client % 2], client % 2 == 1);
+                    scope.spawn(move || (name.clone(), vote(at, memcached, &name, 0, ends)))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_micros(10_000 + round * 7919 % 120_000));
+            server.signal(Signal::KILL);
+            ends.store(true, Ordering::Relaxed);
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        server.wait();
+        if round % 3 == 2 {
+            let server = start(&data);
+            std::thread::sleep(Duration::from_micros(round * 1237 % 30_000));
+            server.signal(Signal::KILL);
+            server.wait();
+        }
+        let server = start(&data);
+        let mut client = server.client(3);
+        check(&mut client, &sent);
+        acknowledged += sent.iter().map(|(_, sent)| sent.acknowledged).sum::<u64>();
+        // What is left would make later rounds long.
+        let _: u64 = ask(&mut client, &["RANGE.DEL", "p|", "p}"]).unwrap();
+        settle(&mut client, "fan");
+        assert_eq!(count(&mut client, "t|"), 0);
+        drop(client);
+        server.signal(Signal::KILL);
+        server.wait();
+    }
+    assert!(acknowledged > 0, "nothing was acknowledged");
+    println!("{rounds} kills: {acknowledged} acknowledged writes have their effects, once");
+}
+
+#[test]
+fn flows_go_on_after_a_store_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("faults.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/black_box/faults.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .args([source, "-ldl"])
+        .status();
+    assert!(built.unwrap().success(), "faults.c is compiled");
+    for fault in ["sync", "full", "torn"] {
+        let data = folder.path().join(fault);
+        let file = folder.path().join(format!("{fault}-now"));
+        let mut command = program();
+        command.args(["serve", "--port", "0"]).args(options(&data));
+        command.env("LD_PRELOAD", &library).env("FAULT_FILE", &file);
+        let server = Server::spawn(command);
+        let mut client = server.client(3);
+        declare(&mut client);
+        let ends = AtomicBool::new(false);
+        let addresses = [SocketAddr::from(([127, 0, 0, 1], server.port)), memcached_of(&server)];
+        let began = Instant::now();
+        let sent: Vec<(String, Sent)> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..2)
+                .map(|client| {
+                    let (ends, name) = (&ends, format!("c{client}"));
+                    let (at, memcached) = (addresses[client], client == 1);
+                    scope.spawn(move || (name.clone(), vote(at, memcached, &name, 0, ends)))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(150));
+            std::fs::write(&file, fault).unwrap();
+            // Each of them ends by itself: it was refused, or its connection ended.
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        assert!(began.elapsed() < PATIENCE);
+        assert!(sent.iter().all(|(_, sent)| sent.acknowledged > 0), "{fault}: {sent:?}");
+        if fault == "torn" {
+            server.wait();
+        } else {
+            // It goes on reading, and refuses writes.
+            let mut client = server.client(3);
+            assert_eq!(ask(&mut client, &["EXISTS", "vote|c0|000000"]), Ok(1));
+            let refused = ask::<()>(&mut client, &["SET", "vote|late|1", ""]).unwrap_err();
+            assert_eq!(refused.code(), Some("MISCONF"), "{fault}: {refused}");
+            drop(client);
+            server.signal(Signal::KILL);
+            server.wait();
+        }
+        let server = start(&data);
+        let mut client = server.client(3);
+        check(&mut client, &sent);
+        assert_eq!(count(&mut client, "vote|late|"), 0);
+        let () = ask(&mut client, &["SET", "vote|late|2", ""]).unwrap();
+        settle(&mut client, "votes");
+        assert_eq!(ask(&mut client, &["GET", "karma|late"]), Ok(1));
+    }
+}
