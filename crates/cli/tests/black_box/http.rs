@@ -37,16 +37,16 @@ fn figures_and_signs_of_life() {
     ] {
         assert!(answer.lines().any(|other| other == line), "{line} is not in\n{answer}");
     }
-    assert!(!answer.contains("headwater_data_"), "{answer}");
+    assert!(!answer.contains("headwater_store_"), "{answer}");
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let kept = Server::start(&["--http-port", "0", "--data", data.to_str().unwrap()]);
     let () = redis::cmd("SET").arg("p|bob|1").arg("x").query(&mut kept.client(3)).unwrap();
     let answer = get(&kept, "GET /metrics");
-    for name in ["data_disk_bytes", "data_pending_bytes", "data_syncs_total"] {
+    for name in ["store_disk_bytes", "store_pending_bytes", "store_syncs_total"] {
         assert!(answer.contains(&format!("\nheadwater_{name} ")), "{name} is not in\n{answer}");
     }
-    let position = answer.lines().find_map(|l| l.strip_prefix("headwater_data_position_total "));
+    let position = answer.lines().find_map(|l| l.strip_prefix("headwater_store_position_total "));
     assert!(position.unwrap().parse::<f64>().unwrap() >= 1.0);
     assert!(get(&server, "GET /other").contains(" 404 "));
     assert!(get(&server, "POST /metrics").contains(" 405 "));

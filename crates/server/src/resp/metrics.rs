@@ -120,18 +120,18 @@ impl Resp {
         let refused = keeping.refusal().is_some();
         let (_, _, facts) = keeping.facts();
         for (name, help, kind, value) in [
-            ("data_writes_refused", "Whether writes are refused", Gauge, u64::from(refused)),
-            ("data_position", "Operations told", Counter, facts.position),
-            ("data_safe_position", "Operations that are safe", Counter, facts.durable),
-            ("data_pending_bytes", "Bytes to be written", Gauge, facts.pending_bytes),
-            ("data_disk_bytes", "Bytes on disk", Gauge, facts.disk_bytes),
-            ("data_batches", "Batches written", Counter, facts.batches),
-            ("data_syncs", "Syncs of the disk", Counter, facts.syncs),
-            ("data_sync_microseconds", "Time of all syncs", Counter, facts.sync_micros),
-            ("data_loads", "Ranges loaded", Counter, facts.loads),
-            ("data_loads_failed", "Loads that failed", Counter, facts.loads_failed),
-            ("data_loaded_keys", "Keys loaded", Counter, facts.loaded_keys),
-            ("data_loaded_bytes", "Bytes loaded", Counter, facts.loaded_bytes),
+            ("store_writes_refused", "Whether writes are refused", Gauge, u64::from(refused)),
+            ("store_position", "Operations told", Counter, facts.position),
+            ("store_safe_position", "Operations that are safe", Counter, facts.durable),
+            ("store_pending_bytes", "Bytes to be written", Gauge, facts.pending_bytes),
+            ("store_disk_bytes", "Bytes on disk", Gauge, facts.disk_bytes),
+            ("store_batches", "Batches written", Counter, facts.batches),
+            ("store_syncs", "Syncs of the disk", Counter, facts.syncs),
+            ("store_sync_microseconds", "Time of all syncs", Counter, facts.sync_micros),
+            ("store_loads", "Ranges loaded", Counter, facts.loads),
+            ("store_loads_failed", "Loads that failed", Counter, facts.loads_failed),
+            ("store_loaded_keys", "Keys loaded", Counter, facts.loaded_keys),
+            ("store_loaded_bytes", "Bytes loaded", Counter, facts.loaded_bytes),
         ] {
             metrics.push(Metric::one(name, help, kind, value as f64));
         }
