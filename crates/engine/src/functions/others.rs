@@ -261,8 +261,8 @@ impl Engine {
         }
         if let Some(key) = call.key.filter(|_| draft.changed) {
             self.know(key)?;
-            self.bring_here(key)?;
-            self.apply(key, draft)?;
+            let here = self.find_here(key)?;
+            self.apply(key, here, draft)?;
         }
         for (key, value) in drafts {
             match value {

@@ -66,7 +66,7 @@ impl Resp {
         };
         match self.node.register(name, file, export) {
             Ok(()) => {
-                self.keep_definition(&Command::Data(Data::Functions(load)));
+                self.defined(&Command::Data(Data::Functions(load)));
                 encoder(work).line("REGISTERED");
                 Flow::Next
             }
