@@ -26,6 +26,15 @@ pub struct Position(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FetchId(pub u64);
 
+/// What is kept of a key besides its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attributes {
+    /// When it expires, if ever.
+    pub expires: Option<Millis>,
+    /// What a client gave with the value; 0: nothing.
+    pub flags: u32,
+}
+
 /// A key of a load, with what it holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pair {
@@ -33,8 +42,8 @@ pub struct Pair {
     pub key: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
-    /// When it expires, if ever.
-    pub expires: Option<Millis>,
+    /// What it has besides.
+    pub attributes: Attributes,
 }
 
 /// What a source delivered for one load.
@@ -159,12 +168,12 @@ pub trait Source: Send {
 /// An embedded store that keeps base keys on disk. It is told of every write in the order in which they
 /// are done, on the shard's thread; when a write is safe is between it and whoever sends replies.
 pub trait Keep: core::fmt::Debug {
-    /// `key` now has the value that `parts` make up, one behind the other.
+    /// `key` now has the value that `parts` make up, one behind the other, and these attributes.
     fn put(
         &mut self,
         key: &[u8],
         parts: &mut dyn Iterator<Item = &[u8]>,
-        expires: Option<Millis>,
+        attributes: Attributes,
     ) -> Position;
 
     /// `key` is gone.

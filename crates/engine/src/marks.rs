@@ -2,7 +2,7 @@
 //!
 //! A mark holds the flags that a client gave, the key's *version* (a number that the next write
 //! changes, so that a client can write only over what it has read), and who is to renew a
-//! value. A key without a mark costs nothing: flags of 0 are not kept, and a version is given out when
+//! value. The store that keeps a key keeps its flags, and nothing else of this. A key without a mark costs nothing: flags of 0 are not kept, and a version is given out when
 //! it is first asked for and forgotten at the next write, after which a greater one is given.
 //!
 //! Derived keys, and those that a source keeps, have no marks: clients cannot write them, so a
@@ -133,6 +133,27 @@ impl Marks {
             self.change(key, |mark| {
                 *mark = Mark { flags: flags.unwrap_or(mark.flags), ..Mark::default() };
             });
+        }
+    }
+
+    /// What was given with the value of `key`.
+    #[inline]
+    pub(crate) fn flags(&self, key: &[u8]) -> u32 {
+        if self.is_empty() { 0 } else { self.get(key).flags }
+    }
+
+    /// A key was loaded that has flags in the store that keeps it.
+    pub(crate) fn loaded(&mut self, key: &[u8], flags: u32) {
+        self.change(key, |mark| mark.flags = flags);
+    }
+
+    /// A key went from memory, and will be loaded with its flags: a mark that says nothing else goes with it.
+    pub(crate) fn unloaded(&mut self, key: &[u8]) {
+        if !self.is_empty() {
+            let flags = self.get(key).flags;
+            if self.get(key) == (Mark { flags, ..Mark::default() }) {
+                self.change(key, |mark| mark.flags = 0);
+            }
         }
     }
 

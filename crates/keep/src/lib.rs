@@ -44,8 +44,8 @@ use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use headwater_base::source::{FetchId, Keep, Position, Sink};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::KeyRange;
+use headwater_base::source::{Attributes, FetchId, Keep, Position, Sink};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -554,11 +554,11 @@ impl Keep for Keeper {
         &mut self,
         key: &[u8],
         parts: &mut dyn Iterator<Item = &[u8]>,
-        expires: Option<Millis>,
+        attributes: Attributes,
     ) -> Position {
         self.tell(|gathered| {
             let _may_be_new = gathered.tables.add(key);
-            gathered.turn.put(key, parts, expires)
+            gathered.turn.put(key, parts, attributes)
         })
     }
 

@@ -78,14 +78,14 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
     let mut bytes = 0;
     let mut add = |key: &[u8], record: &[u8]| {
         let damaged = || format!("the record of the key '{}' is damaged", key.escape_ascii());
-        let (value, expires) = read_value(key, record).ok_or_else(damaged)?;
+        let (value, attributes) = read_value(key, record).ok_or_else(damaged)?;
         bytes += (key.len() + value.len() + size_of::<Pair>()) as u64;
         if bytes > load_bytes_max {
             return Err(format!(
                 "the range asked for has more than {load_bytes_max} bytes: ask for less at once"
             ));
         }
-        pairs.push(Pair { key: key.to_vec(), value: value.to_vec(), expires });
+        pairs.push(Pair { key: key.to_vec(), value: value.to_vec(), attributes });
         Ok(())
     };
     let mut position = state.position;

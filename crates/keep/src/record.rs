@@ -1,20 +1,25 @@
-//! What is behind a key on disk: a checksum, when the key expires, and its value; and the records
+//! What is behind a key on disk: a checksum, when the key expires, its flags, and its value; and the records
 //! that the store keeps about itself.
 //!
 //! ```text
-//! value       check:8  0x00 value…  |  check:8  0x01 expires:8 value…
+//! value       check:8  kind:1 [expires:8] [flags:4] value…
 //! definition  check:8  order:8 text…
 //! state       check:8  position:8 generation:8 number:8
 //! ```
 //!
+//! The bits of `kind` say what is there: 1 an expiry, 2 flags that are not 0. Folders of servers that knew no flags have none.
 //! Numbers are little-endian. A checksum covers the key and everything behind the checksum, so that neither
 //! a changed byte nor another key's record is taken for the truth.
 
 use headwater_base::Millis;
 use headwater_base::hash::hash_bytes;
+use headwater_base::source::Attributes;
 
 /// Bytes of a checksum.
 const CHECK_BYTES: usize = 8;
+/// The bits of a value's kind.
+const EXPIRES: u8 = 1;
+const FLAGS: u8 = 2;
 /// The seed of all checksums: part of the format.
 const SEED: u64 = 0x6865_6164_7761_7465;
 
@@ -43,29 +48,42 @@ fn split_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 pub(crate) fn write_value(
     key: &[u8],
     parts: &mut dyn Iterator<Item = &[u8]>,
-    expires: Option<Millis>,
+    attributes: Attributes,
     out: &mut Vec<u8>,
 ) {
     let at = out.len();
     out.extend_from_slice(&[0; CHECK_BYTES]);
-    match expires {
-        None => out.push(0),
-        Some(Millis(expires)) => {
-            out.push(1);
-            out.extend_from_slice(&expires.to_le_bytes());
-        }
+    let Attributes { expires, flags } = attributes;
+    let flagged = if flags == 0 { 0 } else { FLAGS };
+    out.push(expires.map_or(0, |_| EXPIRES) | flagged);
+    if let Some(Millis(expires)) = expires {
+        out.extend_from_slice(&expires.to_le_bytes());
+    }
+    if flags != 0 {
+        out.extend_from_slice(&flags.to_le_bytes());
     }
     parts.for_each(|part| out.extend_from_slice(part));
     seal(key, &mut out[at..]);
 }
 
-/// The value in a record and when it expires; `None` where the record is not what was written.
-pub(crate) fn read_value<'r>(key: &[u8], record: &'r [u8]) -> Option<(&'r [u8], Option<Millis>)> {
-    match open(key, record)?.split_first()? {
-        (0, value) => Some((value, None)),
-        (1, rest) => split_number(rest).map(|(expires, value)| (value, Some(Millis(expires)))),
-        _ => None,
+/// The value in a record and what is with it; `None` where the record is not what was written.
+pub(crate) fn read_value<'r>(key: &[u8], record: &'r [u8]) -> Option<(&'r [u8], Attributes)> {
+    let (&kind, mut rest) = open(key, record)?.split_first()?;
+    let mut attributes = Attributes::default();
+    if kind & !(EXPIRES | FLAGS) != 0 {
+        return None;
     }
+    if kind & EXPIRES != 0 {
+        let (expires, behind) = split_number(rest)?;
+        attributes.expires = Some(Millis(expires));
+        rest = behind;
+    }
+    if kind & FLAGS != 0 {
+        let (flags, behind) = rest.split_first_chunk::<4>()?;
+        attributes.flags = u32::from_le_bytes(*flags);
+        rest = behind;
+    }
+    Some((rest, attributes))
 }
 
 /// Writes the record of a definition behind `out`.
@@ -122,11 +140,17 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_or_not_at_all() {
-        for (value, expires) in [(&b""[..], None), (b"x", Some(Millis(7))), (&[7; 300], None)] {
+        let with = |expires, flags| Attributes { expires, flags };
+        for (value, attributes) in [
+            (&b""[..], with(None, 0)),
+            (b"x", with(Some(Millis(7)), 0)),
+            (b"x", with(Some(Millis(7)), u32::MAX)),
+            (&[7; 300], with(None, 1)),
+        ] {
             let mut good = b"before".to_vec();
-            write_value(b"key", &mut value.chunks(7), expires, &mut good);
+            write_value(b"key", &mut value.chunks(7), attributes, &mut good);
             let good = good.split_off(6);
-            assert_eq!(read_value(b"key", &good), Some((value, expires)));
+            assert_eq!(read_value(b"key", &good), Some((value, attributes)));
             assert_eq!(read_value(b"kez", &good), None, "another key's");
             for bit in 0..good.len() * 8 {
                 let mut bad = good.clone();
@@ -137,6 +161,16 @@ mod tests {
                 assert_eq!(read_value(b"key", &good[..len]), None, "{len} bytes are left");
             }
         }
+    }
+
+    #[test]
+    fn records_without_flags_are_as_they_always_were() {
+        let (mut plain, mut timed) = (Vec::new(), Vec::new());
+        write_value(b"k", &mut [&b"v"[..]].into_iter(), Attributes::default(), &mut plain);
+        assert_eq!(plain[CHECK_BYTES..], *b"\0v");
+        let attributes = Attributes { expires: Some(Millis(7)), flags: 0 };
+        write_value(b"k", &mut [&b"v"[..]].into_iter(), attributes, &mut timed);
+        assert_eq!(timed[CHECK_BYTES..], *b"\x01\x07\0\0\0\0\0\0\0v");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The operations of one turn, as bytes one behind the other, on their way from the shard to the writer.
 
 use crate::record;
-use headwater_base::{KeyRange, Millis};
+use headwater_base::KeyRange;
+use headwater_base::source::Attributes;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,11 +99,11 @@ impl Turn {
         &mut self,
         key: &[u8],
         parts: &mut dyn Iterator<Item = &[u8]>,
-        expires: Option<Millis>,
+        attributes: Attributes,
     ) -> u64 {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
-        record::write_value(key, parts, expires, &mut self.bytes);
+        record::write_value(key, parts, attributes, &mut self.bytes);
         self.push(Kind::Put, key.len(), at)
     }
 
@@ -139,7 +140,8 @@ impl Turn {
     pub(crate) fn note(&mut self, name: &[u8], text: &[u8]) -> u64 {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(name);
-        record::write_value(name, &mut core::iter::once(text), None, &mut self.bytes);
+        let none = Attributes::default();
+        record::write_value(name, &mut core::iter::once(text), none, &mut self.bytes);
         self.push(Kind::Note, name.len(), at)
     }
 
@@ -179,7 +181,8 @@ mod tests {
     #[test]
     fn operations_come_out_as_they_went_in() {
         let mut turn = Turn::after(7);
-        assert_eq!(turn.put(b"a", &mut [&b"x"[..], b"y"].into_iter(), None), 8);
+        let none = Attributes::default();
+        assert_eq!(turn.put(b"a", &mut [&b"x"[..], b"y"].into_iter(), none), 8);
         assert_eq!(turn.remove(b"bc"), 9);
         assert_eq!(turn.clear(), 10);
         assert_eq!(turn.remove_range(&KeyRange::new(b"k", b"")), 11);
@@ -189,7 +192,7 @@ mod tests {
         let (Op::Put(key, value), Op::Define(name, text)) = (ops[0].1, ops[4].1) else {
             panic!("{ops:?}")
         };
-        assert_eq!(record::read_value(key, value), Some((&b"xy"[..], None)));
+        assert_eq!(record::read_value(key, value), Some((&b"xy"[..], none)));
         assert_eq!(record::read_definition(name, text), Some((3, &b"text"[..])));
         let rest = [Op::Remove(b"bc"), Op::Clear, Op::RemoveRange(b"k", b"")];
         assert_eq!([ops[1].1, ops[2].1, ops[3].1], rest);

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Rng, Told, close, copy, files, load, open, value_of};
-use headwater_base::KeyRange;
-use headwater_base::source::Keep;
+use headwater_base::source::{Attributes, Keep};
+use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options};
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,9 @@ fn fill(path: &Path, many: bool) -> (Content, usize) {
             content.remove(&key);
         } else {
             let value = value_of(step, 10 + rng.below(300) as usize);
-            keeper.put(&key, &mut value.chunks(4096), None);
+            let flags = (step % 7) as u32;
+            let expires = (step % 3 == 0).then_some(Millis(1 << 50));
+            keeper.put(&key, &mut value.chunks(4096), Attributes { expires, flags });
             content.insert(key, value);
         }
         if step % (steps / 50) == 0 {
@@ -37,9 +39,13 @@ fn fill(path: &Path, many: bool) -> (Content, usize) {
         }
     }
     keeper.define("join", b"t", b"t|<a> = copy p|<a>");
-    drop(keeper);
+    let mut notes = store.notes();
+    for number in 0..20_u8 {
+        notes.put(&[b'r', number], &[number; 40]);
+    }
+    drop((keeper, notes));
     close(store);
-    (content, 1)
+    (content, 21)
 }
 
 /// Opens a folder and reads all; a sentence where that is refused.
@@ -47,11 +53,18 @@ fn read(path: &Path) -> Result<(Content, usize), String> {
     let (store, told, definitions) = Told::try_open(path, Options::default())?;
     let mut keeper = store.keeper();
     let loaded = load(&store, &mut keeper, &told, &KeyRange::all());
-    let result = loaded.map(|loaded| {
-        let pairs = loaded.pairs.into_iter().map(|pair| (pair.key, pair.value));
-        (pairs.collect(), definitions.len())
+    let notes = store.notes();
+    let mut count = 0;
+    let noted = notes.read(b"r", b"s", false, &mut |name, text| {
+        assert!(text == [name[1]; 40], "a note that nobody wrote");
+        count += 1;
+        true
     });
-    drop(keeper);
+    let result = noted.and(loaded).map(|loaded| {
+        let pairs = loaded.pairs.into_iter().map(|pair| (pair.key, pair.value));
+        (pairs.collect(), definitions.len() + count)
+    });
+    drop((keeper, notes));
     close(store);
     result
 }

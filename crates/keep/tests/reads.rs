@@ -4,7 +4,7 @@ mod common;
 
 use common::{close, load, open};
 use headwater_base::KeyRange;
-use headwater_base::source::Keep;
+use headwater_base::source::{Attributes, Keep};
 use headwater_keep::Options;
 
 #[test]
@@ -14,7 +14,7 @@ fn loads_read_their_range_alone() {
     let mut keeper = store.keeper();
     for number in 0..100_000_u32 {
         let key = format!("p|{:03}|{number:06}", number % 1000);
-        keeper.put(key.as_bytes(), &mut [&[b'v'; 100][..]].into_iter(), None);
+        keeper.put(key.as_bytes(), &mut [&[b'v'; 100][..]].into_iter(), Attributes::default());
         if number % 1000 == 0 {
             store.commit();
         }

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{Rng, Told, close, load, open, value_of};
-use headwater_base::source::Keep;
+use headwater_base::source::{Attributes, Keep};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options, Store};
 use std::collections::BTreeMap;
 use std::fs;
 
-type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 fn key_of(rng: &mut Rng) -> Vec<u8> {
     let table = ["p", "q", "s"][rng.below(3) as usize];
@@ -25,9 +25,9 @@ fn range_of(rng: &mut Rng) -> KeyRange {
     }
 }
 
-fn expected(model: &Model, range: &KeyRange) -> Vec<(Vec<u8>, Vec<u8>, Option<Millis>)> {
+fn expected(model: &Model, range: &KeyRange) -> Vec<(Vec<u8>, Vec<u8>, Attributes)> {
     let within = model.iter().filter(|(key, _)| range.contains(key));
-    within.map(|(key, (value, expires))| (key.clone(), value.clone(), *expires)).collect()
+    within.map(|(key, (value, with))| (key.clone(), value.clone(), *with)).collect()
 }
 
 fn history(seed: u64, durability: Durability) {
@@ -49,8 +49,9 @@ fn history(seed: u64, durability: Durability) {
                 let len = rng.below(most) as usize;
                 let value = value_of(step, len);
                 let expires = (rng.below(4) == 0).then(|| Millis(rng.below(1 << 40)));
-                position = keeper.put(&key, &mut value.chunks(4096), expires).0;
-                model.insert(key, (value, expires));
+                let attributes = Attributes { expires, flags: rng.below(3) as u32 };
+                position = keeper.put(&key, &mut value.chunks(4096), attributes).0;
+                model.insert(key, (value, attributes));
             }
             50..65 => {
                 let key = key_of(&mut rng);
@@ -87,8 +88,8 @@ fn history(seed: u64, durability: Durability) {
                 let answer = load(&store, &mut keeper, &told, &range).unwrap();
                 assert_eq!(answer.position.0, position, "seed {seed}, step {step}");
                 let mut found: Vec<_> =
-                    answer.pairs.into_iter().map(|p| (p.key, p.value, p.expires)).collect();
-                found.sort();
+                    answer.pairs.into_iter().map(|p| (p.key, p.value, p.attributes)).collect();
+                found.sort_by(|a, b| a.0.cmp(&b.0));
                 assert_eq!(found, expected(&model, &range), "seed {seed}, step {step}: {range:?}");
             }
             _ => {
@@ -125,7 +126,7 @@ fn what_is_durable_follows_what_was_told() {
     let (store, told, _) = open(place.path(), options);
     let mut keeper = store.keeper();
     for number in 0..50_u64 {
-        keeper.put(&number.to_be_bytes(), &mut [&b"x"[..]].into_iter(), None);
+        keeper.put(&number.to_be_bytes(), &mut [&b"x"[..]].into_iter(), Attributes::default());
         if number % 10 == 9 {
             let position = store.commit();
             assert_eq!(position.0, number + 1);
@@ -143,7 +144,8 @@ fn a_sync_can_be_asked_for() {
     let options = Options { durability: Durability::None, ..Options::default() };
     let (store, told, _) = open(place.path(), options);
     for round in 1..=3 {
-        let position = store.keeper().put(b"k", &mut [&b"x"[..]].into_iter(), None);
+        let position =
+            store.keeper().put(b"k", &mut [&b"x"[..]].into_iter(), Attributes::default());
         store.ask_sync();
         told.wait_until(|| store.durable() >= position);
         assert_eq!(store.facts().syncs, round);
@@ -158,7 +160,7 @@ fn a_load_beyond_the_limit_is_refused() {
     let mut keeper = store.keeper();
     for number in 0..100 {
         let key = format!("p|{number:03}");
-        keeper.put(key.as_bytes(), &mut [&[b'v'; 200][..]].into_iter(), None);
+        keeper.put(key.as_bytes(), &mut [&[b'v'; 200][..]].into_iter(), Attributes::default());
     }
     let error = load(&store, &mut keeper, &told, &KeyRange::all()).unwrap_err();
     assert!(error.contains("10000 bytes"), "{error}");
@@ -186,7 +188,7 @@ fn a_folder_whose_making_was_cut_short_is_made_again() {
     fs::create_dir_all(place.path().join("store")).unwrap();
     fs::write(place.path().join("store/0.jnl"), "").unwrap();
     let (store, _, _) = open(place.path(), Options::default());
-    store.keeper().put(b"k", &mut [&b"v"[..]].into_iter(), None);
+    store.keeper().put(b"k", &mut [&b"v"[..]].into_iter(), Attributes::default());
     close(store);
     // The format file was not there yet, but the store was: nothing of it may go.
     fs::remove_file(place.path().join("headwater-data")).unwrap();
@@ -207,7 +209,7 @@ fn writes_are_refused_while_the_disk_is_full() {
     assert_eq!(store.refusal(), None);
     let mut keeper = store.keeper();
     told.wait_until(|| {
-        keeper.put(b"k", &mut [&b"v"[..]].into_iter(), None);
+        keeper.put(b"k", &mut [&b"v"[..]].into_iter(), Attributes::default());
         store.commit();
         store.refusal().is_some()
     });

@@ -7,6 +7,7 @@
 
 use crate::functions::Doubles;
 use crate::subject::{Pair, Subject};
+use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Difference, Engine, EngineError, Expiry, FetchId, JoinInstalled, Keep, Loaded, Position,
@@ -19,7 +20,7 @@ use std::rc::Rc;
 /// What the store holds, and what was asked of it.
 #[derive(Debug, Default)]
 struct Disk {
-    pairs: BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>,
+    pairs: BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>,
     position: u64,
     /// Loads that are not answered, with what they show.
     asked: Vec<(FetchId, Loaded)>,
@@ -40,10 +41,10 @@ impl Keep for Store {
         &mut self,
         key: &[u8],
         parts: &mut dyn Iterator<Item = &[u8]>,
-        expires: Option<Millis>,
+        attributes: Attributes,
     ) -> Position {
         let mut disk = self.0.borrow_mut();
-        disk.pairs.insert(key.to_vec(), (parts.collect::<Vec<_>>().concat(), expires));
+        disk.pairs.insert(key.to_vec(), (parts.collect::<Vec<_>>().concat(), attributes));
         disk.next()
     }
     fn remove(&mut self, key: &[u8]) -> Position {
@@ -62,10 +63,10 @@ impl Keep for Store {
     fn load(&mut self, fetch: FetchId, range: &KeyRange) {
         let mut disk = self.0.borrow_mut();
         let inside = disk.pairs.iter().filter(|(key, _)| range.contains(key));
-        let pairs = inside.map(|(key, (value, expires))| headwater_engine::Pair {
+        let pairs = inside.map(|(key, (value, attributes))| headwater_engine::Pair {
             key: key.clone(),
             value: value.clone(),
-            expires: *expires,
+            attributes: *attributes,
         });
         let loaded = Loaded { position: Position(disk.position), pairs: pairs.collect() };
         disk.asked.push((fetch, loaded));
@@ -221,5 +222,38 @@ impl Subject for Kept {
     }
     fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
         self.patient(|engine| engine.verify(range, most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Kept {
+        /// The flags of a key, once it is in memory again.
+        fn flags_after_eviction(&mut self, key: &[u8]) -> u32 {
+            // Each kind of what can go has its turn.
+            (0..60).for_each(|draw| _ = self.engine.evict_any(draw));
+            assert_eq!(self.engine.mark(key).flags, 0, "memory holds nothing of what is on disk");
+            self.get(key).expect("the store answers").expect("the key is there");
+            self.engine.check_invariants();
+            self.engine.mark(key).flags
+        }
+    }
+
+    #[test]
+    fn flags_come_back_with_their_keys() {
+        let mut kept = Kept::default();
+        for key in [&b"p|bob|1"[..], b"plain"] {
+            let set = kept.engine.set_flagged(key, b"value", Expiry::Never, 7);
+            set.expect("a base key");
+            assert_eq!(kept.flags_after_eviction(key), 7);
+            kept.append(key, b" and more").expect("a base key");
+            assert_eq!(kept.flags_after_eviction(key), 7, "appending keeps them");
+            kept.set_expiry(key, Some(Millis(1 << 40))).expect("a base key");
+            assert_eq!(kept.flags_after_eviction(key), 7, "so does an expiry");
+            kept.set(key, b"other", Expiry::Never).expect("a base key");
+            assert_eq!(kept.flags_after_eviction(key), 0, "a value without flags has none");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
 
+use crate::range;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, Standing, State, Work};
 use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position};
+use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair, Position};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +51,12 @@ pub(crate) struct Query {
     pub(crate) range: KeyRange,
 }
 
+/// Loads that begin, with what each asks for.
+pub(crate) type Queries = Vec<(FetchId, Query)>;
+
+/// So many loads are answered by one query beside the first.
+const TOGETHER_MAX: usize = 64;
+
 impl State {
     /// Takes a new load.
     pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange, deadline: Instant) {
@@ -77,6 +84,7 @@ impl State {
             not_before: now,
             deadline,
             trouble: None,
+            alone: false,
         });
     }
 
@@ -137,6 +145,45 @@ impl State {
         Some(Query { ready, range: load.range.clone() })
     }
 
+    /// A job's load begins, and with it those that wait and are as little served by an index: they read the same rows, and
+    /// are best answered by one query. Gives the jobs of the others, and what is to be asked; all of one table.
+    pub(crate) fn begin_together(&mut self, fetch: FetchId, alone: bool) -> (Vec<Job>, Queries) {
+        let mut beside = Vec::new();
+        let by_index = |state: &Self, fetch: FetchId, prefix: &[u8]| {
+            let load = state.loads.get(&fetch).filter(|load| load.prefix == prefix)?;
+            match &state.tables.get(prefix)?.standing {
+                Standing::Ready(ready) => Some(range::by_index(&ready.mapping, &load.range)),
+                _ => None,
+            }
+        };
+        let prefix = self.loads.get(&fetch).map(|load| load.prefix.clone()).unwrap_or_default();
+        if !alone && by_index(self, fetch, &prefix) == Some(false) {
+            let now = Instant::now();
+            for job in std::mem::take(&mut self.jobs) {
+                let together = match job.work {
+                    Work::Load(other) if beside.len() < TOGETHER_MAX && !job.alone => {
+                        job.not_before <= now && by_index(self, other, &prefix) == Some(false)
+                    }
+                    _ => false,
+                };
+                if together {
+                    beside.push(job);
+                } else {
+                    self.jobs.push_back(job);
+                }
+            }
+        }
+        let others = beside.iter().filter_map(|job| match job.work {
+            Work::Load(other) => Some(other),
+            _ => None,
+        });
+        let all: Vec<_> = std::iter::once(fetch).chain(others).collect();
+        let begun = all.into_iter().filter_map(|fetch| Some((fetch, self.begin_load(fetch)?)));
+        let queries: Vec<_> = begun.collect();
+        self.watch.loads_together += beside.len() as u64;
+        (beside, queries)
+    }
+
     /// What a load's query gave. Tells the answer if the log has been read far enough.
     pub(crate) fn found(&mut self, fetch: FetchId, found: Found) {
         let Some(load) = self.loads.get_mut(&fetch) else { return };
@@ -168,7 +215,13 @@ impl State {
         let (deadline, trouble) = (load.deadline, load.trouble.clone());
         self.watch.loads_again += 1;
         let not_before = Instant::now() + pause;
-        self.jobs.push_back(Job { work: Work::Load(fetch), not_before, deadline, trouble });
+        self.jobs.push_back(Job {
+            work: Work::Load(fetch),
+            not_before,
+            deadline,
+            trouble,
+            alone: false,
+        });
     }
 
     /// Answers a load with what was read at the position up to which changes were told.
@@ -287,7 +340,7 @@ fn with_changes(pairs: KeyValues, range: &KeyRange, late: &[Arc<[Change]>]) -> V
             changed.insert(&change.key, change.value.as_ref());
         }
     }
-    let pair = |key, value| Pair { key, value, expires: None };
+    let pair = |key, value| Pair { key, value, attributes: Attributes::default() };
     let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
     let mut all: Vec<_> = kept.map(|(key, value)| pair(key, value)).collect();
     let late =

@@ -172,9 +172,16 @@ fn attempt(
     match &job.work {
         Work::Load(fetch) => {
             let connection = ready(shared, connection)?;
-            let Some(query) = shared.lock().begin_load(*fetch) else { return Ok(()) };
-            let found = load(connection, &query, shared.settings.load_bytes_max)?;
-            finish_load(shared, *fetch, found);
+            let (beside, queries) = shared.lock().begin_together(*fetch, job.alone);
+            let found = load(connection, &queries, shared.settings.load_bytes_max);
+            if found.is_err() {
+                // Which of them went wrong is seen when each is alone.
+                let again = beside.into_iter().map(|job| Job { alone: true, ..job });
+                shared.lock().jobs.extend(again);
+            }
+            for (fetch, found) in found? {
+                finish_load(shared, fetch, found);
+            }
         }
         Work::Declare { request, prefix, generation } => {
             let table = shared.lock().tables.get(prefix).map(|table| table.words.clone());
@@ -232,13 +239,27 @@ pub(crate) fn end_of_log(connection: &mut Connection) -> Result<u64, Error> {
     position_of(&text).ok_or_else(|| Error::broken(format!("`{text}` is no position")))
 }
 
-/// The statement that gives the rows of a load.
-pub(crate) fn rows_sql(query: &Query) -> String {
-    let mapping = &query.ready.mapping;
-    let wanted = condition(mapping, &query.range);
+/// The statement that gives the rows of loads of one table.
+pub(crate) fn rows_sql(queries: &[&Query]) -> String {
+    let Some(first) = queries.first() else { return "SELECT".to_owned() };
+    let mapping = &first.ready.mapping;
+    let wanted = queries.iter().filter_map(|query| condition(mapping, &query.range));
+    let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
+    let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
     let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
-    let wanted = wanted.as_deref().unwrap_or("false");
     format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
+}
+
+/// The key and the value of a row, if it has a key.
+pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let cells: Vec<_> = columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect();
+    let mapping = &query.ready.mapping;
+    let key = mapping.key(&cells)?;
+    match mapping.value(&cells) {
+        Value::Known(value) => Some((key, value)),
+        // No cell of a query is left out.
+        _ => None,
+    }
 }
 
 /// The pairs of a load, as its rows come.
@@ -254,18 +275,9 @@ impl<'a> Pairs<'a> {
         Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, columns: &[Option<&str>]) {
-        if self.bytes > self.bytes_max {
-            return;
-        }
-        let cells: Vec<_> =
-            columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect();
-        let mapping = &self.query.ready.mapping;
-        let Some(key) = mapping.key(&cells).filter(|key| self.query.range.contains(key)) else {
-            return;
-        };
-        // No cell of a query is left out, so the value is known.
-        if let Value::Known(value) = mapping.value(&cells) {
+    /// Takes a pair that is in the range, unless there are too many.
+    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        if self.bytes <= self.bytes_max && self.query.range.contains(&key) {
             self.bytes += key.len() + value.len();
             self.pairs.push((key, value));
         }
@@ -285,21 +297,35 @@ impl<'a> Pairs<'a> {
     }
 }
 
-fn load(connection: &mut Connection, query: &Query, bytes_max: usize) -> Result<Found, Error> {
+/// Asks for the rows of loads of one table, in one snapshot.
+fn load(
+    connection: &mut Connection,
+    queries: &[(FetchId, Query)],
+    bytes_max: usize,
+) -> Result<Vec<(FetchId, Found)>, Error> {
+    let all: Vec<_> = queries.iter().map(|(_, query)| query).collect();
+    let Some(first) = all.first() else { return Ok(Vec::new()) };
     let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
          SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(); {}; COMMIT",
-        query.ready.mapping.table,
-        rows_sql(query)
+        first.ready.mapping.table,
+        rows_sql(&all)
     );
     let (mut snapshot, mut horizon) = (None, None);
-    let mut pairs = Pairs::new(query, bytes_max);
+    let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
     let done = connection.query(&sql, |statement, columns| match (statement, columns) {
         (2, [Some(seen), Some(at)]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
         }
-        (3, columns) => pairs.row(columns),
+        (3, columns) => {
+            if let Some((key, value)) = pair_of(first, columns)
+                && let Some((last, others)) = pairs.split_last_mut()
+            {
+                others.iter_mut().for_each(|pairs| pairs.take(key.clone(), value.clone()));
+                last.take(key, value);
+            }
+        }
         _ => {}
     });
     if let Err(error) = done {
@@ -308,11 +334,15 @@ fn load(connection: &mut Connection, query: &Query, bytes_max: usize) -> Result<
         }
         return Err(error);
     }
-    let pairs = pairs.end()?;
-    match (snapshot, horizon) {
-        (Some(snapshot), Some(horizon)) => Ok(Found { snapshot, horizon, pairs }),
-        _ => Err(Error::broken("the database does not say what its query saw")),
-    }
+    let (Some(snapshot), Some(horizon)) = (snapshot, horizon) else {
+        return Err(Error::broken("the database does not say what its query saw"));
+    };
+    let fetches = queries.iter().map(|(fetch, _)| *fetch);
+    let found = fetches.zip(pairs).map(|(fetch, pairs)| {
+        let pairs = pairs.end()?;
+        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs }))
+    });
+    found.collect()
 }
 
 /// Hands a load's rows over. The log may end within the head of a block, which is never told.

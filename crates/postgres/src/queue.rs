@@ -16,7 +16,7 @@
 //! given that of the next reading to begin: it sees all that was committed before.
 
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
-use crate::pool::{Pairs, end_of_log, rows_sql, up};
+use crate::pool::{Pairs, end_of_log, pair_of, rows_sql, up};
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Shared, Standing, Work};
@@ -268,7 +268,11 @@ impl Reader {
         let mut left = queries.iter();
         for (fetch, query) in left.by_ref() {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
-            match self.connection.query(&rows_sql(query), |_, columns| pairs.row(columns)) {
+            match self.connection.query(&rows_sql(&[query]), |_, columns| {
+                if let Some((key, value)) = pair_of(query, columns) {
+                    pairs.take(key, value);
+                }
+            }) {
                 Ok(()) => answers.push((*fetch, pairs.end())),
                 Err(error) if error.is_broken() => return Err(error),
                 Err(error) => {

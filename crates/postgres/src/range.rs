@@ -12,6 +12,9 @@ use crate::mapping::{Mapping, literal, quoted_name};
 use crate::text::Kind;
 use headwater_base::{KeyRange, prefix_end};
 
+/// Has a text compared bytewise where its column does not.
+const BYTEWISE: &str = " COLLATE \"C\"";
+
 /// The condition for the keys of `range`, which lies within the mapping's prefix: `None` if no row can have such
 /// a key.
 #[must_use]
@@ -52,6 +55,12 @@ pub fn condition(mapping: &Mapping, range: &KeyRange) -> Option<String> {
     Some(conditions.join(" AND "))
 }
 
+/// Whether an index on the key columns serves the condition for `range` in full.
+#[must_use]
+pub fn by_index(mapping: &Mapping, range: &KeyRange) -> bool {
+    condition(mapping, range).is_none_or(|condition| !condition.contains(BYTEWISE))
+}
+
 /// What every key of `[low, high)` begins with, and whether that is the one key there is.
 fn common<'a>(low: &'a [u8], high: Option<&[u8]>) -> (&'a [u8], bool) {
     let Some(high) = high else { return (&[], false) };
@@ -78,7 +87,7 @@ fn bounds(
         let (first, last) = kind.between(low, high)?;
         return Some(vec![format!("{name} BETWEEN {} AND {}", literal(&first), literal(&last))]);
     };
-    let name = if bytewise { name.to_owned() } else { format!("{name} COLLATE \"C\"") };
+    let name = if bytewise { name.to_owned() } else { format!("{name}{BYTEWISE}") };
     let mut conditions = Vec::new();
     let begin = low.split(|&byte| byte == b'|').next().unwrap_or(low);
     let (begin, _) = readable(begin);

@@ -150,6 +150,7 @@ impl Source for Postgres {
             ("loads", watch.loads.to_string()),
             ("loads_failed", watch.loads_failed.to_string()),
             ("loads_again", watch.loads_again.to_string()),
+            ("loads_together", watch.loads_together.to_string()),
             ("rows_loaded", watch.rows.to_string()),
             ("rows_without_key", watch.rows_without_key.to_string()),
         ]

@@ -141,6 +141,8 @@ pub(crate) struct Job {
     pub(crate) deadline: Instant,
     /// Why it was put off.
     pub(crate) trouble: Option<String>,
+    /// Not together with others: that went wrong.
+    pub(crate) alone: bool,
 }
 
 pub(crate) enum Work {
@@ -164,6 +166,7 @@ pub(crate) struct Watch {
     pub(crate) loads: u64,
     pub(crate) loads_failed: u64,
     pub(crate) loads_again: u64,
+    pub(crate) loads_together: u64,
     pub(crate) rows: u64,
     pub(crate) rows_without_key: u64,
     /// The slot holds back too much: it is to be dropped.
@@ -237,7 +240,13 @@ impl Shared {
     pub(crate) fn queue(&self, work: Work) {
         let now = Instant::now();
         let deadline = now + self.settings.patience;
-        self.lock().jobs.push_back(Job { work, not_before: now, deadline, trouble: None });
+        self.lock().jobs.push_back(Job {
+            work,
+            not_before: now,
+            deadline,
+            trouble: None,
+            alone: false,
+        });
         self.changed.notify_all();
     }
 }

@@ -6,6 +6,7 @@
 use crate::command::AsOf;
 use headwater_base::KeyRange;
 use headwater_base::key::end_at_most;
+use headwater_base::source::Attributes;
 use headwater_engine::{Change, FetchId, Loaded, Pair, Position};
 use std::collections::BTreeMap;
 
@@ -86,7 +87,9 @@ impl ScriptedSource {
     pub fn answer(&mut self, load: &OpenLoad, position: u64) -> Loaded {
         let inside = |key: &Vec<u8>| load.range.contains(key);
         let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| inside(key));
-        let pairs = pairs.map(|(key, value)| Pair { key, value, expires: None }).collect();
+        let pairs = pairs
+            .map(|(key, value)| Pair { key, value, attributes: Attributes::default() })
+            .collect();
         self.followed.push(load.range.clone());
         Loaded { position: Position(position), pairs }
     }

@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::source::{FetchId, Keep, Position};
+use headwater_base::source::{Attributes, FetchId, Keep, Position};
 use headwater_base::{KeyRange, Millis};
 use headwater_policy::Heat;
 use headwater_pool::ValueRef;
@@ -160,12 +160,13 @@ impl Engine {
     ) {
         let view = self.store.pool.view(self.store.pool.content(value));
         let keep = self.keeping.keep.as_mut().expect("there is a store");
-        let position = keep.put(key, &mut view.parts(), expires);
+        let attributes = Attributes { expires, flags: self.marks.flags(key) };
+        let position = keep.put(key, &mut view.parts(), attributes);
         if let Some(sourced) =
             self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
         {
             sourced.seen = position;
-            sourced.note(position, key, || Some((view.to_vec(), expires)));
+            sourced.note(position, key, || Some((view.to_vec(), attributes)));
         }
     }
 

@@ -31,9 +31,9 @@ use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use headwater_base::KeyRange;
 use headwater_base::key::before_end;
-use headwater_base::source::{Change, FetchId, Loaded, Position};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::source::{Attributes, Change, FetchId, Loaded, Position};
 use headwater_policy::Heat;
 use headwater_store::TableId;
 use ranges::{Here, Ranges};
@@ -69,8 +69,8 @@ struct Late {
     value: Held,
 }
 
-/// What a key holds, and until when; nothing where there is no such key.
-type Held = Option<(Vec<u8>, Option<Millis>)>;
+/// What a key holds; nothing where there is no such key.
+type Held = Option<(Vec<u8>, Attributes)>;
 
 impl Sourced {
     pub(crate) fn new(name: String) -> Self {
@@ -297,7 +297,7 @@ impl Engine {
     /// Stores a load's pairs and the changes that came after it (L2).
     fn take_in(&mut self, table: TableId, loading: Loading, loaded: Loaded) {
         let mut pairs: BTreeMap<_, _> =
-            loaded.pairs.into_iter().map(|pair| (pair.key, (pair.value, pair.expires))).collect();
+            loaded.pairs.into_iter().map(|p| (p.key, (p.value, p.attributes))).collect();
         for Late { position, key, value } in loading.changes {
             if position > loaded.position {
                 match value {
@@ -313,7 +313,7 @@ impl Engine {
             None => Vec::new(),
         };
         let kept = self.is_kept(table);
-        for (key, (value, expires)) in pairs {
+        for (key, (value, Attributes { expires, flags })) in pairs {
             if !loading.range.contains(&key)
                 || outputs.iter().any(|plan| plan.join.output.matches(&key))
                 || (kept && !self.takes_kept(table, &key, expires))
@@ -324,6 +324,9 @@ impl Engine {
             self.place_base(table, &key, value);
             if expires.is_some() {
                 self.expiries.set(&key, expires);
+            }
+            if flags != 0 {
+                self.marks.loaded(&key, flags);
             }
         }
     }
@@ -352,7 +355,9 @@ impl Engine {
         }
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
         let Some(sourced) = role else { return };
-        sourced.note(position, &change.key, || change.value.clone().map(|value| (value, None)));
+        sourced.note(position, &change.key, || {
+            change.value.clone().map(|value| (value, Attributes::default()))
+        });
         let here = sourced.loaded.around(&change.key);
         if here.is_none_or(|(_, here)| position <= here.position) {
             return;
@@ -404,7 +409,7 @@ impl Engine {
             writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
         };
         keys.retain(|key| !is_output(key));
-        // What is kept is still there: its keys keep their marks.
+        // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {
             if self.expiries.len() > 0 {
@@ -413,7 +418,9 @@ impl Engine {
             if let Some(value) = self.store.remove(table, &key) {
                 self.store.pool.release(value);
             }
-            if !kept {
+            if kept {
+                self.marks.unloaded(&key);
+            } else {
                 self.marks.written(&key, Some(0));
             }
         }

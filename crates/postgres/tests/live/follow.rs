@@ -3,6 +3,7 @@
 use crate::model::connect;
 use crate::server::Server;
 use headwater_base::KeyRange;
+use headwater_base::source::Source;
 use std::collections::BTreeMap;
 
 const POSTS: [(&str, &str); 3] = [("table", "posts"), ("key", "poster, time"), ("value", "tweet")];
@@ -121,4 +122,45 @@ fn writes_are_done_at_their_position() {
     }
     stand.catch_up(&mut source);
     assert_eq!(stand.lock().of(&all).len(), 2);
+}
+
+#[test]
+fn ranges_that_no_index_serves_are_loaded_together() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run(
+        "CREATE COLLATION other (provider = icu, locale = 'und'); \
+         CREATE TABLE posts (poster text COLLATE other, time int, tweet text, PRIMARY KEY (poster, time)); \
+         INSERT INTO posts SELECT chr(97 + n % 26) || n, n, 'x' || n FROM generate_series(0, 519) n",
+    );
+    let (mut source, stand) = connect(&server.url(), &[("connections", "1")]);
+    stand.declare(&mut source, b"p|", &POSTS).unwrap();
+    stand.wait_up();
+    // The one connection waits here, while loads gather.
+    let mut blocking = server.connect();
+    blocking.query("BEGIN; LOCK TABLE posts", |_, _| {}).unwrap();
+    let ranges: Vec<_> = (b'a'..=b'z')
+        .step_by(2)
+        .map(|letter| KeyRange {
+            first: vec![b'p', b'|', letter],
+            last: vec![b'p', b'|', letter + 1],
+        })
+        .collect();
+    let point = KeyRange::prefix(b"p|b1|");
+    for range in ranges.iter().chain([&point]) {
+        stand.ask(&mut source, range).expect("the range is not loaded");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    blocking.query("COMMIT", |_, _| {}).unwrap();
+    stand.wait("the loads", |model| model.is_idle().then_some(()));
+    assert_eq!(stand.lock().failed.len(), 0);
+    assert!(ranges.iter().all(|range| stand.lock().of(range).len() == 20));
+    assert_eq!(stand.lock().of(&point).len(), 1);
+    let together = source.facts().into_iter().find(|(name, _)| *name == "loads_together").unwrap();
+    // The first one may have been asked for by itself, and an index serves the last.
+    let together: usize = together.1.parse().unwrap();
+    assert!((ranges.len() - 2..ranges.len()).contains(&together), "{together}");
+    // All of them are followed.
+    server.run("UPDATE posts SET tweet = 'new'");
+    stand.catch_up(&mut source);
+    assert!(stand.lock().keys.values().all(|value| value == b"new"));
 }

@@ -89,7 +89,7 @@ impl Stage {
         let pairs = pairs.iter().map(|(key, value)| Pair {
             key: key.as_bytes().into(),
             value: value.as_bytes().into(),
-            expires: None,
+            attributes: headwater_base::source::Attributes::default(),
         });
         let loaded = Loaded { position: Position(1), pairs: pairs.collect() };
         self.service.node_mut().engine_mut().loaded(fetch, Ok(loaded));

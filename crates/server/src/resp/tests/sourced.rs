@@ -3,7 +3,9 @@
 use super::Stage;
 use crate::service::{Service, Stopped, Time};
 use headwater_base::memory::Meter;
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source};
+use headwater_base::source::{
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
+};
 use headwater_base::{KeyRange, Millis};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -134,7 +136,7 @@ impl Scene {
 const SET: &str = "TABLE.SET p SOURCE db TABLE posts KEY (who, at) VALUE text\r\n";
 
 fn pair(key: &str, value: &str) -> Pair {
-    Pair { key: key.into(), value: value.into(), expires: None }
+    Pair { key: key.into(), value: value.into(), attributes: Attributes::default() }
 }
 
 #[test]
