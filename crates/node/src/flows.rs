@@ -288,7 +288,7 @@ impl Node {
             slots: &slots,
             writes,
         });
-        called.map_or_else(|stop| outcome_of(stop), |()| Outcome::Done)
+        called.map_or_else(outcome_of, |()| Outcome::Done)
     }
 
     /// The slots of a task's key, with their names; and how many tasks of its flow run at a time.

@@ -62,7 +62,7 @@ fn a_post_to_very_many_goes_on_in_slices_and_starves_nobody() {
         wide = now;
     }
     // The wide one has had its share of the turns meanwhile.
-    assert!(wide >= 100 * SLICE && wide < MANY, "{wide} after {slices} slices");
+    assert!((100 * SLICE..MANY).contains(&wide), "{wide} after {slices} slices");
     while node.step_flows() == Step::Done {
         slices += 1;
     }
