@@ -3,7 +3,7 @@
 //! The parameters `host` (a folder with a socket, if it begins with `/`), `port`, `user`, `password`, `passfile`, `dbname`,
 //! `sslmode`, `sslrootcert`, `application_name` and `connect_timeout` may follow the `?`, and the options of
 //! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables
-//! and files, of which only those for passwords are read ([`crate::password`]).
+//! and files, of which only those for passwords are read (`password`).
 
 use std::time::Duration;
 

@@ -1,16 +1,18 @@
 //! Cases that a module is tested with, as a TOML file has them.
 //!
-//!     [[case]]
-//!     function = "add"        # else: what the name of the module alone stands for
-//!     key = "visits"          # else: "key"
-//!     value = "41"            # else: the key is absent
-//!     param = "1"             # else: empty
-//!     reply = "42"            # else: no reply is compared; false: there must be none
-//!     after = "42"            # else: the value must be as before; false: the key must be absent
-//!     status = 0              # else: 0
-//!     error = "took longer"   # else: none; a part of the error's text
-//!     update = true           # else: true
-//!     now = 1700000000000     # milliseconds since 1970; else: those of the case before
+//! ```toml
+//! [[case]]
+//! function = "add"        # else: what the name of the module alone stands for
+//! key = "visits"          # else: "key"
+//! value = "41"            # else: the key is absent
+//! param = "1"             # else: empty
+//! reply = "42"            # else: no reply is compared; false: there must be none
+//! after = "42"            # else: the value must be as before; false: the key must be absent
+//! status = 0              # else: 0
+//! error = "took longer"   # else: none; a part of the error's text
+//! update = true           # else: true
+//! now = 1700000000000     # milliseconds since 1970; else: those of the case before
+//! ```
 //!
 //! Bytes are text, or `{ hex = "00ff" }`, `{ file = "value.bin" }` (beside the cases), or
 //! `{ repeat = "x", count = 1000 }`.
