@@ -14,8 +14,8 @@
 //! Beginning and ending: a look at every buffer. An offer of a value that stays: a look at the table of
 //! buffers for each of its blocks.
 
-use crate::blocks::{Blocks, NONE};
-use crate::classes::{BLOCK_BYTES, CLASSES, LARGEST};
+use crate::blocks::{Blocks, Growth, NONE};
+use crate::classes::{BLOCK_BYTES, CLASSES};
 use crate::pool::Pool;
 use crate::reference::ValueRef;
 use alloc::vec::Vec;
@@ -176,13 +176,48 @@ impl Pool {
             }
             address = metadata.previous;
         }
-        let class = if value.is_chained() { LARGEST } else { self.blocks.class(value.address()) };
-        if !drains || !self.blocks.has_block(class) {
+        if !drains {
             return None;
         }
-        let bytes = self.view(value).to_vec();
-        let moved = self.try_insert(&bytes, 0).ok()?;
-        self.release(value);
-        Some(moved)
+        let (mut last, mut successor, mut address) = (value.address(), NONE, value.address());
+        let mut moved = false;
+        while address != NONE {
+            let previous = self.blocks.metadata(address).previous;
+            if let Some(new) = self.moved_block(address) {
+                moved = true;
+                address = new;
+                if successor == NONE {
+                    last = new;
+                } else {
+                    self.change(successor, |metadata| metadata.previous = new);
+                }
+            }
+            (successor, address) = (address, previous);
+        }
+        moved.then(|| ValueRef::in_blocks(last, value.len(), value.is_chained()))
+    }
+
+    /// Moves a block of a value with one reference, if it is in a buffer that is being emptied and there is room:
+    /// the block that takes its place. Long values move a block at a time, so that nothing
+    /// is taken for them beside what there is.
+    fn moved_block(&mut self, address: u32) -> Option<u32> {
+        let class = self.blocks.class(address);
+        if !self.blocks.is_draining(address) || !self.blocks.has_block(class) {
+            return None;
+        }
+        let metadata = self.blocks.metadata(address);
+        let before = if metadata.previous == NONE { 0 } else { self.blocks.end(metadata.previous) };
+        let len = self.blocks.end(address) - before;
+        let new = self.blocks.take(class, Growth::Within)?;
+        if self.blocks.block_bytes(new) < len {
+            self.blocks.give_back(new);
+            return None;
+        }
+        // SAFETY: the block is live until it is given back below, and not written: `new` is another.
+        let bytes = unsafe { self.blocks.lasting(address, 0, len) };
+        self.blocks.write(new, 0, bytes);
+        self.blocks.set_metadata(new, metadata);
+        self.blocks.give_back(address);
+        Some(new)
     }
 }
