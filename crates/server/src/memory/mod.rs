@@ -63,6 +63,8 @@ pub(crate) struct Gauge {
     /// The count of allocated bytes at which the next sample is due.
     due: Cell<u64>,
     peak: Cell<usize>,
+    /// What pages of the program may take at any time, resident or not.
+    program: Cell<usize>,
 }
 
 impl Meter for Gauge {
@@ -82,6 +84,7 @@ impl Gauge {
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
+            program: Cell::new(0),
         };
         gauge.refresh(0);
         Ok(gauge)
@@ -98,6 +101,12 @@ impl Gauge {
     /// sample.
     pub(crate) fn set_apart(&self, bytes: usize) {
         self.apart.set(bytes);
+    }
+
+    /// Leaves so many bytes of the bound to pages of the program: what runs seldom comes when it is
+    /// needed, and must find room.
+    pub(crate) fn set_program(&self, bytes: usize) {
+        self.program.set(bytes);
     }
 
     /// The least bound that the server can work with, whose resident size was `empty` when it was ready;
@@ -151,6 +160,7 @@ impl Gauge {
             // No page of freed memory is left in it: what is resident is taken.
             taken = sample.resident + untouched;
         }
+        taken += self.program.get().saturating_sub(sample.files);
         let above = taken.saturating_sub(part(bound, TARGET));
         let holes = sample.active.saturating_sub(sample.allocated);
         let let_through = above.min(holes / HOLES_SHARE).min(part(bound, CEILING - TARGET));

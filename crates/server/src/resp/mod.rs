@@ -85,6 +85,9 @@ const WARM_BYTES_MIN: usize = 64;
 /// The work of one turn, as this service sees it.
 pub(crate) type Turn<'a> = Work<'a, Session>;
 
+/// The share of the pages that the start needed for which room is left.
+const PROGRAM_SHARE: usize = 2;
+
 /// Answers requests in RESP.
 pub(crate) struct Resp {
     /// The settings as they were given.
@@ -214,6 +217,7 @@ impl Resp {
             looked_at: 0,
             program: ProgramPages::of_this_process(),
         };
+        service.gauge.set_program(service.gauge.sample().files / PROGRAM_SHARE);
         service.program.forget();
         service.check_memory(&config)?;
         service.apply(config);
