@@ -48,7 +48,7 @@ HEADWATER_CALL(now_ms) u64 now_ms(void);
 HEADWATER_CALL(slot_len) i32 slot_len(u32 number);
 HEADWATER_CALL(slot_read) u32 slot_read(u32 number, u32 offset, void *to, u32 len);
 /* Looks a key up: the length of its value, or -1. What was found is read with found_…. */
-HEADWATER_CALL(find) i32 find(const void *key, u32 len);
+HEADWATER_CALL(find) i32 find_key(const void *key, u32 len);
 /* Looks the first pairs of a range up; 0 where there are none. */
 HEADWATER_CALL(find_range) u32 find_range(const void *first, u32 first_len, const void *last, u32 last_len, u32 most);
 /* Goes on to the next pair; 0 where there is none. */
