@@ -134,7 +134,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
         set: Some(|config, text| read_text(text, &mut config.memory.clients_bytes_max)),
     },
     setting!(live "source-milliseconds-max" &[], sources.source_milliseconds_max),
-    setting!(fixed "webhook-certificates" &[], flow_settings.webhook_certificates),
     setting!(fixed "functions-dir" &[], functions.functions_dir),
     Setting {
         name: "functions-callable",
@@ -151,6 +150,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "function-memory-bytes-max" &[], functions.function_memory_bytes_max),
     setting!(live "function-reply-bytes-max" &[], functions.function_reply_bytes_max),
     setting!(live "function-write-bytes-max" &[], functions.function_write_bytes_max),
+    setting!(fixed "webhook-certificates" &[], flow_settings.webhook_certificates),
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min
