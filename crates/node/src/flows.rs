@@ -15,7 +15,9 @@ use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Engine, EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket, ValueRef,
 };
-use headwater_flows::{Action, Flows, Journal, Operation, Outcome, Report, Task, WhenFull};
+use headwater_flows::{
+    Action, Definition, Flows, Journal, Operation, Outcome, Report, Task, WhenFull,
+};
 use headwater_pattern::{Bindings, Join, Pattern, containing_range};
 
 /// Keys that one slice of a task looks at.
@@ -212,8 +214,8 @@ impl Node {
             }
             Action::Post { url, timeout_ms } => {
                 let (url, timeout_ms) = (url.clone(), *timeout_ms);
-                let (slots, width) = self.slots_of(&task);
-                let work = Outside::Post { url, timeout_ms, slots, width };
+                let slots = slots_of(&definition, &task.record.key);
+                let work = Outside::Post { url, timeout_ms, slots, width: definition.workers };
                 return Step::Outside { task, work };
             }
             Action::Fanout(join) => {
@@ -232,7 +234,7 @@ impl Node {
                 }
             }
             Action::Call { function, join, writes } => {
-                self.call_for(function, join.as_ref(), writes, &task)
+                self.call_for(&definition.on, (function, join.as_ref(), writes), &task)
             }
         };
         self.finish_flow(&task, outcome);
@@ -252,12 +254,11 @@ impl Node {
         self.limit();
     }
 
-    /// Calls a function for a changed key, or for the key that it gives.
+    /// Calls a function for a changed key, which matches `on`, or for the key that it gives.
     fn call_for(
         &mut self,
-        function: &str,
-        join: Option<&Join>,
-        writes: &[Pattern],
+        on: &Pattern,
+        (function, join, writes): (&str, Option<&Join>, &[Pattern]),
         task: &Task,
     ) -> Outcome {
         let record = &task.record;
@@ -275,9 +276,7 @@ impl Node {
         param.extend_from_slice(&record.key);
         param.extend_from_slice(&record.value);
         let mut bindings = Bindings::new();
-        if let Some((definition, _)) = self.working.flows.definition(&task.flow) {
-            definition.on.bind(&record.key, &mut bindings);
-        }
+        on.bind(&record.key, &mut bindings);
         let slots: Vec<&[u8]> = bindings.iter().map(|(_, value)| value).collect();
         let called = self.engine.function_call_for_flow(&FlowCall {
             function: function.as_bytes(),
@@ -289,20 +288,6 @@ impl Node {
             writes,
         });
         called.map_or_else(outcome_of, |()| Outcome::Done)
-    }
-
-    /// The slots of a task's key, with their names; and how many tasks of its flow run at a time.
-    fn slots_of(&self, task: &Task) -> (Vec<(String, Vec<u8>)>, usize) {
-        let Some((definition, _)) = self.working.flows.definition(&task.flow) else {
-            return (Vec::new(), 1);
-        };
-        let mut bindings = Bindings::new();
-        definition.on.bind(&task.record.key, &mut bindings);
-        let named = |(slot, value): (usize, &[u8])| {
-            let name = definition.slots.get(slot).cloned();
-            (name.unwrap_or_default(), value.to_vec())
-        };
-        (bindings.iter().map(named).collect(), definition.workers)
     }
 
     /// Puts or removes the next outputs that a changed key gives, or, where a source has their table, gives the
@@ -414,6 +399,17 @@ fn table_prefix(pattern: &Pattern) -> Vec<u8> {
 /// The name of the state that says how far a backfill has come.
 pub(crate) fn backfill_state(flow: &str) -> Vec<u8> {
     [b"b", flow.as_bytes(), b"\0"].concat()
+}
+
+/// The slots of a changed key, with their names.
+fn slots_of(definition: &Definition, key: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut bindings = Bindings::new();
+    definition.on.bind(key, &mut bindings);
+    let named = |(slot, value): (usize, &[u8])| {
+        let name = definition.slots.get(slot).cloned();
+        (name.unwrap_or_default(), value.to_vec())
+    };
+    bindings.iter().map(named).collect()
 }
 
 /// What a task has come to that was stopped.

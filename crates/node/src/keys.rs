@@ -162,16 +162,14 @@ pub(crate) fn object(
             b"raw"
         }
     };
-    match fact {
-        ObjectFact::Encoding => reply.bulk(encoding),
-        ObjectFact::References => reply.integer(1),
-        ObjectFact::IdleTime => {
+    match (fact, uses) {
+        (ObjectFact::Encoding, _) => reply.bulk(encoding),
+        (ObjectFact::References, _) => reply.integer(1),
+        (ObjectFact::IdleTime, _) => {
             reply.error("ERR", format_args!("the time of the last use is not tracked"));
         }
-        ObjectFact::Frequency if uses.is_some() => {
-            reply.integer(i64::from(uses.unwrap_or_default()));
-        }
-        ObjectFact::Frequency => reply.error(
+        (ObjectFact::Frequency, Some(uses)) => reply.integer(i64::from(uses)),
+        (ObjectFact::Frequency, None) => reply.error(
             "ERR",
             format_args!(
                 "An LFU maxmemory policy is not selected, access frequency not tracked. \

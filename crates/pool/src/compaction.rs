@@ -53,26 +53,22 @@ impl Blocks {
     }
 
     fn drain(&mut self, number: u32) {
-        self.unlink(number);
         let buffer = &mut self.buffers[number as usize];
         buffer.is_draining = true;
         let free = (buffer.blocks - buffer.live) as usize;
         self.draining_bytes += free * BLOCK_BYTES[buffer.class] as usize;
         self.draining += 1;
+        // A full one is in no list (K2).
+        if free > 0 {
+            self.unlink(number);
+        }
     }
 
     /// Drains all buffers; whether there are any.
     fn drain_all(&mut self) -> bool {
         for number in 0..self.buffers.len() {
-            let buffer = &mut self.buffers[number];
-            if buffer.blocks == 0 {
-                continue;
-            }
-            if buffer.live < buffer.blocks {
+            if self.buffers[number].blocks > 0 {
                 self.drain(number as u32);
-            } else {
-                buffer.is_draining = true;
-                self.draining += 1;
             }
         }
         self.draining_all = self.draining > 0;

@@ -296,6 +296,13 @@ impl Keeping {
     }
 }
 
+/// Declares something, unless something of that name is declared already.
+fn add<T>(declared: &mut Vec<T>, new: T, name: impl Fn(&T) -> &String) {
+    if declared.iter().all(|other| name(other) != name(&new)) {
+        declared.push(new);
+    }
+}
+
 /// Adds what was declared before to what the file declares, which goes first; gives the modules that are in no file.
 fn declare(
     config: &mut Config,
@@ -304,30 +311,12 @@ fn declare(
     let mut modules = Vec::new();
     for definition in definitions {
         match definition.kind.as_str() {
-            JOIN => {
-                let join: Join = read(definition)?;
-                if config.joins.iter().all(|other| other.name != join.name) {
-                    config.joins.push(join);
-                }
-            }
-            TABLE => {
-                let table: Table = read(definition)?;
-                if config.tables.iter().all(|other| other.name != table.name) {
-                    config.tables.push(table);
-                }
-            }
+            JOIN => add(&mut config.joins, read(definition)?, |join: &Join| &join.name),
+            TABLE => add(&mut config.tables, read(definition)?, |table: &Table| &table.name),
             SOURCE => {
-                let source: Source = read(definition)?;
-                if config.source_list.iter().all(|other| other.name != source.name) {
-                    config.source_list.push(source);
-                }
+                add(&mut config.source_list, read(definition)?, |source: &Source| &source.name)
             }
-            MODULE => {
-                let module: Module = read(definition)?;
-                if config.modules.iter().all(|other| other.name != module.name) {
-                    config.modules.push(module);
-                }
-            }
+            MODULE => add(&mut config.modules, read(definition)?, |module: &Module| &module.name),
             FUNCTION => {
                 let name = definition.name.escape_ascii();
                 let unread =

@@ -393,6 +393,11 @@ fn a_range_ends_where_no_more_is_wanted() {
     }
 }
 
+/// A call for a removal of `x|1`.
+fn flow_call<'a>(function: &'a [u8], param: &'a [u8], writes: &'a [Pattern]) -> FlowCall<'a> {
+    FlowCall { function, key: None, changed: b"x|1", value: None, param, slots: &[], writes }
+}
+
 fn pattern(table: &str) -> Pattern {
     let slot = Component::Slot { slot: 0, width: None };
     Pattern { table: table.as_bytes().to_vec(), components: alloc::vec![slot] }
@@ -410,15 +415,7 @@ fn a_flows_function_sees_its_own_changes_of_other_keys_and_nobody_else_does_befo
             param.extend([&key[..], value].concat());
         }
         let function: &[u8] = if seed % 3 == 0 { b"fail" } else { b"act" };
-        let call = FlowCall {
-            function,
-            key: None,
-            changed: b"x|1",
-            value: None,
-            param: &param,
-            slots: &[],
-            writes: &writes,
-        };
+        let call = flow_call(function, &param, &writes);
         let called = engine.function_call_for_flow(&call);
         if seed % 3 == 0 {
             let error = CallError::Status(1);
@@ -450,15 +447,7 @@ fn a_flows_function_writes_what_is_declared_alone() {
     let none = [];
     let other = [pattern("v")];
     for writes in [&none[..], &other] {
-        let call = FlowCall {
-            function: b"act",
-            key: None,
-            changed: b"x|1",
-            value: None,
-            param: &param,
-            slots: &[],
-            writes,
-        };
+        let call = flow_call(b"act", &param, writes);
         assert_eq!(refused(engine.function_call_for_flow(&call)), Refused::NotDeclared);
     }
     let called = engine.function_call(b"act", b"x|1", &param, UPDATE).map(|_| ());
@@ -466,15 +455,7 @@ fn a_flows_function_writes_what_is_declared_alone() {
     // What a join maintains cannot be written, whatever is declared.
     engine.join_add("owner", "w|<x> = copy b|<x>", false).unwrap();
     let writes = [pattern("w")];
-    let call = FlowCall {
-        function: b"act",
-        key: None,
-        changed: b"x|1",
-        value: None,
-        param: &param,
-        slots: &[],
-        writes: &writes,
-    };
+    let call = flow_call(b"act", &param, &writes);
     let called = engine.function_call_for_flow(&call);
     assert!(matches!(called, Err(Stop::Failed(EngineError::Joined { .. }))), "{called:?}");
 }

@@ -12,16 +12,13 @@ use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
 use headwater_base::memory::Meter;
 use headwater_command::{Args, Command, Data, Flags, Mark, Reply, Spec, Strings};
-use headwater_engine::Policy;
+use headwater_engine::{EngineError, Policy};
 use headwater_node::Outcome;
 
 /// What a new key takes besides its bytes and its value: its place in a page, and in indexes.
 pub(crate) const KEY_BYTES: usize = 128;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
-
-/// Redis's words for a write that has no room.
-const NO_ROOM: &str = "command not allowed when used memory > 'maxmemory'.";
 
 /// What a request needs: bytes outside values, and bytes in values.
 fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
@@ -118,7 +115,7 @@ impl Resp {
             return true;
         }
         self.stats.errors += 1;
-        encoder(work).error("OOM", format_args!("{NO_ROOM}"));
+        encoder(work).error("OOM", format_args!("{}", EngineError::OutOfMemory));
         false
     }
 
@@ -223,7 +220,8 @@ impl Resp {
             return true;
         }
         self.stats.errors += 1;
-        let text = format_args!("Transaction discarded because of: OOM {NO_ROOM}");
+        let text =
+            format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);
         encoder(work).error("EXECABORT", text);
         false
     }
