@@ -1,6 +1,7 @@
 //! The engine: what it is made of, and its sizes.
 
 use crate::catalog::Catalog;
+use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::maintain::Changed;
 use crate::marks::Marks;
@@ -53,6 +54,7 @@ pub struct Engine {
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
     pub(crate) notes: Notes,
+    pub(crate) follows: Follows,
     pub(crate) calls: Calls,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
@@ -96,6 +98,7 @@ impl Engine {
             sources: Sources::default(),
             keeping: Keeping::default(),
             notes: Notes::default(),
+            follows: Follows::default(),
             calls: Calls::default(),
             queue: VecDeque::new(),
             writing: false,
@@ -155,6 +158,7 @@ impl Engine {
         stats.index_bytes = (self.expiries.bytes()
             + self.marks.bytes()
             + self.memory.bytes()
+            + self.follows.bytes()
             + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));

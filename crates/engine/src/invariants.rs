@@ -13,7 +13,7 @@ use headwater_store::{Scan, TableId};
 
 impl Engine {
     /// Asserts what the essays of `status`, `updaters`, `catalog` and `marks` promise (R1, R3, R4, U1,
-    /// C2, C3, V1, V2, Y1), and that what groups note of status ranges is so. Costs a walk over everything.
+    /// C2, C3, V1, V2, Y1, O1–O3), and that what groups note of status ranges is so. Costs a walk over everything.
     ///
     /// # Panics
     /// Where an invariant does not hold.
@@ -45,6 +45,7 @@ impl Engine {
             }
         }
         self.check_cells();
+        self.check_followed();
         for key in self.marks.keys() {
             let stored = self.store.table_of(key).is_some_and(|table| {
                 self.store.table(table).get(key).is_some() || self.catalog.role(table).is_some()

@@ -12,6 +12,7 @@ use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use hashbrown::HashMap;
+use headwater_base::KeyRange;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::key::SEPARATOR;
 use headwater_pattern::{Join, Mode, Pattern};
@@ -369,6 +370,9 @@ impl Engine {
             self.catalog.role_for(table).evict = options.evict;
         }
         if let Some(source) = &options.source {
+            if self.sourced(table).is_none() {
+                self.tell_reset(&KeyRange::prefix(&prefix));
+            }
             let role = self.catalog.role_for(table);
             role.sourced.get_or_insert_with(|| Box::new(Sourced::new(source.clone())));
         }

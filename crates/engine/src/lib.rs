@@ -17,6 +17,7 @@ mod engine;
 mod exec;
 mod explain;
 mod fold;
+mod follow;
 mod functions;
 mod handles;
 mod invariants;
@@ -40,6 +41,7 @@ mod watches;
 mod write;
 
 pub use engine::{Engine, Settings};
+pub use follow::{Follower, Told, ToldWhat};
 pub use functions::{CallOptions, FlowCall, Folded};
 pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Position};
 pub use headwater_policy::Policy;

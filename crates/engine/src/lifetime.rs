@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// Adds targets for the spans, and notes the status ranges read.
-    pub(super) fn follow(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+    pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
         let join = self.statuses.get(id).join;
         if self.catalog.join(join).mode() != Mode::Push {
             return;
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Removes the targets of spans that led to nothing any more.
-    pub(super) fn unfollow(&mut self, id: StatusId, spans: Vec<Span>) {
+    pub(super) fn unlink(&mut self, id: StatusId, spans: Vec<Span>) {
         let join = self.statuses.get(id).join;
         for span in spans {
             let reader = Reader { join, source: span.source as u32 };
@@ -242,6 +242,9 @@ impl Engine {
         let status = self.statuses.get(id);
         let (join, range) = (status.join, status.range());
         self.forget(id);
+        if self.catalog.join(join).mode() == Mode::Push {
+            self.tell_reset(&range);
+        }
         let installed = self.catalog.join(join);
         let (plan, layer) = (installed.plan.clone(), installed.layer);
         let mut held = Vec::new();
@@ -265,6 +268,8 @@ impl Engine {
             for status in statuses {
                 self.discard(status);
             }
+            let outputs = self.catalog.join(id).plan.join.output.range_of_all();
+            self.tell_reset(&outputs);
             let installed = self.catalog.join_mut(id);
             installed.depths.iter_mut().for_each(|depths| *depths = 0);
         }

@@ -93,7 +93,8 @@ impl Engine {
             return;
         }
         let keeps_cells = is_value && self.keeps_cells(reader.join);
-        if keeps_cells && change.in_place {
+        let shows = keeps_cells && change.in_place;
+        if shows && !self.is_followed(plan.output_table) {
             return;
         }
         let mut targets = core::mem::take(&mut self.target_room);
@@ -107,7 +108,9 @@ impl Engine {
             };
             targets.clear();
             self.updaters.targets_of(id, key, &mut targets);
-            if is_value {
+            if shows {
+                self.tell_copies(&plan, &targets, key, change.new);
+            } else if is_value {
                 let known = plan.prefix_slots(source, depth);
                 let mut new = change.new;
                 if keeps_cells && !targets.is_empty() {
@@ -124,6 +127,20 @@ impl Engine {
         self.target_room = targets;
     }
 
+    /// Tells that copies of a source key, which are its cell, have its new value.
+    fn tell_copies(&mut self, plan: &Plan, targets: &[Target], key: &[u8], new: Option<ValueRef>) {
+        let Some(value) = new else { return };
+        let mut output = core::mem::take(&mut self.output_room);
+        for &target in targets {
+            if self.output_of(plan, target, key, &mut output)
+                && self.store.table(plan.output_table).get(&output).is_some()
+            {
+                self.tell_set(&output, value);
+            }
+        }
+        self.output_room = output;
+    }
+
     fn update_targets(
         &mut self,
         plan: &Rc<Plan>,
@@ -137,7 +154,9 @@ impl Engine {
         let mut output = core::mem::take(&mut self.output_room);
         let join = targets.first().map(|target| self.statuses.get(target.status()).join);
         let layer = join.map(|join| self.catalog.join(join).layer);
-        let quiet = layer.filter(|&layer| layer == plan.output_table && !self.has_readers(layer));
+        let quiet = layer.filter(|&layer| {
+            layer == plan.output_table && !self.has_readers(layer) && !self.is_followed(layer)
+        });
         for (at, &target) in targets.iter().enumerate() {
             if let Some(layer) = quiet {
                 self.fetch_ahead(layer, &targets[at..]);
@@ -273,6 +292,22 @@ impl Engine {
         }
     }
 
+    /// The output key of a value-source key, by a target; `false` where there is none.
+    fn output_of(&self, plan: &Plan, target: Target, key: &[u8], output: &mut Vec<u8>) -> bool {
+        let status = self.statuses.get(target.status());
+        if status.is_invalid() {
+            return false;
+        }
+        let mut bindings = Bindings::new();
+        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
+        decode(self.updaters.contexts.get(target.context()), &mut bindings);
+        output.clear();
+        plan.pattern(plan.value_source()).bind(key, &mut bindings)
+            && plan.join.output.fill(&bindings, output)
+            && output.len() <= Limits::KEY_BYTES_CEILING
+            && status.contains(output)
+    }
+
     fn update_target(
         &mut self,
         plan: &Plan,
@@ -282,19 +317,7 @@ impl Engine {
         new: Option<ValueRef>,
         output: &mut Vec<u8>,
     ) {
-        let status = self.statuses.get(target.status());
-        if status.is_invalid() {
-            return;
-        }
-        let mut bindings = Bindings::new();
-        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-        decode(self.updaters.contexts.get(target.context()), &mut bindings);
-        output.clear();
-        if !plan.pattern(plan.value_source()).bind(key, &mut bindings)
-            || !plan.join.output.fill(&bindings, output)
-            || output.len() > Limits::KEY_BYTES_CEILING
-            || !status.contains(output)
-        {
+        if !self.output_of(plan, target, key, output) {
             return;
         }
         let id = target.status();
@@ -331,6 +354,7 @@ impl Engine {
     /// The work of a status range, which is no longer clean; ranges that depend on it are told
     /// (R4).
     pub(crate) fn dirty(&mut self, id: StatusId) -> &mut Work {
+        self.note_work(id);
         if self.statuses.get(id).is_clean() {
             let dependents: Vec<_> = self.statuses.get(id).dependents.iter().copied().collect();
             for dependent in dependents {
@@ -387,10 +411,21 @@ impl Engine {
         }
         let told = self.has_readers(table);
         if told && let Some(change) = self.set_in_place(layer, key, value) {
+            if self.is_followed(table) {
+                self.tell_output(table, key);
+            }
             self.output_changed(join, key, change);
             return;
         }
         let old = self.store.insert(layer, key, value);
+        // What is the same reference is the same value, but for cells.
+        if self.is_followed(table) && (old != Some(value) || value.is_cell()) {
+            if layer == table {
+                self.tell_set(key, value);
+            } else {
+                self.tell_output(table, key);
+            }
+        }
         if told {
             let was = old.map(|old| self.store.pool.content(old));
             self.output_changed(join, key, Change::new(was, Some(value)));
@@ -408,6 +443,9 @@ impl Engine {
             installed.folds.remove(key);
         }
         if let Some(old) = self.store.remove(layer, key) {
+            if self.is_followed(table) {
+                self.tell_output(table, key);
+            }
             if self.has_readers(table) {
                 let was = self.store.pool.content(old);
                 self.output_changed(join, key, Change::new(Some(was), None));

@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// The gap from `at` to the next status range, or to `last`.
-    fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
+    pub(crate) fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
         let cover = &self.catalog.join(join).cover;
         let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
         match cover.range::<[u8], _>(from).next() {
@@ -194,7 +194,7 @@ impl Engine {
         let id = self.make_status(join, gap);
         let rows = spans.len() + 2 * tuples.tuples.len();
         self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        self.follow(id, spans, read);
+        self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, folded);
@@ -232,7 +232,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
-        self.follow(id, spans, read);
+        self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, folded);
@@ -417,9 +417,9 @@ impl Engine {
             return Ok(());
         }
         if is_there {
-            self.follow(id, spans, read);
+            self.link(id, spans, read);
         } else {
-            self.unfollow(id, spans);
+            self.unlink(id, spans);
         }
         self.apply_tuples(id, &tuples, is_there);
         tuples.release(&mut self.store.pool);
@@ -483,7 +483,7 @@ impl Engine {
         if let Some(work) = &mut self.statuses.get_mut(id).work {
             work.invalid = false;
         }
-        self.follow(id, spans, read);
+        self.link(id, spans, read);
         self.statuses.get_mut(id).since = self.now;
         self.settle(id);
         for key in held {

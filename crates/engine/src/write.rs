@@ -411,11 +411,15 @@ impl Engine {
     /// Gives a base key that has a value another one, in the old one's place if possible; whether
     /// it was done. No reader is told.
     #[inline]
-    fn replace(&mut self, table: TableId, key: &[u8], bytes: &[u8]) -> bool {
-        let (table, pool) = self.store.table_mut(table);
+    fn replace(&mut self, id: TableId, key: &[u8], bytes: &[u8]) -> bool {
+        let (table, pool) = self.store.table_mut(id);
+        let is_followed = table.is_marked();
         let replaced = table.replace(pool, key, bytes, |heat| self.memory.used(heat));
         if replaced {
             self.watches.note(key);
+            if is_followed && let Some(value) = self.store.table(id).get(key) {
+                self.tell_set(key, value);
+            }
         }
         replaced
     }
@@ -430,6 +434,9 @@ impl Engine {
     pub(crate) fn place_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
         let old = self.store.insert(table, key, value);
         self.note_written(table, key, old.is_none());
+        if self.is_followed(table) {
+            self.tell_set(key, value);
+        }
         if self.has_readers(table) {
             let change = self.replaced((table, key), old, value);
             self.notify(table, key, change);
@@ -451,8 +458,12 @@ impl Engine {
 
     /// Removes a base key and tells its readers; whether it was there.
     pub(crate) fn remove_base(&mut self, table: TableId, key: &[u8]) -> bool {
+        let is_followed = self.is_followed(table);
         let Some(old) = self.store.remove(table, key) else { return false };
         self.watches.note(key);
+        if is_followed {
+            self.tell_gone(key);
+        }
         self.marks.written(key, Some(0));
         if self.has_readers(table) {
             let was = self.store.pool.content(old);
@@ -466,6 +477,7 @@ impl Engine {
     pub fn flush(&mut self) {
         let mut watched = core::mem::take(&mut self.watches);
         watched.note_all();
+        self.tell_reset(&KeyRange::all());
         for id in self.catalog.ids() {
             self.reset_join(id);
         }

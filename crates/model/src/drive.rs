@@ -4,6 +4,7 @@
 //! verification must find nothing, a scan must give each key once, a watched key that changed
 //! must say so. [`run`] ends at the first difference.
 
+use crate::copies::Copies;
 use crate::expect::{Allowed, Moments, check_range, well_defined};
 use crate::history::{Op, Until, line};
 use crate::join::{Join, Operator};
@@ -28,6 +29,7 @@ const START: u64 = 1_000_000;
 /// The longest key that clients may write, as the engine is made here.
 const KEY_BYTES_MAX: usize = 1024;
 
+mod follow;
 mod whole;
 
 struct Watched {
@@ -48,6 +50,7 @@ struct Run<'a> {
     moments: Moments,
     watches: Vec<Watched>,
     scan: Option<Scan>,
+    copies: Copies,
 }
 
 /// A scan that is under way.
@@ -70,11 +73,13 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         moments: Moments::default(),
         watches: Vec::new(),
         scan: None,
+        copies: Copies::default(),
     };
     run.subject.advance(Millis(START));
     run.oracle.advance(START);
     for (at, op) in ops.iter().enumerate() {
         run.step(op)
+            .and_then(|()| run.hear())
             .map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
         run.subject.engine().check_invariants();
     }
@@ -160,6 +165,11 @@ impl Run<'_> {
                 let lines = self.subject.engine().explain(&KeyRange::new(first, last));
                 let jump = lines.windows(2).any(|two| two[1].depth > two[0].depth + 1);
                 same(&jump, &false)
+            }
+            Op::Follow { by, first, last } => self.follow(*by, &KeyRange::new(first, last)),
+            Op::Unfollow { by, first, last } => {
+                self.unfollow(*by, &KeyRange::new(first, last));
+                Ok(())
             }
             Op::Source { .. }
             | Op::AtSource { .. }

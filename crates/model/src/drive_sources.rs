@@ -11,10 +11,11 @@
 //! that are open or followed already (concurrent reads of one range cause one load). A read
 //! that waits is woken, and once the sources answer everything, it is answered.
 
+use crate::copies::Copies;
 use crate::drive::Failure;
 use crate::history::{Op, Until, line};
 use crate::join::Join;
-use crate::oracle::{Oracle, Verdict, within};
+use crate::oracle::{Oracle, Pairs, Verdict, within};
 use crate::subject::{Pair, Subject};
 use headwater_base::{KeyRange, Millis, table_of};
 use headwater_engine::{
@@ -35,6 +36,7 @@ enum Read {
     Verify { range: KeyRange },
     Watch { key: Vec<u8> },
     Watched { key: Vec<u8>, count: u64, value: Option<Vec<u8>> },
+    Follow { by: u32, range: KeyRange },
 }
 
 /// What it gave.
@@ -59,6 +61,7 @@ struct Run<'a> {
     waiting: Vec<(Ticket, Read)>,
     /// Watched keys, with what they were.
     watches: Vec<Read>,
+    copies: Copies,
     failed_loads: usize,
     effects: usize,
 }
@@ -76,6 +79,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         shown: BTreeMap::new(),
         waiting: Vec::new(),
         watches: Vec::new(),
+        copies: Copies::default(),
         failed_loads: 0,
         effects: 0,
     };
@@ -163,6 +167,16 @@ impl Run<'_> {
             }
             Op::Watch { key } => self.ask(Read::Watch { key: key.clone() }),
             Op::Watched => self.watches.clone().into_iter().try_for_each(|watch| self.ask(watch)),
+            Op::Follow { by, first, last } => {
+                let range = KeyRange::new(first, last);
+                if range.is_empty() { Ok(()) } else { self.ask(Read::Follow { by: *by, range }) }
+            }
+            Op::Unfollow { by, first, last } => {
+                let range = KeyRange::new(first, last);
+                self.copies.cut(*by, &range);
+                self.subject.unfollow(*by, &range);
+                Ok(())
+            }
             Op::Range { first, last, reverse, limit } => {
                 let options = RangeOptions { reverse: *reverse, limit: *limit };
                 self.ask(Read::Pairs { first: first.clone(), last: last.clone(), options })
@@ -246,6 +260,11 @@ impl Run<'_> {
             Read::Verify { range } => Given::Verify(self.subject.verify(range, 10)?),
             Read::Watch { key } => Given::Count(self.subject.watch(key)?),
             Read::Watched { key, .. } => Given::Count(self.subject.watched(key)?),
+            Read::Follow { by, range } => {
+                let pairs = self.subject.follow(*by, range)?;
+                self.copies.add(*by, range, pairs.clone());
+                Given::Pairs(pairs)
+            }
         })
     }
 
@@ -256,8 +275,48 @@ impl Run<'_> {
                 self.waiting.push((ticket, read));
                 Ok(())
             }
+            Err(Stop::Failed(EngineError::Refused(_)))
+                if matches!(read, Read::Follow { .. }) && self.has_other_modes() =>
+            {
+                Ok(())
+            }
             Err(Stop::Failed(error)) => self.may_fail(error),
         }
+    }
+
+    fn has_other_modes(&self) -> bool {
+        let mut joins = self.oracle.joins.iter();
+        joins.any(|installed| installed.join.mode != crate::join::Mode::Push)
+    }
+
+    /// Applies what followers are told; what they lose they follow anew.
+    fn hear(&mut self) -> Result<(), String> {
+        let told = self.subject.told();
+        for (by, range) in self.copies.hear(told)? {
+            self.ask(Read::Follow { by, range })?;
+        }
+        Ok(())
+    }
+
+    fn compare_copies(&self) -> Result<(), String> {
+        // While something is loaded, reads of what is followed may have to wait.
+        let mut sources = self.sources.iter();
+        let settled = sources.all(|(name, state)| {
+            state.open.is_empty() && self.shown.get(name) <= Some(&state.told())
+        });
+        if settled && !self.copies.is_empty() { self.copies.compare(&self.seen()) } else { Ok(()) }
+    }
+
+    /// What a reader sees who knows of all that the sources have told.
+    fn seen(&self) -> Pairs {
+        let mut oracle = self.oracle.clone();
+        for state in self.sources.values() {
+            // A source may hold keys that a join makes: they are not seen.
+            let mut pairs = state.pairs_at(state.told());
+            pairs.retain(|key, _| self.oracle.owners(key).is_empty());
+            oracle.base.extend(pairs.into_iter().map(|(key, value)| (key, (value, None))));
+        }
+        oracle.view().seen
     }
 
     /// Whether a read may fail so: a source said that a load is broken.
@@ -278,14 +337,7 @@ impl Run<'_> {
         if self.sources.iter().any(|(name, state)| self.shown.get(name) > Some(&state.told())) {
             return Ok(());
         }
-        let mut oracle = self.oracle.clone();
-        for state in self.sources.values() {
-            // A source may hold keys that a join makes: they are not seen.
-            let mut pairs = state.pairs_at(state.told());
-            pairs.retain(|key, _| self.oracle.owners(key).is_empty());
-            oracle.base.extend(pairs.into_iter().map(|(key, value)| (key, (value, None))));
-        }
-        let mut seen = oracle.view().seen;
+        let mut seen = self.seen();
         let right = match (read, given) {
             (Read::Pairs { first, last, options }, Given::Pairs(pairs)) => {
                 seen.retain(|key, _| within(key, first, last));
@@ -295,6 +347,10 @@ impl Run<'_> {
                 }
                 right.truncate(options.limit.unwrap_or(u64::MAX) as usize);
                 compare_pairs(&pairs, &right)
+            }
+            (Read::Follow { range, .. }, Given::Pairs(pairs)) => {
+                seen.retain(|key, _| range.contains(key));
+                compare_pairs(&pairs, &seen.into_iter().collect::<Vec<_>>())
             }
             (Read::Value { key }, Given::Value(value)) => expect(&value.as_ref(), &seen.get(key)),
             (Read::Expiry { key }, Given::Expiry(there)) => expect(&there, &seen.contains_key(key)),
@@ -316,9 +372,13 @@ impl Run<'_> {
     /// Takes effects until there are none.
     fn settle(&mut self) -> Result<(), String> {
         loop {
-            let effects = self.subject.take_effects();
+            let mut effects = self.subject.take_effects();
             if effects.is_empty() {
-                return Ok(());
+                self.hear()?;
+                effects = self.subject.take_effects();
+            }
+            if effects.is_empty() {
+                return self.compare_copies();
             }
             self.effects += effects.len();
             if self.effects > 10_000 {

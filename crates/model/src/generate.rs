@@ -372,7 +372,37 @@ pub fn history(seed: u64) -> Vec<Op> {
         }
         _ => world.op(rng),
     }));
-    under_pressure(seed, ops)
+    under_pressure(seed, followed(seed, ops))
+}
+
+/// Adds followers to the histories of many seeds: of what is read or written in them.
+pub(crate) fn followed(seed: u64, ops: Vec<Op>) -> Vec<Op> {
+    let rng = &mut Rng::new(seed ^ 0x666f_6c6c_6f77_6564);
+    let percent = [0, 0, 4, 12][rng.below(4)];
+    let mut ranges = vec![(Vec::new(), Vec::new())];
+    let mut all = Vec::new();
+    for op in ops {
+        match &op {
+            Op::Range { first, last, .. } => ranges.push((first.clone(), last.clone())),
+            Op::Set { key, .. } | Op::Get { key } => {
+                let end = key.iter().position(|&byte| byte == b'|').map_or(key.len(), |at| at + 1);
+                let upto = if rng.chance(40) { end } else { key.len() };
+                ranges.push((key[..upto].to_vec(), headwater_base::prefix_end(&key[..upto])));
+            }
+            _ => {}
+        }
+        all.push(op);
+        if rng.chance(percent) {
+            let (first, last) = rng.pick(&ranges).clone();
+            let by = rng.below(3) as u32;
+            all.push(if rng.chance(75) {
+                Op::Follow { by, first, last }
+            } else {
+                Op::Unfollow { by, first, last }
+            });
+        }
+    }
+    all
 }
 
 /// Adds evictions to the histories of many seeds: in some a few, in some so many that hardly

@@ -3,7 +3,7 @@
 //! The joins and keys are those of [`crate::generate`], without snapshots. Data changes at the
 //! sources, which tell of it and answer loads at moments that the history chooses.
 
-use crate::generate::{World, under_pressure};
+use crate::generate::{World, followed, under_pressure};
 use crate::history::{Op, Until};
 use crate::join::Mode;
 use crate::rng::Rng;
@@ -134,5 +134,5 @@ pub fn history(seed: u64) -> Vec<Op> {
     }
     let more = 30 + rng.below(60);
     ops.extend((0..more).map(|_| sources.op(rng)));
-    under_pressure(seed, ops)
+    under_pressure(seed, followed(seed, ops))
 }

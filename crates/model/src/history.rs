@@ -103,6 +103,18 @@ pub enum Op {
     Watched,
     /// Ends all watches.
     Unwatch,
+    /// A follower is to be told of each change in a range.
+    Follow {
+        by: u32,
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
+    /// It is told no more of changes in a range.
+    Unfollow {
+        by: u32,
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
     Explain {
         first: Vec<u8>,
         last: Vec<u8>,
@@ -181,6 +193,8 @@ pub fn line(op: &Op) -> String {
         Op::Watch { key } => one("watch", key),
         Op::Watched => String::from("watched"),
         Op::Unwatch => String::from("unwatch"),
+        Op::Follow { by, first, last } => two(&format!("follow {by}"), first, last),
+        Op::Unfollow { by, first, last } => two(&format!("unfollow {by}"), first, last),
         Op::Explain { first, last } => two("explain", first, last),
         Op::Source { table, source } => one("table", table) + &format!(" source {source}"),
         Op::AtSource { source, key, value: Some(value) } => {

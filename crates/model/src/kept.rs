@@ -6,12 +6,12 @@
 //! before.
 
 use crate::functions::Doubles;
-use crate::subject::{Pair, Subject};
+use crate::subject::{Pair, Subject, ToldTo, take_told};
 use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    Difference, Engine, EngineError, Expiry, FetchId, JoinInstalled, Keep, Loaded, Position,
-    RangeOptions, Settings, Stop, TableReport, Value,
+    Difference, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled, Keep, Loaded,
+    Position, RangeOptions, Settings, Stop, TableReport, Value,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -206,6 +206,25 @@ impl Subject for Kept {
             }
         }
         Vec::new()
+    }
+    fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
+        self.patient(|engine| {
+            engine.follow(range, Follower(by))?;
+            let mut pairs = Vec::new();
+            let mut each =
+                |key: &[u8], value: Value<'_>| pairs.push((key.to_vec(), value.to_vec()));
+            engine.range(&range.first, &range.last, RangeOptions::default(), &mut each)?;
+            Ok(pairs)
+        })
+    }
+    fn told(&mut self) -> Vec<ToldTo> {
+        let mut all = take_told(&mut self.engine);
+        // What waits for data goes on when that is there.
+        while !self.disk.borrow().asked.is_empty() {
+            self.answer();
+            all.extend(take_told(&mut self.engine));
+        }
+        all
     }
     fn join_add(
         &mut self,

@@ -7,6 +7,7 @@
 //! For tests and `headwater check` only: nothing here is fast, and much of it panics.
 
 pub mod check;
+pub mod copies;
 pub mod disk;
 pub mod drive;
 pub mod drive_sources;

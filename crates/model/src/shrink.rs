@@ -112,6 +112,10 @@ fn simpler(op: &Op) -> Vec<Op> {
             let bounds = simpler_bounds(first, last).into_iter();
             all.extend(bounds.map(|(first, last)| Op::RemoveRange { first, last }));
         }
+        Op::Follow { by, first, last } => {
+            let bounds = simpler_bounds(first, last).into_iter();
+            all.extend(bounds.map(|(first, last)| Op::Follow { by: *by, first, last }));
+        }
         Op::Verify { first, last } => {
             let bounds = simpler_bounds(first, last).into_iter();
             all.extend(bounds.map(|(first, last)| Op::Verify { first, last }));

@@ -5,9 +5,50 @@ use crate::functions::Doubles;
 use headwater_base::functions::Functions;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, JoinReport,
-    Loaded, Policy, Position, RangeOptions, Settings, Stats, Stop, TableOptions, TableReport,
+    Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
+    JoinReport, Loaded, Policy, Position, RangeOptions, Settings, Stats, Stop, TableOptions,
+    TableReport, Told, ToldWhat,
 };
+
+/// What followers are told, with what was shared in it copied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ToldTo {
+    /// Whose turn it is to hear it.
+    pub followers: Vec<u32>,
+    /// What has happened.
+    pub change: ToldChange,
+}
+
+/// What has happened in a followed range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ToldChange {
+    /// A key has this value.
+    Set(Vec<u8>, Vec<u8>),
+    /// A key is gone.
+    Gone(Vec<u8>),
+    /// What the range holds is not known any more.
+    Reset(KeyRange),
+}
+
+/// Takes what an engine has to tell.
+pub fn take_told(engine: &mut Engine) -> Vec<ToldTo> {
+    engine.keep_followed();
+    let mut all = Vec::new();
+    for Told { followers, what } in engine.take_told() {
+        let change = match what {
+            ToldWhat::Set { key, value } => {
+                let bytes = engine.held(value).to_vec();
+                engine.release(value);
+                ToldChange::Set(key.into(), bytes)
+            }
+            ToldWhat::Gone { key } => ToldChange::Gone(key.into()),
+            ToldWhat::Reset { range } => ToldChange::Reset(range),
+        };
+        let followers = followers.iter().map(|follower| follower.0).collect();
+        all.push(ToldTo { followers, change });
+    }
+    all
+}
 
 /// A key with its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -87,6 +128,24 @@ pub trait Subject {
     }
     fn unwatch(&mut self, key: &[u8]) {
         self.engine().unwatch(key);
+    }
+    /// Follows a range, and copies it.
+    fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
+        self.engine().follow(range, Follower(by))?;
+        let mut pairs = Vec::new();
+        let options = RangeOptions::default();
+        let mut each = |key: &[u8], value: headwater_engine::Value<'_>| {
+            pairs.push((key.to_vec(), value.to_vec()));
+        };
+        self.engine().range(&range.first, &range.last, options, &mut each)?;
+        Ok(pairs)
+    }
+    fn unfollow(&mut self, by: u32, range: &KeyRange) {
+        self.engine().unfollow(range, Follower(by));
+    }
+    /// What followers are told since the last time.
+    fn told(&mut self) -> Vec<ToldTo> {
+        take_told(self.engine())
     }
     fn join_add(
         &mut self,

@@ -123,7 +123,9 @@ impl Teller {
                 self.lost = true;
                 unsaid()
             }
-            Command::Verify { .. } => Reply::Done,
+            Command::Verify { .. } | Command::Follow { .. } | Command::Unfollow { .. } => {
+                Reply::Done
+            }
             _ => self.read(command),
         }
     }

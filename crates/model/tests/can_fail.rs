@@ -10,10 +10,11 @@ use headwater_engine::{
     Stats, Stop, TableOptions, TableReport,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::copies::without;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::oracle::{Oracle, Pairs, Verdict, View, within};
-use headwater_model::subject::{Pair, Subject};
+use headwater_model::subject::{Pair, Subject, ToldChange, ToldTo};
 use std::collections::BTreeMap;
 
 /// What is wrong with a subject.
@@ -56,6 +57,10 @@ enum Fault {
     Leaks,
     /// Keys that expire are counted wrongly.
     ForgetsExpiries,
+    /// Followers are not told that a derived key is gone.
+    TellsOfNoEnd,
+    /// Followers are told of changes only when a base key has been written.
+    TellsLate,
 }
 
 struct Standin {
@@ -70,6 +75,9 @@ struct Standin {
     events: u64,
     /// How many keys there were at the last step of a scan.
     scanned: usize,
+    /// What is followed, and what the followers know.
+    followed: Vec<(u32, KeyRange)>,
+    known: BTreeMap<u32, Pairs>,
     engine: Engine,
 }
 
@@ -84,6 +92,8 @@ fn standin(fault: Fault) -> Box<dyn Subject> {
         boundaries: BTreeMap::new(),
         events: 0,
         scanned: 0,
+        followed: Vec::new(),
+        known: BTreeMap::new(),
         engine: Engine::new(Settings::default()),
     })
 }
@@ -362,6 +372,59 @@ impl Subject for Standin {
             ..Stats::default()
         }
     }
+    fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
+        if self.oracle.joins.iter().any(|installed| installed.join.mode != Mode::Push) {
+            return Err(EngineError::Refused(String::from("not a push join")).into());
+        }
+        self.followed.push((by, range.clone()));
+        let pairs = self.range(&range.first, &range.last, RangeOptions::default())?;
+        self.known.entry(by).or_default().extend(pairs.iter().cloned());
+        Ok(pairs)
+    }
+    fn unfollow(&mut self, by: u32, range: &KeyRange) {
+        let followed = std::mem::take(&mut self.followed).into_iter();
+        self.followed = followed
+            .flat_map(|(other, held)| {
+                let left = if other == by { without(&held, range) } else { vec![held] };
+                left.into_iter().map(move |range| (other, range))
+            })
+            .collect();
+        self.known.entry(by).or_default().retain(|key, _| !range.contains(key));
+    }
+    fn told(&mut self) -> Vec<ToldTo> {
+        let mut told = Vec::new();
+        if self.oracle.joins.iter().any(|installed| installed.join.mode != Mode::Push) {
+            self.known.clear();
+            for (by, range) in std::mem::take(&mut self.followed) {
+                told.push(ToldTo { followers: vec![by], change: ToldChange::Reset(range) });
+            }
+            return told;
+        }
+        if self.fault == Fault::TellsLate && !self.events.is_multiple_of(5) {
+            return told;
+        }
+        let seen = self.view().seen;
+        let (followed, oracle) = (&self.followed, &self.oracle);
+        for (by, known) in &mut self.known {
+            let follows = |key: &Vec<u8>| {
+                followed.iter().any(|(other, range)| other == by && range.contains(key))
+            };
+            let mut tell = |change: ToldChange| told.push(ToldTo { followers: vec![*by], change });
+            for (key, value) in seen.iter().filter(|(key, _)| follows(key)) {
+                if known.get(key) != Some(value) {
+                    tell(ToldChange::Set(key.clone(), value.clone()));
+                }
+            }
+            for key in known.keys().filter(|key| !seen.contains_key(*key)) {
+                if self.fault != Fault::TellsOfNoEnd || oracle.owners(key).is_empty() {
+                    tell(ToldChange::Gone(key.clone()));
+                }
+            }
+            *known = seen.clone();
+            known.retain(|key, _| follows(key));
+        }
+        told
+    }
     fn verify(&mut self, range: &KeyRange, _most: usize) -> Result<Vec<Difference>, Stop> {
         let seen = self.view().seen;
         let invented = seen.keys().find(|key| range.contains(key) && key.contains(&0xff));
@@ -417,6 +480,8 @@ caught! {
     a_leak_is_caught: Fault::Leaks;
     a_wrong_count_of_expiries_is_caught: Fault::ForgetsExpiries;
     an_accepted_circle_is_caught: Fault::AcceptsCircles;
+    a_change_that_is_not_told_is_caught: Fault::TellsOfNoEnd;
+    a_change_that_is_told_late_is_caught: Fault::TellsLate;
 }
 
 #[test]

@@ -7,9 +7,10 @@ use headwater_engine::{
     Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::copies::without;
 use headwater_model::join::Join;
 use headwater_model::oracle::{Oracle, Pairs, within};
-use headwater_model::subject::{Pair, Subject};
+use headwater_model::subject::{Pair, Subject, ToldChange, ToldTo};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +53,7 @@ struct Standin {
     effects: Vec<Effect>,
     waiting: Vec<Ticket>,
     numbers: u64,
+    followed: Vec<(u32, KeyRange)>,
     engine: Engine,
 }
 
@@ -63,6 +65,7 @@ fn standin(fault: Fault) -> Box<dyn Subject> {
         effects: Vec::new(),
         waiting: Vec::new(),
         numbers: 0,
+        followed: Vec::new(),
         engine: Engine::new(Settings::default()),
     })
 }
@@ -165,6 +168,27 @@ impl Subject for Standin {
         }
         pairs.truncate(options.limit.unwrap_or(u64::MAX) as usize);
         Ok(pairs)
+    }
+    fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
+        let pairs = self.range(&range.first, &range.last, RangeOptions::default())?;
+        self.followed.push((by, range.clone()));
+        Ok(pairs)
+    }
+    fn unfollow(&mut self, by: u32, range: &KeyRange) {
+        let followed = std::mem::take(&mut self.followed).into_iter();
+        self.followed = followed
+            .flat_map(|(other, held)| {
+                let left = if other == by { without(&held, range) } else { vec![held] };
+                left.into_iter().map(move |range| (other, range))
+            })
+            .collect();
+    }
+    /// Nothing is known of changes: all is to be read again.
+    fn told(&mut self) -> Vec<ToldTo> {
+        let followed = std::mem::take(&mut self.followed).into_iter();
+        followed
+            .map(|(by, range)| ToldTo { followers: vec![by], change: ToldChange::Reset(range) })
+            .collect()
     }
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.need()?;

@@ -2,7 +2,7 @@
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::kept::Kept;
-use headwater_model::subject::{Plain, Spilling, Subject};
+use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
@@ -97,4 +97,46 @@ p|a|b = 2
         Box::new(headwater_script::target::EngineTarget::default())
     };
     assert_eq!(headwater_script::story::run(story, &engine), Ok(()));
+}
+
+/// How often followers were told something, over some histories.
+#[derive(Default)]
+struct Heard {
+    engine: Plain,
+    derived: u64,
+    gone: u64,
+    resets: u64,
+}
+
+impl Subject for Heard {
+    fn engine(&mut self) -> &mut headwater_engine::Engine {
+        self.engine.engine()
+    }
+    fn told(&mut self) -> Vec<ToldTo> {
+        let told = self.engine.told();
+        for ToldTo { change, .. } in &told {
+            match change {
+                ToldChange::Set(key, _) => {
+                    let writable = self.engine.engine().check_writable(key);
+                    self.derived += u64::from(writable.is_err());
+                }
+                ToldChange::Gone(_) => self.gone += 1,
+                ToldChange::Reset(_) => self.resets += 1,
+            }
+        }
+        told
+    }
+}
+
+#[test]
+fn histories_tell_followers_of_every_kind_of_change() {
+    let (mut derived, mut gone, mut resets) = (0, 0, 0);
+    for seed in 0..300 {
+        let mut heard = Heard::default();
+        drive::run(&mut heard, &generate::history(seed)).expect("the law holds");
+        derived += heard.derived;
+        gone += heard.gone;
+        resets += heard.resets;
+    }
+    assert!(derived > 200 && gone > 200 && resets > 100, "{derived}, {gone}, {resets}");
 }

@@ -76,6 +76,13 @@ pub enum Command {
     Watched,
     /// `unwatch` ends all watches.
     Unwatch,
+    /// `follow BY FIRST LAST` has follower BY, a number, told of each change in the range.
+    Follow { by: u32, first: Vec<u8>, last: Vec<u8> },
+    /// `unfollow BY FIRST LAST` ends that for the range.
+    Unfollow { by: u32, first: Vec<u8>, last: Vec<u8> },
+    /// `told` prints what followers are told since the last time: `BY,BY KEY = VALUE`, `BY KEY -`, or
+    /// `BY reset [FIRST, LAST)`.
+    Told,
     /// `at SOURCE set KEY VALUE` and `at SOURCE del KEY` change what a source holds.
     AtSource { source: String, key: Vec<u8>, value: Option<Vec<u8>> },
     /// `deliver SOURCE [N]`: the source tells the engine of its next N changes (all).
@@ -192,6 +199,16 @@ impl Words<'_> {
             "explain" => Command::Explain { first: self.bytes()?, last: self.bytes()? },
             "stat" => Command::Stat { name: self.text()? },
             "watch" => Command::Watch { key: self.bytes()? },
+            "follow" | "unfollow" => {
+                let by = self.number()?;
+                let by = u32::try_from(by).map_err(|_| format!("`{by}` is no follower"))?;
+                let (first, last) = (self.bytes()?, self.bytes()?);
+                match word {
+                    "follow" => Command::Follow { by, first, last },
+                    _ => Command::Unfollow { by, first, last },
+                }
+            }
+            "told" => Command::Told,
             "watched" => Command::Watched,
             "unwatch" => Command::Unwatch,
             _ => return Err(format!("`{}`: `{word}` is no command", self.line)),

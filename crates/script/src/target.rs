@@ -6,7 +6,8 @@ use crate::reply::Reply;
 use crate::source::ScriptedSource;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    Effect, Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions, Ticket,
+    Effect, Engine, EngineError, Expiry, Follower, RangeOptions, Settings, Stop, TableOptions,
+    Ticket, Told, ToldWhat,
 };
 use std::collections::BTreeMap;
 
@@ -144,6 +145,9 @@ impl EngineTarget {
             | Command::Watch { .. }
             | Command::Watched
             | Command::Unwatch => self.read(command),
+            Command::Follow { .. } | Command::Unfollow { .. } | Command::Told => {
+                self.follow(command)
+            }
             Command::AtSource { .. }
             | Command::Deliver { .. }
             | Command::Lose { .. }
@@ -305,6 +309,40 @@ impl EngineTarget {
                 Reply::Lines(lines)
             }
         })
+    }
+
+    fn follow(&mut self, command: &Command) -> Result<Reply, Stop> {
+        match command {
+            Command::Follow { by, first, last } => {
+                self.engine.follow(&KeyRange::new(first, last), Follower(*by))?;
+            }
+            Command::Unfollow { by, first, last } => {
+                self.engine.unfollow(&KeyRange::new(first, last), Follower(*by));
+            }
+            _ => return Ok(Reply::Lines(self.told())),
+        }
+        Ok(Reply::Done)
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        self.engine.keep_followed();
+        let mut lines = Vec::new();
+        for Told { followers, what } in self.engine.take_told() {
+            let followers: Vec<String> = followers.iter().map(|by| by.0.to_string()).collect();
+            let what = match what {
+                ToldWhat::Set { key, value } => {
+                    let bytes = self.engine.held(value).to_vec();
+                    self.engine.release(value);
+                    format!("{} = {}", escape(&key), escape(&bytes))
+                }
+                ToldWhat::Gone { key } => format!("{} -", escape(&key)),
+                ToldWhat::Reset { range } => {
+                    format!("reset [{}, {})", escape(&range.first), escape(&range.last))
+                }
+            };
+            lines.push(format!("{} {what}", followers.join(",")));
+        }
+        lines
     }
 
     fn stat(&self, name: &str) -> String {

@@ -36,6 +36,8 @@ pub struct Store<N> {
     /// Named tables by `name|`.
     order: BTreeMap<Vec<u8>, u32>,
     seed: u64,
+    /// Tables that are made are marked.
+    mark_new: bool,
 }
 
 impl<N: Note> Store<N> {
@@ -54,7 +56,13 @@ impl<N: Note> Store<N> {
             by_name: HashTable::new(),
             order: BTreeMap::new(),
             seed,
+            mark_new: false,
         }
+    }
+
+    /// Has tables that are made from now on [marked](Table::is_marked), or not.
+    pub fn mark_new_tables(&mut self, marked: bool) {
+        self.mark_new = marked;
     }
 
     /// The table whose keys start with `prefix` (`name|`), if it exists.
@@ -107,7 +115,9 @@ impl<N: Note> Store<N> {
     }
 
     fn create(&mut self, prefix: &[u8]) -> TableId {
-        let id = self.add(Slot { table: Table::new(prefix, 0, self.seed), pins: 0 });
+        let mut table = Table::new(prefix, 0, self.seed);
+        table.set_marked(self.mark_new);
+        let id = self.add(Slot { table, pins: 0 });
         let (tables, seed) = (&self.tables, self.seed);
         self.by_name.insert_unique(hash_bytes(seed, prefix), id.0, |&id| {
             tables[id as usize].as_ref().map_or(0, |slot| hash_bytes(seed, slot.table.prefix()))

@@ -15,6 +15,7 @@
 //! them in order from a tree of their prefixes. A group's record is one cache line of 64 bytes,
 //! its index slots 11 to 21 bytes, its place in the order some 25.
 
+mod mark;
 mod offer;
 mod scan;
 
@@ -133,6 +134,8 @@ pub struct Table<N> {
     short: Tree,
     sizes: Sizes,
     seed: u64,
+    /// For the store's owner.
+    marked: bool,
 }
 
 /// The group prefix of `key`: `boundary` components behind the first `skip` bytes, with their
@@ -166,6 +169,7 @@ impl<N: Note> Table<N> {
             short: Tree::new(),
             sizes: Sizes::default(),
             seed,
+            marked: false,
         }
     }
 
@@ -524,12 +528,15 @@ impl<N: Note> Table<N> {
         for group in self.groups.iter().flatten() {
             group.tree.for_each(|_, _, word| each(ValueRef::from_word(word)));
         }
+        let marked = self.marked;
         *self = Self::new(&self.prefix, self.boundary, self.seed);
+        self.marked = marked;
     }
 
     /// Regroups all keys by another boundary. Notes are lost.
     pub fn set_boundary(&mut self, pool: &Pool, boundary: usize) {
         let mut other = Self::new(&self.prefix, boundary, self.seed);
+        other.marked = self.marked;
         let all = Scan { pool, first: &self.prefix, last: b"", reverse: false };
         let _ = self.scan(&all, &mut Vec::new(), &mut |key, value| {
             other.insert(pool, key, value);

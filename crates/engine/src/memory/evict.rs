@@ -93,8 +93,11 @@ impl Engine {
         for range in parts {
             // What was computed from the range is not kept up to date any more.
             for id in self.readers_of(table, &range) {
-                if self.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
+                if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
+                    let range = status.range();
                     self.invalidate(id);
+                    // Keeping it current would load again what has to go.
+                    self.tell_reset(&range);
                 }
             }
             self.drop_base_keys(table, &range);

@@ -127,7 +127,10 @@ impl Engine {
         if nothing {
             let here = Here { last: range.last, position: Position(0), heat: Heat::default() };
             sourced.loaded.insert(range.first, here);
+        } else {
+            self.tell_reset(&range);
         }
+        let role = self.catalog.role_for(table);
         role.sourced = Some(Box::new(sourced));
         if !role.declared {
             role.declared = true;

@@ -104,6 +104,11 @@ impl Sourced {
         self.loaded.cut(range)
     }
 
+    /// Whether all of `range` is loaded.
+    pub(crate) fn has_loaded(&self, range: &KeyRange) -> bool {
+        self.loaded.gaps(range).is_empty()
+    }
+
     /// Ranges loaded and being loaded.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.loaded.len(), self.loading.len())
@@ -248,6 +253,10 @@ impl Engine {
     /// The answer to [`Effect::Load`]: the pairs of its range as of a position, or why not.
     /// An answer that nobody waits for any more is ignored.
     pub fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        match answer {
+            Ok(_) => self.retry_followed(),
+            Err(_) => self.give_up_followed(),
+        }
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
             let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
@@ -402,6 +411,7 @@ impl Engine {
 
     /// Removes the base keys of a range, of which nobody is told.
     pub(crate) fn drop_base_keys(&mut self, table: TableId, range: &KeyRange) {
+        self.tell_reset(range);
         let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
         let mut keys = Vec::new();
         self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));

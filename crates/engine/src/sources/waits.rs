@@ -35,6 +35,11 @@ impl Waits {
         ticket
     }
 
+    /// Has nobody wait for what the operation under way lacks.
+    pub(crate) fn forget_lacking(&mut self) {
+        self.lacking.clear();
+    }
+
     /// Wakes the operations for which `fetch` was the last thing they waited for.
     pub(super) fn wake(&mut self, fetch: FetchId) {
         let effects = &mut self.effects;

@@ -118,6 +118,7 @@ impl Run<'_> {
         }
         self.range(b"", b"", true, None)?;
         self.range(b"", b"", false, None)?;
+        self.hear()?;
         self.verify(b"", b"")?;
         self.scan(100)?;
         self.leaves_nothing()
@@ -137,6 +138,7 @@ impl Run<'_> {
         same(&keys, &stats.keys)?;
         same(&(groups > stats.groups || key_bytes > stats.key_bytes), &false)?;
         self.step(&Op::Unwatch)?;
+        self.unfollow_all()?;
         self.step(&Op::Flush)?;
         while let Some(installed) = self.oracle.joins.first() {
             let name = installed.name.clone();

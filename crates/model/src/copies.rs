@@ -1,0 +1,122 @@
+//! Followers: each keeps a copy of what it follows, by what it is told alone. The copies must be what
+//! the oracle says.
+
+use crate::oracle::Pairs;
+use crate::subject::{Pair, ToldChange, ToldTo};
+use headwater_base::KeyRange;
+use headwater_script::bytes::escape;
+use std::collections::BTreeMap;
+
+/// The parts of a range that are not in another one.
+#[must_use]
+pub fn without(range: &KeyRange, other: &KeyRange) -> Vec<KeyRange> {
+    if !range.overlaps(other) {
+        return vec![range.clone()];
+    }
+    let mut left = Vec::new();
+    if range.first < other.first {
+        left.push(KeyRange::new(&range.first, &other.first));
+    }
+    if !other.last.is_empty() {
+        left.push(KeyRange::new(&other.last, &range.last));
+    }
+    left.retain(|range| !range.is_empty());
+    left
+}
+
+/// What one follower has.
+#[derive(Default)]
+struct Copy {
+    /// What it follows; disjoint.
+    ranges: Vec<KeyRange>,
+    pairs: Pairs,
+}
+
+impl Copy {
+    fn follows(&self, key: &[u8]) -> bool {
+        self.ranges.iter().any(|range| range.contains(key))
+    }
+}
+
+/// The copies of all followers.
+#[derive(Default)]
+pub struct Copies(BTreeMap<u32, Copy>);
+
+impl Copies {
+    /// Whether nobody follows anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.values().all(|copy| copy.ranges.is_empty())
+    }
+
+    /// All who have ever followed something.
+    pub fn followers(&self) -> impl Iterator<Item = u32> {
+        self.0.keys().copied()
+    }
+
+    /// A follower follows a range, which holds these pairs.
+    pub fn add(&mut self, by: u32, range: &KeyRange, pairs: Vec<Pair>) {
+        self.cut(by, range);
+        let copy = self.0.entry(by).or_default();
+        copy.ranges.push(range.clone());
+        copy.pairs.extend(pairs);
+    }
+
+    /// A follower follows a range no more.
+    pub fn cut(&mut self, by: u32, range: &KeyRange) {
+        let copy = self.0.entry(by).or_default();
+        copy.ranges = copy.ranges.iter().flat_map(|held| without(held, range)).collect();
+        copy.pairs.retain(|key, _| !range.contains(key));
+    }
+
+    /// Applies what followers are told, and gives what they have lost.
+    ///
+    /// # Errors
+    /// Somebody is told what does not concern it.
+    pub fn hear(&mut self, told: Vec<ToldTo>) -> Result<Vec<(u32, KeyRange)>, String> {
+        let mut lost = Vec::new();
+        for ToldTo { followers, change } in told {
+            if followers.is_empty() {
+                return Err(format!("tells nobody of {change:?}"));
+            }
+            for by in followers {
+                if let ToldChange::Reset(range) = &change {
+                    self.cut(by, range);
+                    lost.push((by, range.clone()));
+                    continue;
+                }
+                let copy = self.0.entry(by).or_default();
+                let (ToldChange::Set(key, _) | ToldChange::Gone(key)) = &change else { continue };
+                if !copy.follows(key) {
+                    return Err(format!("tells {by} of {}, which it does not follow", escape(key)));
+                }
+                match &change {
+                    ToldChange::Set(key, value) => {
+                        copy.pairs.insert(key.clone(), value.clone());
+                    }
+                    _ => drop(copy.pairs.remove(key)),
+                }
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Compares all copies with what a reader sees.
+    ///
+    /// # Errors
+    /// A copy has something else.
+    pub fn compare(&self, seen: &Pairs) -> Result<(), String> {
+        for (by, copy) in &self.0 {
+            let right = |key: &Vec<u8>| seen.get(key).filter(|_| copy.follows(key));
+            let mut keys = copy.pairs.keys().chain(seen.keys());
+            if let Some(key) = keys.find(|key| right(key) != copy.pairs.get(*key)) {
+                let show = |value: Option<&Vec<u8>>| {
+                    value.map_or_else(|| String::from("nothing"), |value| escape(value))
+                };
+                let (has, right) = (show(copy.pairs.get(key)), show(right(key)));
+                return Err(format!("follower {by} has {has} for {}, not {right}", escape(key)));
+            }
+        }
+        Ok(())
+    }
+}
