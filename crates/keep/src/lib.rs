@@ -428,7 +428,13 @@ impl Store {
         Position(gathered.turn.last())
     }
 
-    /// The last operation that was told.
+    /// From now on [`Self::told`] counts the notes that were told as well, which otherwise are nobody's to wait for.
+    pub fn count_notes(&self) {
+        let last = lock(&self.front.gathered).turn.last();
+        self.front.told.fetch_max(last, Ordering::AcqRel);
+    }
+
+    /// The last operation that was told, but for notes.
     #[inline]
     #[must_use]
     pub fn told(&self) -> Position {
@@ -500,7 +506,7 @@ impl Store {
             loads_failed: read(&counters.loads_failed),
             loaded_keys: read(&counters.loaded_keys),
             loaded_bytes: read(&counters.loaded_bytes),
-            disk_bytes: shared.database.disk_space().unwrap_or_default(),
+            disk_bytes: read(&counters.disk_bytes),
         }
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct Counters {
     pub(crate) syncs: AtomicU64,
     pub(crate) sync_micros: AtomicU64,
     pub(crate) sync_micros_last: AtomicU64,
+    /// Asking the store would wait for a sync under way.
+    pub(crate) disk_bytes: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) loads_failed: AtomicU64,
     pub(crate) loaded_keys: AtomicU64,

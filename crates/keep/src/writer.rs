@@ -61,6 +61,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Writes until the queue is closed and empty.
     pub(crate) fn run(mut self) {
+        self.tell_size();
         while let Some(mut turns) = self.wait() {
             if !turns.is_empty() && !self.shared.failed.load(Ordering::Acquire) {
                 let done = catch_unwind(AssertUnwindSafe(|| self.write(&turns)));
@@ -74,6 +75,7 @@ impl Writer {
                 self.note(done, &VecDeque::new());
             }
             self.look_at_disk(!turns.is_empty());
+            self.tell_size();
             let mut queue = lock(&self.shared.queue);
             if let Some(turn) = turns.pop_front()
                 && queue.spare.len() < 2
@@ -284,6 +286,12 @@ impl Writer {
         }
         drop(progress);
         self.shared.moved.notify_all();
+    }
+
+    /// Tells how large the store is.
+    fn tell_size(&self) {
+        let bytes = self.shared.database.disk_space().unwrap_or_default();
+        self.shared.counters.disk_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Refuses writes while the disk has too little room, before the store fails for want of it.

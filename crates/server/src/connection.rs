@@ -84,6 +84,8 @@ pub(crate) struct Connection<S> {
     pub(crate) dirty: bool,
     /// It is in the list of connections whose output waits for writes to be safe.
     pub(crate) waits_for_safety: bool,
+    /// The number of the last write of a request of its own; 0 where nothing is said to be safe.
+    pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
     pub(crate) counted_bytes: usize,
     socket: TcpStream,
@@ -117,6 +119,7 @@ impl<S> Connection<S> {
             queued: false,
             dirty: false,
             waits_for_safety: false,
+            wrote: 0,
             counted_bytes: 0,
             socket,
             output: Output::default(),
@@ -184,6 +187,11 @@ impl<S> Connection<S> {
     #[inline]
     pub(crate) fn is_gated(&self) -> bool {
         self.output.is_gated()
+    }
+
+    /// What waited for writes to be safe waits no longer.
+    pub(crate) fn give_up_waiting(&mut self) {
+        self.output.open_gates(u64::MAX);
     }
 
     /// Sends what is pending and then `out` with the values `held` in it, as far as the client

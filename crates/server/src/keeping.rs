@@ -69,8 +69,9 @@ pub(crate) struct Keeping {
     modules: Vec<SentModule>,
     /// The flows that clients added before the start.
     flows: Vec<Flow>,
-    /// After a failure: writes up to here are known to be lost, and replies that came later tell of none of them.
-    forgiven: u64,
+    /// The store has failed, no command can write any more, and a turn of the loop has begun since: nothing waits
+    /// for what will never be safe.
+    given_up: bool,
 }
 
 /// A flow, as the words of FLOW.ADD.
@@ -131,7 +132,7 @@ impl Keeping {
             tables,
             modules,
             flows,
-            forgiven: 0,
+            given_up: false,
         }))
     }
 
@@ -182,26 +183,25 @@ impl Keeping {
             return Safety::default();
         }
         let (told, safe) = (self.store.told().0, self.store.durable().0);
-        if told > safe && self.store.failed() {
-            // Nothing waits any more for what will not be, but nobody learns of it as if it were.
-            let told = if told > self.forgiven { told } else { safe };
-            return Safety { told, safe, failed: true };
-        }
-        Safety { told, safe, failed: false }
+        let told = if self.given_up { safe } else { told };
+        Safety { told, safe, failed: self.given_up }
     }
 
-    /// What was told before this has nobody left who waits for it. To be called when a turn begins: by then those have
-    /// been told who did.
+    /// To be called when a turn begins. The store fails first and refuses writes a moment later: until it does, commands
+    /// may write what will never be safe, so waiting goes on for that long.
     #[inline]
-    pub(crate) fn forgive(&mut self) {
-        if self.store.failed() && self.store.refusal().is_some() {
-            self.forgiven = self.store.told().0;
-        }
+    pub(crate) fn look_for_failure(&mut self) {
+        self.given_up |= self.store.failed() && self.store.refusal().is_some();
     }
 
     /// Whether so much waits to be written that what can wait should.
     pub(crate) fn is_behind(&self) -> bool {
         self.store.is_behind()
+    }
+
+    /// The reply under way tells of what was noted until now: it waits until that is safe.
+    pub(crate) fn count_notes(&self) {
+        self.store.count_notes();
     }
 
     /// Hands the writes of a turn over.

@@ -450,6 +450,7 @@ impl<S: Service> Reactor<S> {
         left: &mut usize,
     ) -> usize {
         let mut consumed = 0;
+        let told = self.service.safety().told;
         loop {
             let served = self.service.serve(Work {
                 peers: &mut self.connections,
@@ -463,6 +464,10 @@ impl<S: Service> Reactor<S> {
                 time: self.time,
             });
             consumed += served.consumed;
+            let now_told = self.service.safety().told;
+            if now_told > told {
+                connection.wrote = now_told;
+            }
             for value in self.held.take_dropped() {
                 self.service.release(value);
             }

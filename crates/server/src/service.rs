@@ -79,7 +79,7 @@ pub(crate) struct Safety {
     pub(crate) told: u64,
     /// The last one that is safe.
     pub(crate) safe: u64,
-    /// No further one will be.
+    /// No further one will be, and none is accepted: no reply waits any more.
     pub(crate) failed: bool,
 }
 

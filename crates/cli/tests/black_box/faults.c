@@ -1,5 +1,5 @@
 /* Has the store's files fail on demand: preloaded into the server, it does what the file named by FAULT_FILE says,
- * from the moment on that this is there. "sync": syncs fail. "full": the disk is full. "torn": the next write
+ * from the moment on that this is there. "sync": syncs fail. "hold": syncs wait for the file to say something else. "full": the disk is full. "torn": the next write
  * writes half of its bytes, and the process is gone.
  *
  *     cc -shared -fPIC -o faults.so faults.c -ldl
@@ -31,6 +31,9 @@ static int asked(const char *fault, int fd) {
 
 #define SYNC(name)                     \
     int name(int fd) {                 \
+        while (asked("hold", fd)) {    \
+            usleep(1000);              \
+        }                              \
         if (asked("sync", fd)) {       \
             errno = EIO;               \
             return -1;                 \

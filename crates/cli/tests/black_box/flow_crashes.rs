@@ -3,14 +3,14 @@
 //!
 //! `HEADWATER_FLOW_KILLS=300` kills more often than the usual few times.
 
+use crate::faults::Faults;
 use crate::flows::{BALANCE, ask, count, settle};
-use crate::support::{PATIENCE, Server, program, request};
+use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd, pipe};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -170,22 +170,11 @@ fn no_effect_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
 
 #[test]
 fn flows_go_on_after_a_store_that_failed() {
+    let faults = Faults::new();
     let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("faults.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/black_box/faults.c");
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-o"])
-        .arg(&library)
-        .args([source, "-ldl"])
-        .status();
-    assert!(built.unwrap().success(), "faults.c is compiled");
     for fault in ["sync", "full", "torn"] {
         let data = folder.path().join(fault);
-        let file = folder.path().join(format!("{fault}-now"));
-        let mut command = program();
-        command.args(["serve", "--port", "0"]).args(options(&data));
-        command.env("LD_PRELOAD", &library).env("FAULT_FILE", &file);
-        let server = Server::spawn(command);
+        let server = faults.start(&options(&data));
         let mut client = server.client(3);
         declare(&mut client);
         let ends = AtomicBool::new(false);
@@ -200,7 +189,7 @@ fn flows_go_on_after_a_store_that_failed() {
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(150));
-            std::fs::write(&file, fault).unwrap();
+            faults.set(fault);
             // Each of them ends by itself: it was refused, or its connection ended.
             clients.into_iter().map(|client| client.join().unwrap()).collect()
         });

@@ -4,7 +4,8 @@ use crate::support::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-fn get(server: &Server, request: &str) -> String {
+/// Asks the HTTP port of a server that was started with `--http-port 0`.
+pub(crate) fn get(server: &Server, request: &str) -> String {
     let line = server.told().lines().find(|line| line.starts_with("HTTP on ")).expect("a port");
     let mut stream = TcpStream::connect(&line["HTTP on ".len()..]).unwrap();
     write!(stream, "{request} HTTP/1.0\r\n\r\n").unwrap();

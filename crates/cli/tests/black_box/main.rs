@@ -2,6 +2,7 @@
 
 mod bound;
 mod data;
+mod faults;
 mod flow_actions;
 mod flow_crashes;
 mod flows;

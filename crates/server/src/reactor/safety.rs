@@ -2,6 +2,10 @@
 //!
 //! While they wait, the requests that follow are executed: one sync then serves all of them. A reply may tell of
 //! every write that was done before it, by whichever client, so it waits for the last one.
+//!
+//! When the store has failed, those clients are disconnected whose own writes are not safe: they learn by it that they were
+//! not acknowledged. Everybody else gets the replies that have waited, which say nothing that the same request would not be
+//! told now, and goes on.
 
 use super::Reactor;
 use crate::connection::{Connection, ConnectionId};
@@ -41,16 +45,20 @@ impl<S: Service> Reactor<S> {
         }
         self.unsafe_replies.seen = safety.safe;
         for id in core::mem::take(&mut self.unsafe_replies.connections) {
-            self.give_turn(id.slot, Some(id.number), |connection| {
-                connection.waits_for_safety = false;
-            });
-            // Nobody may learn of a write that failed; whoever waits for such a reply learns that much.
+            let waits = self.connections.get_mut(id);
             if safety.failed
-                && self.connections.get_mut(id).is_some_and(|connection| connection.is_gated())
+                && waits.is_some_and(|connection| connection.wrote > safety.safe)
                 && let Some(connection) = self.connections.take(id.slot)
             {
                 self.end(connection);
+                continue;
             }
+            self.give_turn(id.slot, Some(id.number), |connection| {
+                connection.waits_for_safety = false;
+                if safety.failed {
+                    connection.give_up_waiting();
+                }
+            });
         }
     }
 }

@@ -384,7 +384,7 @@ impl Service for Resp {
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
         if let Some(keeping) = &mut self.keeping {
-            keeping.forgive();
+            keeping.look_for_failure();
         }
         self.flush_in_time();
     }
