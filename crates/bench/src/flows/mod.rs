@@ -2,13 +2,15 @@
 //! a flow.
 //!
 //! Each way has servers of its own, started for each pair. What is done, one after the other: as fast as it goes; at 80 % of
-//! what the synchronous way can do; half of that with a burst of twice as much; a post to very many followers among the
+//! what the synchronous way can do, and at other shares of that; half of it with a burst of twice as much; a post to very many followers among the
 //! others; and `kill -9` under load, after which what was acknowledged is looked for.
 //!
 //! - [`world`]: who follows whom. [`site`]: the ways. [`nats`]: NATS' protocol. [`load`]: the clients. [`tell`]: tables.
+//!   `picture`: the picture.
 
 pub mod load;
 pub mod nats;
+mod picture;
 pub mod site;
 pub mod tell;
 pub mod world;
@@ -25,13 +27,16 @@ use load::{Answered, moments};
 use rustix::process::Signal;
 use site::{Site, Way};
 use std::time::Instant;
-use tell::{Killed, Measured, Phase};
+use tell::{Killed, LOADS, Measured, Phase};
 use world::{Post, World};
 
 /// Posts of the saturating load.
 const POSTS: f64 = 30_000.0;
-/// Seconds at 80 %, and before a burst.
+/// Seconds at 80 %, at other shares, and before a burst.
 const STEADY: f64 = 10.0;
+const SHARE: f64 = 4.0;
+/// Posts of a load, at least.
+const LEAST: f64 = 20.0;
 const BEFORE: f64 = 5.0;
 /// Seconds of a burst.
 const BURST: f64 = 30.0;
@@ -141,9 +146,14 @@ impl Flows {
         drop(site);
         // A new world goes on with the posts.
         let scale = self.common.scale;
-        let mut due = Vec::new();
-        moments(&mut due, 0.0, STEADY * scale, 0.8 * *rate);
-        let steady = world.posts(due.len());
+        let loads = LOADS.map(|(percent, load)| {
+            let share = f64::from(percent) / 100.0 * *rate;
+            let seconds = if load == "80 %" { STEADY } else { SHARE };
+            let mut due = Vec::new();
+            moments(&mut due, 0.0, (seconds * scale).max(LEAST / share), share);
+            let posts = world.posts(due.len());
+            (load, due, posts)
+        });
         let mut burst_due = Vec::new();
         moments(&mut burst_due, 0.0, BEFORE * scale, 0.5 * *rate);
         moments(&mut burst_due, BEFORE * scale, BURST * scale, 2.0 * *rate);
@@ -151,8 +161,10 @@ impl Flows {
         let many_posts = world.posts((0.5 * *rate * 60.0) as usize);
         let site = Site::start(way, &world, launch, &kept("second", "interval"))?;
         site.load()?;
-        what("80 %");
-        phases.push(self.phase("80 %", &site, &steady, Some(&due))?);
+        for (load, due, posts) in &loads {
+            what(load);
+            phases.push(self.phase(load, &site, posts, Some(due))?);
+        }
         what("burst");
         phases.push(self.phase("burst", &site, &burst, Some(&burst_due))?);
         what("one to many");

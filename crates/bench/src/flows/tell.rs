@@ -1,6 +1,7 @@
 //! The tables, the JSON and the picture.
 
 use super::load::Answered;
+use super::picture;
 use crate::args::Common;
 use crate::measure::stats::spread;
 use crate::report::table;
@@ -92,10 +93,10 @@ impl Phase {
 }
 
 /// All of them.
-struct All<'m>(&'m [Measured]);
+pub(super) struct All<'m>(pub(super) &'m [Measured]);
 
 impl All<'_> {
-    fn ways(&self) -> Vec<&'static str> {
+    pub(super) fn ways(&self) -> Vec<&'static str> {
         let mut ways = Vec::new();
         for measured in self.0 {
             if !ways.contains(&measured.way) {
@@ -106,7 +107,12 @@ impl All<'_> {
     }
 
     /// The median over the pairs of a figure of a way's load.
-    fn median(&self, way: &str, phase: &str, figure: impl Fn(&Phase) -> f64) -> Option<f64> {
+    pub(super) fn median(
+        &self,
+        way: &str,
+        phase: &str,
+        figure: impl Fn(&Phase) -> f64,
+    ) -> Option<f64> {
         let phases = self.0.iter().filter(|measured| measured.way == way);
         let phases = phases.flat_map(|measured| &measured.phases);
         spread(phases.filter(|it| it.name == phase).map(figure)).map(|spread| spread.median)
@@ -158,7 +164,7 @@ pub fn tell(common: &Common, mut params: Map<String, Value>, measured: &[Measure
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &common.svg {
-        std::fs::write(path, picture(measured))
+        std::fs::write(path, picture::picture(measured))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
@@ -242,7 +248,35 @@ fn text(measured: &[Measured]) -> String {
         }
     }
     table::rows(&mut text, &rows);
+    over_load(&mut text, &all);
     text
+}
+
+/// Loads under which the time to acknowledgement is told: in percent of what the synchronous way can do, and by name.
+pub const LOADS: [(u32, &str); 5] =
+    [(20, "20 %"), (40, "40 %"), (60, "60 %"), (80, "80 %"), (95, "95 %")];
+
+fn over_load(text: &mut String, all: &All<'_>) {
+    let mut head = vec![String::from("way")];
+    for (_, load) in LOADS {
+        head.extend([format!("{load} p50 ms"), String::from("p99 ms")]);
+    }
+    let mut rows = vec![head];
+    for way in all.ways() {
+        let mut row = vec![way.to_owned()];
+        for (_, load) in LOADS {
+            for share in [0.5, 0.99] {
+                let took = all.median(way, load, |phase| phase.answered.within(share));
+                row.push(took.map_or(String::from("-"), |took| format!("{took:.2}")));
+            }
+        }
+        rows.push(row);
+    }
+    let _ = writeln!(
+        text,
+        "\n7. Time to acknowledgement over load, as a share of what the synchronous way can do\n"
+    );
+    table::rows(text, &rows);
 }
 
 fn kills(text: &mut String, measured: &[Measured]) {
@@ -262,69 +296,4 @@ fn kills(text: &mut String, measured: &[Measured]) {
     }
     let _ = writeln!(text, "\n5. Killed under load (durability always)\n");
     table::rows(text, &rows);
-}
-
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
-const COLOURS: [&str; 4] = ["#b0433f", "#1f6f8b", "#8a8a80", "#c9a227"];
-
-/// The slowest acknowledgement of each half second of the burst, on a logarithmic scale: a line for each way.
-fn picture(measured: &[Measured]) -> String {
-    let mut body = String::new();
-    let ways = All(measured).ways();
-    let first = measured.iter().map(|it| it.pair).min().unwrap_or(0);
-    let burst = |way: &str| {
-        let one = measured.iter().find(|it| it.way == way && it.pair == first)?;
-        one.phases.iter().find(|phase| phase.name == "burst")
-    };
-    let most = ways.iter().filter_map(|way| burst(way)).flat_map(|it| &it.answered.answers);
-    let seconds = most.map(|answer| answer.due).fold(1.0, f64::max);
-    // From 0.01 ms to 100 s.
-    let height = |took: f64| {
-        30.0 + (HEIGHT - 60.0) * (1.0 - (took.max(0.01).log10() + 2.0) / 7.0).clamp(0.0, 1.0)
-    };
-    for power in -2..=5 {
-        let (y, label) = (height(10f64.powi(power)), 10f64.powi(power));
-        let _ = writeln!(
-            body,
-            "<line x1='{LEFT}' x2='{WIDTH}' y1='{y:.1}' y2='{y:.1}' stroke='#ddd'/>\
-             <text x='{:.1}' y='{:.1}' text-anchor='end'>{label}</text>",
-            LEFT - 6.0,
-            y + 4.0
-        );
-    }
-    for (way, colour) in ways.iter().zip(COLOURS) {
-        let Some(phase) = burst(way) else { continue };
-        let mut worst = vec![0.0f64; (seconds * 2.0) as usize + 1];
-        for answer in &phase.answered.answers {
-            let at = &mut worst[(answer.due * 2.0) as usize];
-            *at = at.max(answer.took);
-        }
-        let points = worst.iter().enumerate().filter(|(_, took)| **took > 0.0);
-        let points: Vec<String> = points
-            .map(|(at, took)| {
-                let x = LEFT + (WIDTH - LEFT) * at as f64 / worst.len() as f64;
-                format!("{x:.1},{:.1}", height(*took))
-            })
-            .collect();
-        let _ = writeln!(
-            body,
-            "<polyline fill='none' stroke='{colour}' stroke-width='2' points='{}'/>",
-            points.join(" ")
-        );
-    }
-    for (at, (way, colour)) in ways.iter().zip(COLOURS).enumerate() {
-        let _ = writeln!(
-            body,
-            "<text x='{:.1}' y='20' fill='{colour}'>{way}</text>",
-            LEFT + 140.0 * at as f64
-        );
-    }
-    format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' \
-         font-family='sans-serif' font-size='12'>\n{body}<text x='{LEFT}' y='{:.1}'>slowest \
-         acknowledgement of each half second, ms, through {seconds:.0} s with a burst</text>\n</svg>\n",
-        HEIGHT - 8.0
-    )
 }

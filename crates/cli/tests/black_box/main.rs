@@ -1,6 +1,8 @@
 //! Black-box tests: the built program, through a client library and through bare sockets.
 
 mod bound;
+#[path = "../../../../tests/certificates.rs"]
+mod certificates;
 mod data;
 mod faults;
 mod flow_actions;
@@ -17,6 +19,8 @@ mod library;
 mod long_values;
 mod memcached;
 mod process;
+mod receiver;
 mod spill;
 mod streams;
 mod support;
+mod webhooks;

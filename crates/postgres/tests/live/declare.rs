@@ -1,5 +1,6 @@
 //! What is refused, what is warned of, and what happens when tables are altered.
 
+use crate::certificates::{self, Signed};
 use crate::model::{Stand, connect};
 use crate::server::Server;
 use headwater_base::KeyRange;
@@ -328,23 +329,8 @@ fn connections_are_encrypted_and_prove_who_they_are() {
     let wrong = open("127.0.0.1", "nonsense", "require").unwrap_err();
     assert!(wrong.message.contains("password"), "{wrong}");
     // Signed by nobody whom we trust.
-    let made = std::process::Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-        ])
-        .args(["-addext", "subjectAltName=DNS:localhost", "-keyout", "/dev/null", "-out"])
-        .arg(&other)
-        .output()
-        .unwrap();
-    assert!(made.status.success());
+    let openssl = std::process::Command::new("openssl");
+    certificates::make(openssl, Signed::ByItself, std::path::Path::new("/dev/null"), &other);
     let stranger = format!("verify-full&sslrootcert={}", other.display());
     assert!(open("localhost", password, &stranger).is_err());
 }

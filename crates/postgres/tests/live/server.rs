@@ -1,5 +1,6 @@
 //! A PostgreSQL of the test's own, in a folder of its own, with a socket there and no port.
 
+use crate::certificates::{self, Signed};
 use headwater_postgres::url::Target;
 use headwater_postgres::wire::Connection;
 use std::fs::File;
@@ -80,29 +81,9 @@ impl Server {
 
     /// Has it listen on a port, encrypted for those who want that, and asking for passwords; gives its certificate's file.
     pub(crate) fn open_port(&mut self) -> PathBuf {
-        let made = self
-            .command("/usr/bin/openssl")
-            .args([
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=localhost",
-            ])
-            .args([
-                "-addext",
-                "subjectAltName=DNS:localhost",
-                "-addext",
-                "basicConstraints=critical,CA:FALSE",
-            ])
-            .args(["-keyout", "data/server.key", "-out", "data/server.crt"])
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let certificate = self.data().join("server.crt");
+        let key = self.data().join("server.key");
+        certificates::make(self.command("/usr/bin/openssl"), Signed::ByItself, &key, &certificate);
         let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
         std::fs::write(self.data().join("pg_hba.conf"), rules).unwrap();
         self.stop();
@@ -112,7 +93,7 @@ impl Server {
         self.settings.push("listen_addresses=127.0.0.1".to_owned());
         self.settings.push("ssl=on".to_owned());
         self.launch();
-        self.data().join("server.crt")
+        certificate
     }
 
     fn data(&self) -> PathBuf {

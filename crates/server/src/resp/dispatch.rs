@@ -125,6 +125,10 @@ impl Resp {
                 self.memory_stats(work);
                 Flow::Next
             }
+            Command::Data(data @ Data::Flows(_)) => match self.execute_data(spec, data, work) {
+                Outcome::Done => self.flows_answered(),
+                Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
+            },
             Command::Data(data) if self.concerns_sources(data) => {
                 self.execute_sourced(spec, data, args, work)
             }

@@ -1,7 +1,7 @@
 //! The turns of flows between those of clients, and what their tasks do outside: posts, and writes of sources.
 
-use super::Resp;
 use super::session::Session;
+use super::{Flow, Resp};
 use crate::connections::Connections;
 use crate::keeping::Keeping;
 use headwater_base::source::Change;
@@ -54,6 +54,15 @@ pub(super) fn add(node: &mut Node, words: &[String]) -> Result<(), String> {
 }
 
 impl Resp {
+    /// What a command has shown or changed of flows is kept before it is answered for, like a write.
+    pub(super) fn flows_answered(&mut self) -> Flow {
+        if let Some(keeping) = &self.keeping {
+            self.node.end_turn();
+            keeping.count_notes();
+        }
+        Flow::Next
+    }
+
     /// Runs tasks of flows for a moment.
     pub(super) fn run_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
