@@ -38,6 +38,19 @@ struct Part<'a> {
 }
 
 impl Engine {
+    /// Whether joins may give keys that begin so; `first` is a key, or the prefix of some.
+    #[must_use]
+    pub fn may_derive(&self, first: &[u8]) -> bool {
+        if self.catalog.iter().next().is_none() {
+            return false;
+        }
+        if !first.contains(&SEPARATOR) {
+            return true;
+        }
+        let role = self.store.table_of(first).and_then(|table| self.catalog.role(table));
+        role.is_some_and(|role| !role.writers.is_empty())
+    }
+
     /// A value that is [held](Value::hold).
     #[must_use]
     pub fn held(&self, value: ValueRef) -> Value<'_> {

@@ -22,6 +22,9 @@ use std::str::FromStr;
 /// Longest line of a memcached client: some hundred thousand keys.
 const MULTI_GET_BYTES_MAX: usize = 16 << 20;
 
+/// Most shards.
+const SHARDS_MAX: usize = 256;
+
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -80,6 +83,10 @@ pub struct Listen {
     pub requirepass: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
+    /// Threads, each with a part of the keys.
+    pub shards: u16,
+    /// Whether each shard's thread keeps to one core.
+    pub pin: bool,
 }
 
 /// The port for a protocol that need not be spoken: a number, or `off`.
@@ -346,6 +353,8 @@ impl Default for Listen {
             http_port: OptionalPort::default(),
             requirepass: String::new(),
             tcp_keepalive_seconds: 300,
+            shards: 1,
+            pin: false,
         }
     }
 }
@@ -556,6 +565,7 @@ impl Config {
             ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
             ("sources-max", limits.sources_max, 1, 64),
             ("slots-max", limits.slots_max, 1, 64),
+            ("shards", usize::from(self.listen.shards), 1, SHARDS_MAX),
             ("clients-max", clients.clients_max, 1, 1_000_000),
             ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
             ("arguments-max", clients.arguments_max, 16, 1 << 24),
@@ -593,6 +603,29 @@ impl Config {
                 clients.output_bytes_soft, clients.output_bytes_max
             ));
         }
-        Ok(())
+        self.check_shards()
+    }
+
+    /// Checks that everything that is asked for works with several shards.
+    fn check_shards(&self) -> Result<(), ConfigError> {
+        if self.listen.shards == 1 {
+            return Ok(());
+        }
+        let one_shard_only = [
+            ("memcached-port", self.listen.memcached_port != OptionalPort::Off),
+            ("http-port", self.listen.http_port != OptionalPort::Off),
+            ("maxmemory", self.memory.max.0 > 0),
+            ("spill-dir", !self.spill.spill_dir.is_empty()),
+            ("data-dir", !self.data.data_dir.is_empty()),
+            ("[[source]]", !self.source_list.is_empty()),
+            ("[[flow]]", !self.flows.is_empty()),
+        ];
+        match one_shard_only.iter().find(|(_, asked)| *asked) {
+            None => Ok(()),
+            Some((name, _)) => Err(ConfigError(format!(
+                "{name} needs shards = 1, which is {}: it does not work with several yet",
+                self.listen.shards
+            ))),
+        }
     }
 }

@@ -50,7 +50,15 @@ pub(crate) enum Received {
     End,
 }
 
-/// One client's connection.
+/// Where a connection's replies go.
+enum Wire {
+    /// To a client.
+    Socket(TcpStream),
+    /// To the shard that has the client, with the next mail.
+    Shard(Vec<u8>),
+}
+
+/// One client's connection, or that of a client of another shard.
 pub(crate) struct Connection<S> {
     /// Its name.
     pub(crate) id: ConnectionId,
@@ -88,7 +96,7 @@ pub(crate) struct Connection<S> {
     pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
     pub(crate) counted_bytes: usize,
-    socket: TcpStream,
+    wire: Wire,
     output: Output,
     write_blocked: bool,
 }
@@ -98,6 +106,22 @@ impl<S> Connection<S> {
     pub(crate) fn new(
         id: ConnectionId,
         socket: TcpStream,
+        (peer, local): (SocketAddr, SocketAddr),
+        session: S,
+        now: u64,
+    ) -> Self {
+        Self::over(Wire::Socket(socket), id, (peer, local), session, now)
+    }
+
+    /// The connection of a client of another shard: its requests and replies go by mail.
+    pub(crate) fn by_mail(id: ConnectionId, session: S, now: u64) -> Self {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self::over(Wire::Shard(Vec::new()), id, (nowhere, nowhere), session, now)
+    }
+
+    fn over(
+        wire: Wire,
+        id: ConnectionId,
         (peer, local): (SocketAddr, SocketAddr),
         session: S,
         now: u64,
@@ -121,20 +145,48 @@ impl<S> Connection<S> {
             waits_for_safety: false,
             wrote: 0,
             counted_bytes: 0,
-            socket,
+            wire,
             output: Output::default(),
             write_blocked: false,
         }
     }
 
-    /// The socket, to register or deregister it.
-    pub(crate) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
+    /// The socket, to register or deregister it; a client of another shard has none here.
+    pub(crate) fn socket(&mut self) -> Option<&mut TcpStream> {
+        match &mut self.wire {
+            Wire::Socket(socket) => Some(socket),
+            Wire::Shard(_) => None,
+        }
+    }
+
+    /// Whether it is that of a client of another shard.
+    #[inline]
+    pub(crate) fn is_by_mail(&self) -> bool {
+        matches!(self.wire, Wire::Shard(_))
+    }
+
+    /// Replies for the shard that has the client.
+    pub(crate) fn mail(&mut self) -> Option<&mut Vec<u8>> {
+        match &mut self.wire {
+            Wire::Socket(_) => None,
+            Wire::Shard(bytes) => Some(bytes),
+        }
+    }
+
+    /// Takes requests that came by mail.
+    pub(crate) fn take_requests(&mut self, bytes: &[u8]) {
+        self.input.truncate(self.input_filled);
+        self.input.extend_from_slice(bytes);
+        self.input_filled = self.input.len();
+        self.runnable = true;
     }
 
     /// The number of its descriptor.
     pub(crate) fn descriptor(&self) -> i32 {
-        std::os::fd::AsRawFd::as_raw_fd(&self.socket)
+        match &self.wire {
+            Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
+            Wire::Shard(_) => -1,
+        }
     }
 
     /// Bytes of replies that the client has not taken.
@@ -156,7 +208,8 @@ impl<S> Connection<S> {
     /// Reads what is there, at most `into.len()` bytes.
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Received {
-        receive(&mut self.socket, into, &mut self.readable, self.ended)
+        let Wire::Socket(socket) = &mut self.wire else { return Received::Nothing };
+        receive(socket, into, &mut self.readable, self.ended)
     }
 
     /// Reads behind the bytes that `input` has. It grows only as bytes come, whatever length
@@ -170,8 +223,9 @@ impl<S> Connection<S> {
             self.input.reserve_exact(bytes - self.input.len());
             self.input.resize(bytes, 0);
         }
+        let Wire::Socket(socket) = &mut self.wire else { return Received::Nothing };
         let into = &mut self.input[filled..];
-        let received = receive(&mut self.socket, into, &mut self.readable, self.ended);
+        let received = receive(socket, into, &mut self.readable, self.ended);
         if let Received::Bytes(count) = received {
             self.input_filled += count;
         }
@@ -224,7 +278,11 @@ impl<S> Connection<S> {
         }
         self.taken = now;
         // The common case: everything goes out in one call.
-        let count = match self.socket.write(out) {
+        let written = match &mut self.wire {
+            Wire::Socket(socket) => socket.write(out),
+            Wire::Shard(mail) => mail.write(out),
+        };
+        let count = match written {
             Ok(count) if count == out.len() => {
                 out.clear();
                 return true;
@@ -240,7 +298,11 @@ impl<S> Connection<S> {
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
     fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
         while !self.write_blocked && self.output.may_send() {
-            match self.output.write(&mut self.socket, service) {
+            let written = match &mut self.wire {
+                Wire::Socket(socket) => self.output.write(socket, service),
+                Wire::Shard(mail) => self.output.write(mail, service),
+            };
+            match written {
                 Ok(()) => self.taken = now,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,
                 Err(error) if may_retry(&error) => {}

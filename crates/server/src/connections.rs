@@ -11,7 +11,11 @@ pub(crate) struct Connections<S> {
     slots: Vec<Option<Box<Connection<S>>>>,
     free: Vec<usize>,
     open: usize,
+    /// Those of them that are of clients of other shards.
+    by_mail: usize,
     last_number: u64,
+    /// From each number to the next: numbers of different shards differ.
+    step: u64,
     /// Connections that others wrote to, ended or woke since the last flush.
     dirty: Vec<ConnectionId>,
     /// Bytes that all connections together take, as far as they were counted.
@@ -25,15 +29,29 @@ impl<S> Connections<S> {
             slots: Vec::new(),
             free: Vec::new(),
             open: 0,
+            by_mail: 0,
             last_number: 0,
+            step: 1,
             dirty: Vec::new(),
             bytes: 0,
         }
     }
 
-    /// How many there are, the one being served included.
+    /// Numbers from `first` on, `step` apart.
+    pub(crate) fn set_numbers(&mut self, first: u64, step: u64) {
+        self.last_number = first.wrapping_sub(step);
+        self.step = step;
+    }
+
+    /// How many clients there are, the one being served included.
     pub(crate) fn open(&self) -> usize {
-        self.open
+        self.open - self.by_mail
+    }
+
+    /// As [`Connections::next_id`], for a client of another shard.
+    pub(crate) fn next_id_by_mail(&mut self) -> ConnectionId {
+        self.by_mail += 1;
+        self.next_id()
     }
 
     /// Chooses slot and number for a new connection, which is then [`Connections::put`] there.
@@ -43,7 +61,7 @@ impl<S> Connections<S> {
             self.slots.len() - 1
         });
         self.open += 1;
-        self.last_number += 1;
+        self.last_number = self.last_number.wrapping_add(self.step);
         ConnectionId { slot, number: self.last_number }
     }
 
@@ -97,8 +115,9 @@ impl<S> Connections<S> {
     }
 
     /// Frees the slot of a connection that was taken out and has ended.
-    pub(crate) fn ended(&mut self, id: ConnectionId) {
+    pub(crate) fn ended(&mut self, id: ConnectionId, by_mail: bool) {
         self.open -= 1;
+        self.by_mail -= usize::from(by_mail);
         self.free.push(id.slot);
     }
 

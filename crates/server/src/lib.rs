@@ -1,11 +1,13 @@
 //! The server: the loop that moves bytes, the sessions, and every setting.
 //!
-//! One thread owns everything, from the sockets to the data, and executes one command at a
-//! time: there are no locks. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
+//! A thread owns everything, from the sockets to the data, and executes one command at a
+//! time: there are no locks. With several shards there are as many such threads, which write each other
+//! letters. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
 //! until SIGTERM, SIGINT or SHUTDOWN.
 //!
 //! - `reactor`: the loop; `connection`, `connections`, `output`: its sockets and their rests of
 //!   bytes.
+//! - `shards`, `threads`: several of all this in one process.
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
 //! - `http`: figures for those who watch the process, and signs of life.
@@ -27,21 +29,27 @@ mod reactor;
 mod resp;
 mod service;
 mod settings;
+mod shards;
 mod sources;
+mod threads;
 
 pub use config::{Config, ConfigError, OptionalPort};
 pub use memory::{Share, Size};
 
+use headwater_base::Shard;
 use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
 use resp::Resp;
 use service::{Bounds, Door};
+use shards::{Office, Shards};
 use std::net::SocketAddr;
+use threads::Threads;
 
 /// A server that has its ports but serves nobody yet.
 pub struct Server {
     reactor: Reactor<Resp>,
+    threads: Threads,
     http: Option<SocketAddr>,
     warning: Option<String>,
 }
@@ -55,13 +63,22 @@ impl Server {
     pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let warning = descriptors::provide(&mut config.clients);
-        let service = Resp::new(config.clone())?;
-        let reactor = Reactor::bind(&config, service)?;
+        let office = (config.listen.shards > 1).then(|| Office::new(config.listen.shards));
+        let shards = office.as_ref().map(|office| Shards::of(Shard(0), office));
+        let service = Resp::new(config.clone(), shards)?;
+        let reactor = Reactor::bind(&config, service, true)?;
+        if let Some(address) = reactor.addresses(Door::Resp).first() {
+            config.listen.port = address.port();
+        }
+        let threads = match &office {
+            Some(office) => Threads::start(&config, office)?,
+            None => Threads::default(),
+        };
         let http = match config.listen.http_port.number() {
             Some(port) => Some(reactor.service.serve_http(port)?),
             None => None,
         };
-        Ok(Self { reactor, http, warning })
+        Ok(Self { reactor, threads, http, warning })
     }
 
     /// What the operator should know, in one sentence, if anything.
@@ -99,7 +116,10 @@ impl Server {
     /// # Errors
     /// Waiting for the sockets failed.
     pub fn run(self) -> std::io::Result<()> {
-        self.reactor.run()
+        self.threads.run();
+        let done = self.reactor.run();
+        self.threads.join();
+        done
     }
 }
 
@@ -116,7 +136,7 @@ impl NullServer {
     pub fn bind(config: &Config, bytes: usize) -> Result<Self, ConfigError> {
         config.check()?;
         let service = Null::new(Bounds::of(&config.clients), config.protocol_limits(), bytes);
-        Ok(Self { reactor: Reactor::bind(config, service)? })
+        Ok(Self { reactor: Reactor::bind(config, service, true)? })
     }
 
     /// The addresses that are listened on.

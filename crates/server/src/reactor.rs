@@ -33,6 +33,7 @@ use safety::UnsafeReplies;
 use signal_hook_mio::v1_0::Signals;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of the buffer that all connections read into.
@@ -51,6 +52,8 @@ const ACCEPTS: usize = 256;
 const TICK: Duration = Duration::from_millis(100);
 /// How often connections are checked for idleness, in milliseconds.
 const CHECK_EVERY: u64 = 1000;
+/// Connections that may wait to be accepted at one socket.
+const LISTEN_BACKLOG: i32 = 1024;
 /// How long pending replies may take at the end.
 const FAREWELL: Duration = Duration::from_millis(1000);
 
@@ -63,7 +66,8 @@ pub(crate) struct Reactor<S: Service> {
     /// Answers the requests.
     pub(crate) service: S,
     poll: Poll,
-    signals: Signals,
+    /// Of one loop in the process.
+    signals: Option<Signals>,
     listeners: Vec<(TcpListener, Door)>,
     /// A listener may have connections that were not accepted yet.
     accepting: bool,
@@ -81,16 +85,21 @@ pub(crate) struct Reactor<S: Service> {
 }
 
 impl<S: Service> Reactor<S> {
-    /// Binds the addresses of `config`.
-    pub(crate) fn bind(config: &Config, mut service: S) -> Result<Self, ConfigError> {
+    /// Binds the addresses of `config`. One loop of the process `leads`: it hears signals.
+    pub(crate) fn bind(config: &Config, mut service: S, leads: bool) -> Result<Self, ConfigError> {
         let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
         let poll = Poll::new().map_err(|error| io("poll", error))?;
-        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| io("signals", error))?;
-        poll.registry()
-            .register(&mut signals, SIGNALS, Interest::READABLE)
-            .map_err(|error| io("signals", error))?;
+        let mut signals = None;
+        if leads {
+            let of_process =
+                Signals::new([SIGTERM, SIGINT]).map_err(|error| io("signals", error))?;
+            poll.registry()
+                .register(signals.insert(of_process), SIGNALS, Interest::READABLE)
+                .map_err(|error| io("signals", error))?;
+        }
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| io("waker", error))?;
-        service.set_waker(waker);
+        service.set_waker(Arc::new(waker));
+        let shared = config.listen.shards > 1;
         let mut listeners = Vec::new();
         let doors = [
             (Door::Resp, Some(config.listen.port)),
@@ -101,7 +110,7 @@ impl<S: Service> Reactor<S> {
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
                 let what = format!("cannot listen on {address}");
-                let mut listener = TcpListener::bind(address).map_err(|error| io(&what, error))?;
+                let mut listener = listen(address, shared).map_err(|error| io(&what, error))?;
                 port = listener.local_addr().map_err(|error| io(&what, error))?.port();
                 let token = Token(FIRST_LISTENER + listeners.len());
                 poll.registry()
@@ -110,13 +119,16 @@ impl<S: Service> Reactor<S> {
                 listeners.push((listener, door));
             }
         }
+        let mut connections = Connections::new();
+        let (first, step) = service.numbers();
+        connections.set_numbers(first, step);
         let mut reactor = Self {
             service,
             poll,
             signals,
             listeners,
             accepting: true,
-            connections: Connections::new(),
+            connections,
             queue: Vec::new(),
             unsafe_replies: UnsafeReplies::default(),
             read: vec![0; READ_BYTES],
@@ -155,7 +167,12 @@ impl<S: Service> Reactor<S> {
             let mut signalled = false;
             for event in &events {
                 match event.token() {
-                    SIGNALS => signalled = self.signals.pending().next().is_some(),
+                    SIGNALS => {
+                        signalled = self
+                            .signals
+                            .as_mut()
+                            .is_some_and(|heard| heard.pending().next().is_some());
+                    }
                     // What it is about is looked for in every turn.
                     WAKER => {}
                     Token(token) if token < self.first_connection() => self.accept(),
@@ -173,6 +190,9 @@ impl<S: Service> Reactor<S> {
                 }
             }
             self.service.wake(&mut self.connections);
+            for (socket, peer, door) in self.service.take_clients() {
+                self.admit(socket, peer, door);
+            }
             while self.connections.any_dirty() {
                 self.attend_dirty();
                 self.service.wake(&mut self.connections);
@@ -184,6 +204,7 @@ impl<S: Service> Reactor<S> {
                 break;
             }
         }
+        self.service.stopped();
         self.farewell();
         Ok(())
     }
@@ -226,7 +247,11 @@ impl<S: Service> Reactor<S> {
                 let (listener, door) = &self.listeners[at];
                 let door = *door;
                 match listener.accept() {
-                    Ok((socket, peer)) => self.admit(socket, peer, door),
+                    Ok((socket, peer)) => {
+                        if let Some(socket) = self.service.hand_on(socket, peer, door) {
+                            self.admit(socket, peer, door);
+                        }
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(_) => {
@@ -261,7 +286,7 @@ impl<S: Service> Reactor<S> {
         let token = Token(self.first_connection() + id.slot);
         let both = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, token, both).is_err() {
-            self.connections.ended(id);
+            self.connections.ended(id, false);
             return;
         }
         let session = self.service.opened(id, door);
@@ -288,7 +313,11 @@ impl<S: Service> Reactor<S> {
             return;
         }
         news(&mut connection);
-        if self.advance(&mut connection) {
+        let goes_on = self.advance(&mut connection);
+        if connection.is_by_mail() {
+            self.service.take_mail(&mut connection);
+        }
+        if goes_on {
             let session_bytes = S::session_bytes(&connection.session);
             self.connections.count(&mut connection, session_bytes);
             self.connections.put(connection);
@@ -315,6 +344,7 @@ impl<S: Service> Reactor<S> {
     fn advance(&mut self, connection: &mut Connection<S::Session>) -> bool {
         let bounds = self.service.bounds();
         let mut requests_left = bounds.turn_requests_max;
+        self.service.collect(connection, &mut self.out);
         let mut alive = self.send(connection);
         while alive
             && connection.phase == Phase::Open
@@ -343,7 +373,9 @@ impl<S: Service> Reactor<S> {
         self.requeue(connection, &bounds);
         match connection.phase {
             Phase::Killed => false,
-            Phase::Closing => alive && connection.unsent() > 0,
+            Phase::Closing => {
+                alive && (connection.unsent() > 0 || self.service.expects(&connection.session))
+            }
             Phase::Open | Phase::Parked => {
                 alive && connection.unsent() <= self.service.output_bytes_max(&connection.session)
             }
@@ -439,7 +471,7 @@ impl<S: Service> Reactor<S> {
     /// The client sends no more: it may still take what is pending.
     fn linger(&mut self, connection: &mut Connection<S::Session>) -> bool {
         connection.phase = Phase::Closing;
-        connection.unsent() > 0
+        connection.unsent() > 0 || self.service.expects(&connection.session)
     }
 
     #[inline]
@@ -518,13 +550,16 @@ impl<S: Service> Reactor<S> {
 
     fn end(&mut self, mut connection: Box<Connection<S::Session>>) {
         // The descriptor is closed with the socket, which also ends its registration.
-        let _ = self.poll.registry().deregister(connection.socket());
+        let by_mail = connection.is_by_mail();
+        if let Some(socket) = connection.socket() {
+            let _ = self.poll.registry().deregister(socket);
+        }
         for value in connection.take_held() {
             self.service.release(value);
         }
         self.connections.uncount(&mut connection);
         self.service.closed(&mut connection);
-        self.connections.ended(connection.id);
+        self.connections.ended(connection.id, by_mail);
     }
 
     /// Stops accepting, and gives clients a moment to take their pending replies.
@@ -558,3 +593,20 @@ impl<S: Service> Reactor<S> {
 
 const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
 const SIGINT: i32 = rustix::process::Signal::INT.as_raw();
+
+/// A socket that listens; several may be `shared`, one of each thread, between which the system shares
+/// out who connects.
+fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+    if !shared {
+        return TcpListener::bind(address);
+    }
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    net::bind(&socket, &address)?;
+    net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(TcpListener::from_std(std::net::TcpListener::from(socket)))
+}

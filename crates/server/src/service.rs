@@ -9,6 +9,9 @@ use crate::connections::Connections;
 use headwater_base::Millis;
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::Held;
+use mio::net::TcpStream;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The time of one turn of the loop, read once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,7 +122,37 @@ pub(crate) trait Service {
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
 
     /// What wakes the loop from other threads.
-    fn set_waker(&mut self, _waker: mio::Waker) {}
+    fn set_waker(&mut self, _waker: Arc<mio::Waker>) {}
+
+    /// The first number of a connection, and the step to the next.
+    fn numbers(&self) -> (u64, u64) {
+        (1, 1)
+    }
+
+    /// Who serves a client that was just accepted here: `None`, if this shard does.
+    #[inline]
+    fn hand_on(&mut self, socket: TcpStream, _peer: SocketAddr, _door: Door) -> Option<TcpStream> {
+        Some(socket)
+    }
+
+    /// Takes the clients that were accepted elsewhere.
+    fn take_clients(&mut self) -> Vec<(TcpStream, SocketAddr, Door)> {
+        Vec::new()
+    }
+
+    /// Puts the answers that came from elsewhere behind the others.
+    #[inline]
+    fn collect(&mut self, _connection: &mut Connection<Self::Session>, _out: &mut Vec<u8>) {}
+
+    /// Whether answers are still to come from elsewhere.
+    #[inline]
+    fn expects(&self, _session: &Self::Session) -> bool {
+        false
+    }
+
+    /// Takes the replies for a client of another shard.
+    #[cold]
+    fn take_mail(&mut self, _connection: &mut Connection<Self::Session>) {}
 
     /// Takes what has come from elsewhere, and wakes the connections that waited for it.
     fn wake(&mut self, connections: &mut Connections<Self::Session>);
@@ -174,6 +207,9 @@ pub(crate) trait Service {
 
     /// Whether a client has asked for the end.
     fn stopping(&self) -> bool;
+
+    /// The loop ends.
+    fn stopped(&mut self) {}
 }
 
 impl Bounds {

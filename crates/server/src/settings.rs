@@ -83,6 +83,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
         }),
     },
     setting!(fixed "tcp-keepalive-seconds" &["tcp-keepalive"], listen.tcp_keepalive_seconds),
+    setting!(fixed "shards" &[], listen.shards),
+    Setting {
+        name: "pin",
+        aliases: &[],
+        get: |config| String::from(if config.listen.pin { "yes" } else { "no" }),
+        set: None,
+    },
     setting!(live "clients-max" &["maxclients"], clients.clients_max),
     setting!(live "idle-seconds-max" &["timeout"], clients.idle_seconds_max),
     setting!(

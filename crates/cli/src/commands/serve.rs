@@ -15,6 +15,12 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
+    /// Threads that serve, each with a part of the keys [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    shards: Option<u16>,
+    /// Keep each of those threads to one core
+    #[arg(long)]
+    pin: bool,
     /// Put streams' oldest parts and long values into this directory when memory is short
     #[arg(long, value_name = "DIR")]
     spill: Option<String>,
@@ -119,6 +125,10 @@ impl Args {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
+        if let Some(shards) = self.shards {
+            config.listen.shards = shards;
+        }
+        config.listen.pin |= self.pin;
         if let Some(path) = self.spill {
             config.spill.spill_dir = path;
         }

@@ -20,6 +20,7 @@ mod long_values;
 mod memcached;
 mod process;
 mod receiver;
+mod shards;
 mod spill;
 mod streams;
 mod support;

@@ -66,6 +66,9 @@ impl Resp {
             PubSub::PUnsubscribe { patterns } => self.unsubscribe(Kind::Pattern, *patterns, work),
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
+                if self.executing_queue && !work.connection.session.whole_replies {
+                    self.publish_afar(channel, message);
+                }
                 encoder(work).integer(receivers as i64);
             }
             PubSub::Channels { pattern } => {

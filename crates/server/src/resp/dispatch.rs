@@ -116,6 +116,11 @@ impl Resp {
                 return Flow::Next;
             }
         };
+        if self.shards.is_some()
+            && let Some(flow) = self.execute_afar(spec, &command, args, work)
+        {
+            return flow;
+        }
         if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
             return Flow::Next;
         }

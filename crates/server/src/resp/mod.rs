@@ -15,6 +15,7 @@
 //! - S2. Each entry of `session.watched` is one watch in the engine.
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
+mod afar;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
@@ -39,8 +40,8 @@ mod transaction;
 mod tests;
 
 pub(crate) use info::cpu_seconds;
-pub(crate) use session::Session;
 use session::Waiting;
+pub(crate) use session::{Origin, Session};
 
 use crate::config::{Config, ConfigError, Module};
 use crate::connection::{Connection, ConnectionId};
@@ -50,6 +51,7 @@ use crate::keeping::{Keeping, SentModule};
 use crate::memcached::{self, Memcached};
 use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time, Work};
+use crate::shards::{Letter, Shards};
 use crate::sources::Hub;
 use blocking::Blocking;
 use channels::Channels;
@@ -63,10 +65,13 @@ use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use headwater_spill::Directory;
+use mio::net::TcpStream;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,12 +140,19 @@ pub(crate) struct Resp {
     /// What memcached's sessions share.
     pub(crate) memcached: Memcached,
     stopping: bool,
+    /// The other shards, where there are several.
+    shards: Option<Box<Shards>>,
+    /// Clients that others accepted, to be served here.
+    new_clients: Vec<afar::Client>,
     pub(crate) time: Time,
 }
 
 impl Resp {
     /// A service with the tables and joins that `config` declares.
-    pub(crate) fn new(mut config: Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        mut config: Config,
+        shards: Option<Box<Shards>>,
+    ) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
         let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
@@ -207,6 +219,8 @@ impl Resp {
             held: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
+            shards,
+            new_clients: Vec::new(),
             time: Time::default(),
             config: Config::default(),
             lowered: Config::default(),
@@ -314,14 +328,19 @@ impl Resp {
                 Parsed::Request { consumed: bytes } => {
                     consumed += bytes;
                     *work.requests_left -= 1;
-                    match self.request(parser.args(rest), work) {
+                    let before = work.out.len();
+                    let flow = self.request(parser.args(rest), work);
+                    Self::keep_order(before, work);
+                    match flow {
                         Flow::Next => {}
                         Flow::Parked => break Stopped::Parked,
                         Flow::Close => break Stopped::Closing,
                     }
                 }
                 Parsed::Error(error) => {
+                    let before = work.out.len();
                     encoder(work).error("ERR", format_args!("{error}"));
+                    Self::keep_order(before, work);
                     self.stats.errors += 1;
                     break Stopped::Closing;
                 }
@@ -359,6 +378,10 @@ fn provide_functions(
 #[inline]
 fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
     let session = &work.connection.session;
+    if session.whole_replies || session.expects() {
+        // What goes behind others' answers is moved about as bytes.
+        return Encoder::new(work.out, session.version).with_blob_errors(session.blob_errors);
+    }
     Encoder::holding(work.out, work.held, session.version).with_blob_errors(session.blob_errors)
 }
 
@@ -405,7 +428,10 @@ impl Service for Resp {
             return self.serve_memcached(work);
         }
         if let Some(waiting) = work.connection.session.waiting.take() {
-            match self.resume(*waiting, &mut work) {
+            let before = work.out.len();
+            let flow = self.resume(*waiting, &mut work);
+            Self::keep_order(before, &mut work);
+            match flow {
                 Flow::Next => {}
                 Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
                 Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
@@ -424,11 +450,51 @@ impl Service for Resp {
         served
     }
 
-    fn set_waker(&mut self, waker: mio::Waker) {
+    fn set_waker(&mut self, waker: Arc<mio::Waker>) {
+        if let Some(shards) = &self.shards {
+            shards.post.set_waker(waker.clone());
+        }
         self.hub.inbox.set_waker(waker);
     }
 
+    fn numbers(&self) -> (u64, u64) {
+        let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.post.shards()));
+        self.shards.as_deref().map_or((1, 1), of)
+    }
+
+    fn hand_on(&mut self, socket: TcpStream, peer: SocketAddr, door: Door) -> Option<TcpStream> {
+        let Some(shards) = &mut self.shards else { return Some(socket) };
+        let to = shards.post.least_busy();
+        if to == shards.me {
+            return Some(socket);
+        }
+        let letter = Letter::Client { socket: socket.into(), peer, door };
+        shards.post.to(to).letters.push(letter);
+        None
+    }
+
+    fn take_clients(&mut self) -> Vec<afar::Client> {
+        core::mem::take(&mut self.new_clients)
+    }
+
+    #[inline]
+    fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
+        if let Some(front) = connection.session.front() {
+            front.collect(out);
+        }
+    }
+
+    #[inline]
+    fn expects(&self, session: &Session) -> bool {
+        session.expects()
+    }
+
+    fn take_mail(&mut self, connection: &mut Connection<Session>) {
+        self.post_replies(connection);
+    }
+
     fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.take_mail_of_shards(connections);
         self.wake_late(connections);
         self.take_news(connections);
         self.run_flows(connections);
@@ -477,6 +543,9 @@ impl Service for Resp {
             self.node.end_turn();
             keeping.end_turn();
         }
+        if let Some(shards) = &mut self.shards {
+            shards.post.send();
+        }
     }
 
     fn settle(&mut self) {
@@ -488,7 +557,8 @@ impl Service for Resp {
     fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
         let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
-        let may_be_silent = session.is_subscriber() || session.is_waiting();
+        let may_be_silent =
+            session.is_subscriber() || session.is_waiting() || connection.is_by_mail();
         most > 0 && !may_be_silent && now > connection.heard + most
     }
 
@@ -546,6 +616,7 @@ impl Service for Resp {
         if self.exclusive == Some(id) {
             self.exclusive = None;
         }
+        self.part(id, &mut connection.session);
     }
 
     fn is_over(&self, session: &Session) -> bool {
@@ -562,5 +633,9 @@ impl Service for Resp {
 
     fn stopping(&self) -> bool {
         self.stopping
+    }
+
+    fn stopped(&mut self) {
+        self.stop_all();
     }
 }

@@ -1,7 +1,10 @@
 //! What the server knows of one client.
 
 use super::blocking::Blocked;
+use crate::connection::ConnectionId;
 use crate::memcached;
+use crate::shards::Front;
+use headwater_base::Shard;
 use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
@@ -81,6 +84,27 @@ pub(crate) struct Identity {
     pub(crate) library_version: Vec<u8>,
 }
 
+/// A session's part in what several shards do together.
+#[derive(Debug, Default)]
+pub(crate) enum Afar {
+    /// None: no other shard has done anything for it.
+    #[default]
+    None,
+    /// The client is here, and other shards have executed requests of it.
+    Front(Box<Front>),
+    /// The client is at another shard, and some of its requests are executed here.
+    Back(Origin),
+}
+
+/// Where a client is whose requests are executed here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Origin {
+    /// Its shard.
+    pub(crate) shard: Shard,
+    /// Its session there.
+    pub(crate) session: ConnectionId,
+}
+
 /// One client. What few clients need is boxed: an idle session takes about 150 bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
@@ -112,6 +136,10 @@ pub(crate) struct Session {
     pub(crate) identity: Option<Box<Identity>>,
     /// What is known of a client of memcached's protocol; `None`: it speaks RESP.
     pub(crate) memcached: Option<Box<memcached::Session>>,
+    /// Its replies must be bytes, none of them a value that lies elsewhere.
+    pub(crate) whole_replies: bool,
+    /// What other shards do for it, or for whom this shard does it.
+    pub(crate) afar: Afar,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
 }
@@ -120,6 +148,21 @@ impl Session {
     /// How many channels and patterns it listens to.
     pub(crate) fn subscription_count(&self) -> usize {
         self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.count())
+    }
+
+    /// What other shards do for it.
+    #[inline]
+    pub(crate) fn front(&mut self) -> Option<&mut Front> {
+        match &mut self.afar {
+            Afar::Front(front) => Some(front),
+            Afar::None | Afar::Back(_) => None,
+        }
+    }
+
+    /// Whether answers of other shards are still to come.
+    #[inline]
+    pub(crate) fn expects(&self) -> bool {
+        matches!(&self.afar, Afar::Front(front) if !front.is_done())
     }
 
     /// Whether only a few commands are allowed, because messages may come at any time.
@@ -148,7 +191,12 @@ impl Session {
         // What is watched or listened to stands in a table of the session and in one of all.
         let watched = 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES);
         let listens = |to: &Subscriptions| 2 * (to.name_bytes + to.count() * ENTRY_BYTES);
+        let afar = |afar: &Afar| match afar {
+            Afar::Front(front) => front.bytes(),
+            Afar::None | Afar::Back(_) => 0,
+        };
         watched
+            + afar(&self.afar)
             + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())
             + self.parser.as_ref().map_or(0, |parser| parser.reserved_bytes())
             + self.queue.as_deref().map_or(0, queue)

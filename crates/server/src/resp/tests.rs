@@ -34,7 +34,7 @@ impl Stage {
     }
 
     fn made(config: Config, door: Door) -> Self {
-        let mut service = Resp::new(config).unwrap();
+        let mut service = Resp::new(config, None).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -139,7 +139,7 @@ fn a_client_that_leaves_in_the_middle_lets_the_others_go_on() {
     assert_eq!(stage.serve(1, "INCR a\r\n").1, Stopped::Parked);
     let mut left = stage.connections.take(stage.ids[0].slot).unwrap();
     stage.service.closed(&mut left);
-    stage.connections.ended(left.id);
+    stage.connections.ended(left.id, false);
     assert_eq!(stage.woken(), [1]);
     assert_eq!(stage.serve(1, "INCR a\r\n").0, ":1 ");
     // The late answer wakes nobody.
@@ -193,7 +193,9 @@ fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
     for line in ["EXISTS s", "DEL s"] {
         assert_eq!(stage.serve(0, &format!("{line}\r\n")).0, ":1 ");
     }
-    assert!(Resp::new(config.clone()).is_err_and(|error| error.to_string().contains("spill-dir")));
+    assert!(
+        Resp::new(config.clone(), None).is_err_and(|error| error.to_string().contains("spill-dir"))
+    );
     drop(stage);
     let mut stage = Stage::with(config);
     assert_eq!(stage.serve(0, "STREAM.READ s 0 10\r\n").0, "$-1 ");

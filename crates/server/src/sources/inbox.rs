@@ -25,7 +25,7 @@ pub(crate) struct Inbox {
 
 #[derive(Debug, Default)]
 struct Bell {
-    waker: OnceLock<Waker>,
+    waker: OnceLock<Arc<Waker>>,
     /// It has been rung, and nobody has come yet.
     rung: AtomicBool,
 }
@@ -44,7 +44,7 @@ impl Inbox {
     }
 
     /// Sets what wakes the loop.
-    pub(crate) fn set_waker(&self, waker: Waker) {
+    pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         // There is one loop, which sets it once.
         let _ = self.bell.waker.set(waker);
     }

@@ -1,0 +1,315 @@
+//! Several shards answer as one: the same random requests, pipelined, to a server of one shard and to one of
+//! several.
+//!
+//! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
+
+use crate::support::{PATIENCE, Server, request};
+use redis::{Connection, Parser, Value, cmd};
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+
+/// Random numbers from a seed (SplitMix64).
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    fn key(&mut self) -> String {
+        let number = self.below(6);
+        match self.below(4) {
+            0 => format!("k{number}"),
+            1 => format!("{{tag{}}}{number}", number % 2),
+            2 => format!("u|{}|{number}", self.of(&["ann", "bob", "cy", "dee"])),
+            _ => format!("v|{}|{}|{number}", self.of(&["ann", "bob", "cy"]), self.below(3)),
+        }
+    }
+
+    fn bound(&mut self) -> String {
+        match self.below(5) {
+            0 => String::new(),
+            1 => self.of(&["u|", "v|", "k", "u|ann|", "u|bob|", "v|ann|1|", "v}"]).to_owned(),
+            _ => self.key(),
+        }
+    }
+
+    /// A request, and whether the order of its answer's elements is open.
+    fn request(&mut self) -> (Vec<String>, bool) {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let mut list: Vec<String> = match self.below(24) {
+            0..4 => return (vec!["GET".to_owned(), self.key()], false),
+            4..8 => vec!["SET".to_owned(), self.key(), self.below(100).to_string()],
+            8 => vec!["INCR".to_owned(), self.key()],
+            9 => vec!["APPEND".to_owned(), self.key(), "7".to_owned()],
+            10..12 => {
+                let name = self.of(&["MGET", "DEL", "EXISTS", "UNLINK", "TOUCH"]).to_owned();
+                let keys = (0..=self.below(4)).map(|_| self.key());
+                [name].into_iter().chain(keys.collect::<Vec<_>>()).collect()
+            }
+            12 => {
+                let pairs: Vec<_> =
+                    (0..=self.below(3)).flat_map(|at| [self.key(), at.to_string()]).collect();
+                [String::from("MSET")].into_iter().chain(pairs).collect()
+            }
+            13..17 => {
+                let mut list = match self.below(2) {
+                    0 => vec!["RANGE".to_owned(), self.bound(), self.bound()],
+                    _ => vec!["PREFIX".to_owned(), self.bound()],
+                };
+                if self.below(2) == 0 {
+                    list.push("REV".to_owned());
+                }
+                if self.below(2) == 0 {
+                    list.extend(["LIMIT".to_owned(), self.below(8).to_string()]);
+                }
+                let answer = self.of(&["", "KEYS", "VALUES", "COUNT"]);
+                if !answer.is_empty() {
+                    list.push(answer.to_owned());
+                }
+                list
+            }
+            17 => vec!["RANGE.DEL".to_owned(), self.bound(), self.bound()],
+            18 => words(&["DBSIZE"]),
+            19 => return (words(&["KEYS", self.of(&["*", "u|*", "k?"])]), true),
+            20 => words(&[self.of(&["PING", "TIME x", "NOSUCH", "CLIENT GETNAME"])]),
+            21 => vec!["VERIFY".to_owned(), self.bound(), self.bound()],
+            22 => vec!["TYPE".to_owned(), self.key()],
+            _ => vec!["STRLEN".to_owned(), self.key()],
+        };
+        if list.len() == 1 {
+            list = list[0].split(' ').map(str::to_owned).collect();
+        }
+        (list, false)
+    }
+}
+
+/// A connection that sends requests at once and reads the answers to all of them.
+struct Pipe {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+    parser: Parser,
+}
+
+impl Pipe {
+    fn new(server: &Server, protocol: u8) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let reader = BufReader::new(stream.try_clone().unwrap());
+        let mut pipe = Self { stream, reader, parser: Parser::new() };
+        pipe.run(&[vec!["HELLO".to_owned(), protocol.to_string()]]);
+        pipe
+    }
+
+    fn run(&mut self, requests: &[Vec<String>]) -> Vec<Value> {
+        let mut bytes = Vec::new();
+        for words in requests {
+            let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+            bytes.extend(request(&words));
+        }
+        self.stream.write_all(&bytes).unwrap();
+        let mut answer = |_| self.parser.parse_value(&mut self.reader).unwrap();
+        requests.iter().map(&mut answer).collect()
+    }
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(mut elements) => {
+            elements.sort_by_key(|element| format!("{element:?}"));
+            Value::Array(elements)
+        }
+        other => other,
+    }
+}
+
+fn number_from(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn several_shards_answer_as_one() {
+    let rounds = number_from("HEADWATER_SHARDS_ROUNDS", 60);
+    let first = number_from("HEADWATER_SHARDS_SEED", 1);
+    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    for seed in first..first + rounds {
+        let mut draws = Draws(seed);
+        let protocol = 2 + (seed % 2) as u8;
+        // Several connections, so that clients of all shards ask.
+        let mut pipes: Vec<_> =
+            (0..3).map(|_| (Pipe::new(&one, protocol), Pipe::new(&three, protocol))).collect();
+        pipes[0].0.run(&[vec!["FLUSHALL".to_owned()]]);
+        pipes[0].1.run(&[vec!["FLUSHALL".to_owned()]]);
+        for _ in 0..12 {
+            let batch: Vec<_> = (0..=draws.below(12)).map(|_| draws.request()).collect();
+            let requests: Vec<_> = batch.iter().map(|(words, _)| words.clone()).collect();
+            let at = draws.below(3) as usize;
+            let (expected, answers) = (pipes[at].0.run(&requests), pipes[at].1.run(&requests));
+            for (((words, any_order), expected), answer) in batch.iter().zip(expected).zip(answers)
+            {
+                let order = |value| if *any_order { sorted(value) } else { value };
+                assert_eq!(order(answer), order(expected), "seed {seed}: {words:?}");
+            }
+        }
+    }
+}
+
+/// Connections to a server of three shards; between them, each shard has one.
+fn clients(server: &Server) -> Vec<Connection> {
+    (0..6).map(|_| server.client(3)).collect()
+}
+
+#[test]
+fn a_scan_meets_every_key_once() {
+    let server = Server::start(&["--shards", "3"]);
+    let mut client = server.client(2);
+    for number in 0..300 {
+        let () = cmd("SET").arg(format!("key:{number}")).arg(number).query(&mut client).unwrap();
+    }
+    let (mut cursor, mut seen) = (0u64, Vec::<String>::new());
+    loop {
+        let (next, keys): (u64, Vec<String>) =
+            cmd("SCAN").arg(cursor).arg("COUNT").arg(7).query(&mut client).unwrap();
+        seen.extend(keys);
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    seen.sort();
+    let mut expected: Vec<String> = (0..300).map(|number| format!("key:{number}")).collect();
+    expected.sort();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn transactions_run_where_their_keys_live() {
+    let server = Server::start(&["--shards", "3"]);
+    for (at, client) in clients(&server).iter_mut().enumerate() {
+        let key = format!("{{t{at}}}a");
+        let other = format!("{{t{at}}}b");
+        let done: (String, i64, String) = redis::pipe()
+            .atomic()
+            .cmd("SET")
+            .arg(&key)
+            .arg(1)
+            .cmd("INCRBY")
+            .arg(&key)
+            .arg(4)
+            .cmd("GET")
+            .arg(&key)
+            .query(client)
+            .unwrap();
+        assert_eq!(done, ("OK".to_owned(), 5, "5".to_owned()));
+        // A watched key that another client changes.
+        let () = cmd("WATCH").arg(&key).query(client).unwrap();
+        let () = cmd("SET").arg(&key).arg("changed").query(&mut server.client(2)).unwrap();
+        let none: Value =
+            redis::pipe().atomic().cmd("SET").arg(&other).arg(1).query(client).unwrap();
+        assert_eq!(none, Value::Nil);
+        let gone: Option<String> = cmd("GET").arg(&other).query(client).unwrap();
+        assert_eq!(gone, None);
+    }
+    let mut client = server.client(3);
+    let () = cmd("MULTI").query(&mut client).unwrap();
+    for at in 0..6 {
+        let queued: String =
+            cmd("SET").arg(format!("{{t{at}}}a")).arg(0).query(&mut client).unwrap();
+        assert_eq!(queued, "QUEUED");
+    }
+    let refused = cmd("EXEC").query::<Value>(&mut client).unwrap_err();
+    assert_eq!(refused.code(), Some("CROSSSLOT"), "{refused}");
+    let kept: String = cmd("GET").arg("{t0}a").query(&mut client).unwrap();
+    assert_eq!(kept, "changed");
+}
+
+#[test]
+fn messages_reach_the_clients_of_all_shards() {
+    let server = Server::start(&["--shards", "3"]);
+    let mut listeners = clients(&server);
+    let mut hearing: Vec<_> = listeners
+        .iter_mut()
+        .map(|client| {
+            let mut hearing = client.as_pubsub();
+            hearing.subscribe("news").unwrap();
+            hearing
+        })
+        .collect();
+    let mut speaker = server.client(2);
+    let heard: i64 = cmd("PUBLISH").arg("news").arg("one").query(&mut speaker).unwrap();
+    assert_eq!(heard, 6);
+    // From within a transaction, at whichever shard it runs.
+    for at in 0..3 {
+        let key = format!("{{p{at}}}");
+        let mut both = redis::pipe();
+        both.atomic().cmd("SET").arg(key).arg(1).cmd("PUBLISH").arg("news").arg(at);
+        let _: Value = both.query(&mut speaker).unwrap();
+    }
+    for hearing in &mut hearing {
+        let texts: Vec<String> =
+            (0..4).map(|_| hearing.get_message().unwrap().get_payload().unwrap()).collect();
+        assert_eq!(texts, ["one", "0", "1", "2"]);
+    }
+    let counts: (String, i64) =
+        cmd("PUBSUB").arg("NUMSUB").arg("news").query(&mut speaker).unwrap();
+    assert_eq!(counts, ("news".to_owned(), 6));
+}
+
+#[test]
+fn all_clients_are_seen_from_each_shard_and_numbered_once() {
+    let server = Server::start(&["--shards", "3"]);
+    let mut all = clients(&server);
+    let mut numbers: Vec<u64> =
+        all.iter_mut().map(|client| cmd("CLIENT").arg("ID").query(client).unwrap()).collect();
+    let shards: std::collections::BTreeSet<u64> = numbers.iter().map(|number| number % 3).collect();
+    assert_eq!(shards.len(), 3, "each shard has some of them: {numbers:?}");
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 6);
+    for client in &mut all {
+        // A request to each shard, so that there are connections that stand for this client.
+        for at in 0..20 {
+            let () = cmd("SET").arg(at).arg(at).query(client).unwrap();
+        }
+        let list: String = cmd("CLIENT").arg("LIST").query(client).unwrap();
+        assert_eq!(list.lines().count(), 6, "{list}");
+    }
+    let info: String = cmd("INFO").query(&mut all[0]).unwrap();
+    let field =
+        |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+    assert_eq!(
+        (field("connected_clients:"), field("db0:")),
+        ("6".into(), "keys=20,expires=0,avg_ttl=0".into())
+    );
+    let victim: u64 = cmd("CLIENT").arg("ID").query(&mut all[1]).unwrap();
+    let killed: i64 = cmd("CLIENT").arg("KILL").arg("ID").arg(victim).query(&mut all[0]).unwrap();
+    assert_eq!(killed, 1);
+    assert!(cmd("PING").query::<Value>(&mut all[1]).is_err());
+}
+
+#[test]
+fn what_needs_one_shard_says_so() {
+    let server = Server::start(&["--shards", "2"]);
+    let mut flow = cmd("FLOW.ADD");
+    flow.arg("f").arg("ON").arg("a|<b>").arg("PUBLISH").arg("c");
+    let error = flow.query::<Value>(&mut server.client(2)).unwrap_err().to_string();
+    assert!(error.contains("shards"), "{error}");
+    for option in [["--memory", "64mb"], ["--memcached-port", "0"], ["--shards", "0"]] {
+        let output =
+            crate::support::program().args(["serve", "--shards", "2"]).args(option).output();
+        let said = String::from_utf8(output.unwrap().stderr).unwrap();
+        assert!(said.contains("shards") || said.contains("cannot be used"), "{said}");
+    }
+}

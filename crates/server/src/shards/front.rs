@@ -1,0 +1,244 @@
+//! The client's side of requests that other shards execute: what is still to be answered, in order.
+//!
+//! Each shard that executes something for a client answers as if it were the only one: a stream of replies, in
+//! the order of the requests. Here the streams become one, in the order in which the client
+//! asked, with what this shard answered itself between them.
+//!
+//! # Invariants
+//! - S4. `expected` is in the order of the client's requests; each shard's replies lie in its stream in
+//!   the order of the entries that name it.
+//! - S5. While something is expected, no answer of this shard's own goes around it.
+
+use super::gather::Gather;
+use headwater_base::Shard;
+use headwater_protocol::resp::{ReplyCutter, Version};
+use std::collections::VecDeque;
+
+/// Requests that may be under way for one client.
+pub(crate) const UNDER_WAY_MAX: usize = 512;
+
+/// What comes next in a client's answers.
+#[derive(Debug)]
+pub(crate) enum Expected {
+    /// The next reply of a shard.
+    Reply {
+        /// Which shard's.
+        from: Shard,
+        /// It is the answer to a write.
+        write: bool,
+        /// The client does not want it.
+        silent: bool,
+    },
+    /// Answers of this shard's own.
+    Own(Vec<u8>),
+    /// One answer, put together from several shards' replies.
+    Gather(Box<Gather>),
+}
+
+/// The replies of one shard that are there.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: Vec<u8>,
+    taken: usize,
+    cutter: ReplyCutter,
+    /// This shard has executed requests for the client.
+    used: bool,
+    /// Writes that it has not answered.
+    writes: u32,
+}
+
+/// What other shards do for one client.
+#[derive(Debug)]
+pub(crate) struct Front {
+    expected: VecDeque<Expected>,
+    streams: Vec<Stream>,
+    ready: Vec<u8>,
+    /// Nothing more is executed until everything is answered.
+    pub(crate) holds: bool,
+    /// Where it watches keys.
+    pub(crate) watches_at: Option<Shard>,
+}
+
+impl Stream {
+    /// The next reply, if all of it is there.
+    fn next(&mut self) -> Option<&[u8]> {
+        let len = self.cutter.cut(&self.bytes[self.taken..])?;
+        let reply = &self.bytes[self.taken..self.taken + len];
+        self.taken += len;
+        Some(reply)
+    }
+
+    fn trim(&mut self) {
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+            self.bytes.shrink_to(64 << 10);
+        } else if self.taken > (64 << 10) && self.taken > self.bytes.len() / 2 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
+impl Front {
+    pub(crate) fn new(shards: u16) -> Self {
+        Self {
+            expected: VecDeque::new(),
+            streams: (0..shards).map(|_| Stream::default()).collect(),
+            ready: Vec::new(),
+            holds: false,
+            watches_at: None,
+        }
+    }
+
+    /// Whether everything is answered.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.expected.is_empty()
+    }
+
+    /// Whether no further request should be sent for now.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.expected.len() >= UNDER_WAY_MAX
+    }
+
+    /// Shards other than `but` that have not answered writes.
+    pub(crate) fn writes_elsewhere(&self, but: Option<Shard>) -> bool {
+        let is_other = |at: usize| but.is_none_or(|but| usize::from(but.0) != at);
+        self.streams.iter().enumerate().any(|(at, stream)| stream.writes > 0 && is_other(at))
+    }
+
+    /// The shards that have executed something for the client.
+    pub(crate) fn used(&self) -> impl Iterator<Item = Shard> {
+        let used = self.streams.iter().enumerate().filter(|(_, stream)| stream.used);
+        used.map(|(at, _)| Shard(at as u16))
+    }
+
+    /// A request was sent to `from`.
+    #[inline]
+    pub(crate) fn expect(&mut self, from: Shard, write: bool, silent: bool) {
+        let stream = &mut self.streams[usize::from(from.0)];
+        stream.used = true;
+        stream.writes += u32::from(write);
+        self.expected.push_back(Expected::Reply { from, write, silent });
+    }
+
+    /// Requests were sent whose replies make up one.
+    pub(crate) fn expect_gather(&mut self, gather: Gather) {
+        for from in gather.missing() {
+            let stream = &mut self.streams[usize::from(from.0)];
+            stream.used = true;
+            stream.writes += u32::from(gather.write);
+        }
+        self.expected.push_back(Expected::Gather(Box::new(gather)));
+    }
+
+    /// This shard answered so.
+    pub(crate) fn expect_own(&mut self, answer: &[u8]) {
+        match self.expected.back_mut() {
+            Some(Expected::Own(bytes)) => bytes.extend_from_slice(answer),
+            _ => self.expected.push_back(Expected::Own(answer.to_vec())),
+        }
+    }
+
+    /// Replies of a shard have come.
+    pub(crate) fn came(&mut self, from: Shard, bytes: &[u8]) {
+        self.streams[usize::from(from.0)].bytes.extend_from_slice(bytes);
+    }
+
+    /// Puts what is complete behind the answers that are ready; whether there are any.
+    pub(crate) fn advance(&mut self, version: Version) -> bool {
+        let Self { expected, streams, ready, .. } = self;
+        while let Some(next) = expected.front_mut() {
+            match next {
+                Expected::Own(bytes) => ready.append(bytes),
+                Expected::Reply { from, write, silent } => {
+                    let stream = &mut streams[usize::from(from.0)];
+                    let Some(reply) = stream.next() else { break };
+                    if !*silent {
+                        ready.extend_from_slice(reply);
+                    }
+                    stream.writes -= u32::from(*write);
+                    stream.trim();
+                }
+                Expected::Gather(gather) => {
+                    for from in gather.missing() {
+                        let stream = &mut streams[usize::from(from.0)];
+                        if let Some(reply) = stream.next() {
+                            gather.take(from, reply);
+                            stream.writes -= u32::from(gather.write);
+                            stream.trim();
+                        }
+                    }
+                    if !gather.is_complete() {
+                        break;
+                    }
+                    if !gather.silent {
+                        gather.write(version, ready);
+                    }
+                }
+            }
+            expected.pop_front();
+        }
+        !self.ready.is_empty()
+    }
+
+    /// Moves the answers that are ready into `out`.
+    #[inline]
+    pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.ready);
+        self.ready.shrink_to(64 << 10);
+    }
+
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let streams: usize = self.streams.iter().map(|stream| stream.bytes.capacity()).sum();
+        let own = |expected: &Expected| match expected {
+            Expected::Reply { .. } => 0,
+            Expected::Own(bytes) => bytes.capacity(),
+            Expected::Gather(gather) => gather.bytes(),
+        };
+        size_of::<Self>()
+            + self.streams.len() * size_of::<Stream>()
+            + streams
+            + self.ready.capacity()
+            + self.expected.capacity() * size_of::<Expected>()
+            + self.expected.iter().map(own).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shards::gather::Merge;
+
+    fn collected(front: &mut Front) -> String {
+        front.advance(Version::Resp2);
+        let mut out = Vec::new();
+        front.collect(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn answers_are_in_the_order_of_the_requests() {
+        let mut front = Front::new(3);
+        front.expect(Shard(1), true, false);
+        front.expect_own(b"+own\r\n");
+        front.expect(Shard(2), false, true);
+        front.expect_gather(Gather::new(Merge::Sum, [Shard(1), Shard(2)].into(), false));
+        front.expect_own(b"+last\r\n");
+        assert!(front.writes_elsewhere(None) && !front.writes_elsewhere(Some(Shard(1))));
+        front.came(Shard(2), b"+silent\r\n:3\r\n");
+        assert_eq!(collected(&mut front), "");
+        front.came(Shard(1), b"+first\r");
+        assert_eq!(collected(&mut front), "");
+        front.came(Shard(1), b"\n:4\r");
+        assert_eq!(collected(&mut front), "+first\r\n+own\r\n");
+        assert!(!front.is_done() && !front.writes_elsewhere(None));
+        front.came(Shard(1), b"\n");
+        assert_eq!(collected(&mut front), ":7\r\n+last\r\n");
+        assert!(front.is_done());
+        assert_eq!(front.used().collect::<Vec<_>>(), [Shard(1), Shard(2)]);
+    }
+}

@@ -1,0 +1,118 @@
+//! The text of INFO for all shards, from the texts of each.
+
+use headwater_protocol::resp::text;
+
+/// Numbers that are not added up: they are of the process, or no amounts.
+const NOT_ADDED: &[&str] = &[
+    "redis_version",
+    "headwater_version",
+    "arch_bits",
+    "process_id",
+    "tcp_port",
+    "uptime_in_seconds",
+    "uptime_in_days",
+    "hz",
+    "lru_clock",
+    "maxclients",
+    "maxmemory",
+    "used_memory",
+    "used_memory_rss",
+    "used_memory_peak",
+    "used_memory_startup",
+    "used_memory_overhead",
+    "used_memory_dataset",
+    "total_system_memory",
+    "allocator_allocated",
+    "allocator_active",
+    "allocator_resident",
+    "used_cpu_sys",
+    "used_cpu_user",
+    "mem_fragmentation_ratio",
+    "loading",
+    "async_loading",
+];
+
+/// The first text, with the numbers of all added up, also within `keys=1,expires=2`. A section or a line that the
+/// first lacks is put where the others have it, behind what comes before.
+pub(super) fn merged(replies: &[&[u8]]) -> String {
+    let texts: Vec<String> = replies
+        .iter()
+        .map(|reply| String::from_utf8_lossy(text(reply).unwrap_or_default()).into_owned())
+        .collect();
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for text in &texts {
+        // Behind which line one that is missing goes.
+        let mut at = 0;
+        for line in text.lines() {
+            let (name, value) = match line.split_once(':') {
+                Some((name, value)) if !line.starts_with('#') => (name, value),
+                _ if line.is_empty() => continue,
+                _ => (line, ""),
+            };
+            match lines.iter().position(|(other, _)| other == name) {
+                Some(found) => {
+                    if !NOT_ADDED.contains(&name) && !core::ptr::eq(text, &texts[0]) {
+                        lines[found].1 = added(&lines[found].1, value);
+                    }
+                    at = found + 1;
+                }
+                None => {
+                    lines.insert(at, (name.to_owned(), value.to_owned()));
+                    at += 1;
+                }
+            }
+        }
+    }
+    let mut merged = String::new();
+    for (name, value) in lines {
+        if name.starts_with('#') {
+            if !merged.is_empty() {
+                merged.push_str("\r\n");
+            }
+            merged += &format!("{name}\r\n");
+        } else {
+            merged += &format!("{name}:{value}\r\n");
+        }
+    }
+    merged
+}
+
+fn added(one: &str, other: &str) -> String {
+    if let (Ok(one), Ok(other)) = (one.parse::<i64>(), other.parse::<i64>()) {
+        return (one + other).to_string();
+    }
+    if !one.contains('=') {
+        return one.to_owned();
+    }
+    let others: Vec<(&str, &str)> =
+        other.split(',').filter_map(|part| part.split_once('=')).collect();
+    let parts = one.split(',').map(|part| {
+        let Some((name, value)) = part.split_once('=') else { return part.to_owned() };
+        match others.iter().find(|(other, _)| *other == name) {
+            Some((_, other)) => format!("{name}={}", added(value, other)),
+            None => part.to_owned(),
+        }
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merged;
+
+    #[test]
+    fn amounts_are_added_up_and_facts_are_not() {
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len()).into_bytes();
+        let one =
+            bulk("# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:2\r\nmode:x\r\n\r\n# Keyspace\r\n");
+        let two = bulk(
+            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:3\r\nmode:x\r\n\r\n# Keyspace\r\ndb0:keys=2,expires=1\r\n",
+        );
+        let three = bulk("# Keyspace\r\ndb0:keys=5,expires=0\r\n");
+        assert_eq!(
+            merged(&[&one, &two, &three]),
+            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:5\r\nmode:x\r\n\r\n# Keyspace\r\n\
+             db0:keys=7,expires=1\r\n"
+        );
+    }
+}

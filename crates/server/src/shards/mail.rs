@@ -1,0 +1,232 @@
+//! Letters between the threads of shards.
+//!
+//! A shard gathers what it has for another one during a turn of its loop, and hands it over at the
+//! turn's end: one lock, and at most one wake-up, for all of it. Letters of one sender to one receiver arrive in
+//! the order in which they were written.
+//!
+//! # Cost
+//! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
+
+use crate::connection::ConnectionId;
+use crate::service::Door;
+use headwater_base::{Partition, Shard};
+use headwater_protocol::resp::Version;
+use mio::Waker;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What one shard writes to another. Bytes are those up to `end` in the mail's buffer, from the end
+/// of the letter before.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// Requests of a client, to be executed here, as if it had sent them to this shard.
+    Requests {
+        /// The client's session at the sender.
+        session: ConnectionId,
+        /// How it wants its answers.
+        voice: Voice,
+        /// Where the bytes end.
+        end: usize,
+    },
+    /// Answers to such requests.
+    Replies {
+        /// The session at the receiver.
+        session: ConnectionId,
+        /// Where the bytes end.
+        end: usize,
+    },
+    /// The client has gone.
+    Gone {
+        /// Its session at the sender.
+        session: ConnectionId,
+    },
+    /// What executes a client's requests has ended: so must its connection.
+    Broken {
+        /// The session at the receiver.
+        session: ConnectionId,
+    },
+    /// A client that was accepted elsewhere is to be served here.
+    Client {
+        /// Its socket.
+        socket: TcpStream,
+        /// Where it came from.
+        peer: SocketAddr,
+        /// What it speaks.
+        door: Door,
+    },
+    /// A message for a channel, from a transaction.
+    Publish {
+        /// Bytes of the channel's name.
+        name: usize,
+        /// Where name and message end.
+        end: usize,
+    },
+    /// A partition has another home.
+    #[expect(dead_code, reason = "partitions do not move yet")]
+    Home {
+        /// Which.
+        partition: Partition,
+        /// Where it is.
+        home: Shard,
+    },
+    /// The process is to end.
+    Stop,
+}
+
+/// How a client wants its answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Voice {
+    /// The version of the protocol.
+    pub(crate) version: Version,
+    /// Errors may have several lines.
+    pub(crate) blob_errors: bool,
+}
+
+/// The letters of one sender in one of its turns.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    /// Who wrote them.
+    pub(crate) from: Shard,
+    /// The bytes of all of them.
+    pub(crate) bytes: Vec<u8>,
+    /// The letters, in order.
+    pub(crate) letters: Vec<Letter>,
+}
+
+/// What all shards share.
+#[derive(Debug)]
+pub(crate) struct Office {
+    boxes: Vec<Box<Mailbox>>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    mails: Mutex<Vec<Mail>>,
+    waker: OnceLock<Arc<Waker>>,
+    /// It has been rung, and nobody has come yet.
+    rung: AtomicBool,
+    /// Clients that this shard serves.
+    clients: AtomicUsize,
+}
+
+/// One shard's side.
+#[derive(Debug)]
+pub(crate) struct Post {
+    me: Shard,
+    office: Arc<Office>,
+    outgoing: Vec<Mail>,
+}
+
+impl Office {
+    /// Mailboxes for so many shards.
+    pub(crate) fn new(shards: u16) -> Arc<Self> {
+        Arc::new(Self { boxes: (0..shards).map(|_| Box::default()).collect() })
+    }
+
+    fn of(&self, shard: Shard) -> &Mailbox {
+        &self.boxes[usize::from(shard.0)]
+    }
+}
+
+impl Mailbox {
+    fn put(&self, mail: Mail) {
+        self.mails.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+        {
+            // Without it the loop comes round by itself, a little later.
+            let _ = waker.wake();
+        }
+    }
+}
+
+impl Post {
+    pub(crate) fn new(me: Shard, office: Arc<Office>) -> Self {
+        let mails = office.boxes.iter().map(|_| Mail { from: me, ..Mail::default() });
+        Self { me, outgoing: mails.collect(), office }
+    }
+
+    /// Sets what wakes this shard's loop.
+    pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
+        // There is one loop, which sets it once.
+        let _ = self.office.of(self.me).waker.set(waker);
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u16 {
+        self.outgoing.len() as u16
+    }
+
+    /// The mail for a shard, to write into.
+    #[inline]
+    pub(crate) fn to(&mut self, shard: Shard) -> &mut Mail {
+        &mut self.outgoing[usize::from(shard.0)]
+    }
+
+    /// Hands over what was written.
+    #[inline]
+    pub(crate) fn send(&mut self) {
+        for (at, mail) in self.outgoing.iter_mut().enumerate() {
+            if !mail.letters.is_empty() {
+                let empty = Mail { from: self.me, ..Mail::default() };
+                self.office.boxes[at].put(core::mem::replace(mail, empty));
+            }
+        }
+    }
+
+    /// Takes what has come.
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<Mail> {
+        let own = self.office.of(self.me);
+        if !own.rung.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *own.mails.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts the clients of this shard.
+    pub(crate) fn set_clients(&self, count: usize) {
+        self.office.of(self.me).clients.store(count, Ordering::Relaxed);
+    }
+
+    /// The shard with the fewest clients, this one where it has no more than others; a client
+    /// more is counted there until it counts itself.
+    pub(crate) fn least_busy(&self) -> Shard {
+        let count = |shard: &Shard| self.office.of(*shard).clients.load(Ordering::Relaxed);
+        let others = (0..self.shards()).map(Shard);
+        let least = others.min_by_key(|shard| (count(shard), *shard != self.me));
+        let least = least.unwrap_or(self.me);
+        self.office.of(least).clients.fetch_add(1, Ordering::Relaxed);
+        least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mail_arrives_in_order_and_clients_go_where_few_are() {
+        let office = Office::new(2);
+        let (mut one, two) = (Post::new(Shard(0), office.clone()), Post::new(Shard(1), office));
+        assert!(two.take().is_empty());
+        for turn in 0..3u64 {
+            for letter in 0..2 {
+                let number = 2 * turn + letter;
+                let mail = one.to(Shard(1));
+                mail.bytes.push(number as u8);
+                let session = ConnectionId { slot: 0, number };
+                mail.letters.push(Letter::Replies { session, end: mail.bytes.len() });
+            }
+            one.send();
+        }
+        let mails = two.take();
+        let bytes: Vec<u8> = mails.iter().flat_map(|mail| mail.bytes.clone()).collect();
+        assert_eq!((mails.len(), bytes), (3, vec![0, 1, 2, 3, 4, 5]));
+        assert!(mails.iter().all(|mail| mail.from == Shard(0)) && two.take().is_empty());
+        assert_eq!((one.least_busy(), one.least_busy()), (Shard(0), Shard(1)));
+        two.set_clients(0);
+        assert_eq!(one.least_busy(), Shard(1));
+    }
+}

@@ -1,0 +1,87 @@
+//! Several shards in one process: each a thread with an engine, a loop and clients of its own.
+//!
+//! A client's requests are parsed by the shard that it is connected to. What concerns keys is executed at their
+//! home (`route`): requests go there by mail (`mail`), as bytes of the client's protocol, and are
+//! executed there by a connection that stands for the client. Its replies come back as bytes,
+//! and are put in the order of the requests (`front`); replies of several shards to one request are put together
+//! (`gather`).
+//!
+//! # Cost
+//! A forwarded request is copied once each way, and parsed twice. Locks and wake-ups are one for
+//! each pair of shards in a turn, however many requests there are.
+
+mod front;
+mod gather;
+mod info;
+mod mail;
+mod route;
+
+pub(crate) use front::Front;
+pub(crate) use gather::{Gather, Merge};
+pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
+pub(crate) use route::{Request, Route, route};
+
+use crate::connection::ConnectionId;
+use crate::resp::Origin;
+use headwater_base::{Placement, Shard};
+use headwater_command::Args;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+/// What a shard knows of the others.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    /// Which one this is.
+    pub(crate) me: Shard,
+    /// Where keys live.
+    pub(crate) placement: Placement,
+    /// Letters.
+    pub(crate) post: Post,
+    /// The connections here that stand for clients of other shards.
+    pub(crate) backs: HashMap<Origin, ConnectionId>,
+}
+
+impl Shards {
+    /// What the shard `me` knows when it begins.
+    pub(crate) fn of(me: Shard, office: &Arc<Office>) -> Box<Self> {
+        let post = Post::new(me, office.clone());
+        let placement = Placement::even(post.shards());
+        Box::new(Self { me, placement, post, backs: HashMap::new() })
+    }
+
+    /// Sends a request of a session of this shard to another shard (or to this one, behind what it does
+    /// now).
+    #[inline]
+    pub(crate) fn request(
+        &mut self,
+        to: Shard,
+        session: ConnectionId,
+        voice: Voice,
+        args: Args<'_>,
+    ) {
+        let mail = self.post.to(to);
+        write_request(args, &mut mail.bytes);
+        let end = mail.bytes.len();
+        if let Some(Letter::Requests { session: last, voice: how, end: upto }) =
+            mail.letters.last_mut()
+            && (*last, *how) == (session, voice)
+        {
+            *upto = end;
+            return;
+        }
+        mail.letters.push(Letter::Requests { session, voice, end });
+    }
+}
+
+/// A request as clients send it.
+fn write_request(args: Args<'_>, out: &mut Vec<u8>) {
+    out.reserve(args.bytes() + 16 * (args.len() + 1));
+    // Writing into memory does not fail.
+    let _ = write!(out, "*{}\r\n", args.len());
+    for arg in args.iter() {
+        let _ = write!(out, "${}\r\n", arg.len());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+}
