@@ -204,3 +204,41 @@ def test_asyncio(server):
         return value
 
     assert asyncio.run(story()) == b"50"
+
+
+def test_near_cache(server):
+    """redis-py's own client-side cache: copies of keys, derived ones too, go when they change."""
+    cache = pytest.importorskip("redis.cache")
+    proxy = redis.connection.CacheProxyConnection
+    lowest, proxy.MIN_ALLOWED_VERSION = proxy.MIN_ALLOWED_VERSION, "7.0.0"
+    try:
+        options = {"port": server.port, "password": server.password, "protocol": 3}
+        with redis.Redis(**options) as writer:
+            writer.execute_command("JOIN.ADD", "karma", "karma|<a> = count vote|<a>|<voter>")
+            near = redis.Redis(
+                **options, decode_responses=True, cache_config=cache.CacheConfig()
+            )
+            with near:
+                writer.set("k", "one")
+                assert near.get("k") == near.get("k") == "one"
+                before = writer.info("commandstats")["cmdstat_get"]["calls"]
+                assert near.get("k") == "one"
+                assert writer.info("commandstats")["cmdstat_get"]["calls"] == before
+                writer.set("k", "two")
+                wait_until(lambda: near.get("k") == "two")
+                writer.set("vote|ann|bob", "")
+                assert near.get("karma|ann") == "1"
+                for votes in range(2, 30):
+                    writer.set(f"vote|ann|{votes}", "")
+                    wait_until(lambda: near.get("karma|ann") == str(votes))
+                writer.flushall()
+                wait_until(lambda: near.get("k") is None)
+    finally:
+        proxy.MIN_ALLOWED_VERSION = lowest
+
+
+def wait_until(holds):
+    """What is told arrives in a moment."""
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end

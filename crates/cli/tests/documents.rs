@@ -136,3 +136,8 @@ fn the_page_about_joins_is_right() {
 fn the_page_about_commands_is_right() {
     assert!(converse("docs/commands.md") > 8);
 }
+
+#[test]
+fn the_page_about_tracking_is_right() {
+    assert!(converse("docs/tracking.md") > 2);
+}

@@ -247,7 +247,8 @@ ids! {
     Multi Exec Discard Watch Unwatch
     Hello Auth Ping Echo Quit Reset Select
     Client ClientId ClientGetName ClientSetName ClientSetInfo ClientList ClientInfo ClientKill
-    ClientNoEvict ClientNoTouch ClientCapa ClientReply ClientHelp
+    ClientNoEvict ClientNoTouch ClientCapa ClientReply ClientTracking ClientCaching ClientTrackingInfo
+    ClientGetRedir ClientHelp
     Command CommandCount CommandInfo CommandDocs CommandList CommandGetKeys
     CommandGetKeysAndFlags CommandHelp
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp

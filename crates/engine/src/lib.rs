@@ -13,6 +13,7 @@ extern crate alloc;
 
 mod catalog;
 mod cells;
+mod changed;
 mod engine;
 mod exec;
 mod explain;
@@ -40,6 +41,7 @@ mod warm;
 mod watches;
 mod write;
 
+pub use changed::ChangedKeys;
 pub use engine::{Engine, Settings};
 pub use follow::{Follower, Told, ToldWhat};
 pub use functions::{CallOptions, FlowCall, Folded};

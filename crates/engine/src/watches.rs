@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 
+use crate::changed::ChangedKeys;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::report::{Stop, Ticket};
@@ -36,12 +37,17 @@ impl Watch {
 pub(crate) struct Watches {
     keys: HashMap<Box<[u8]>, Watch, KeyHashBuilder>,
     woken: Vec<Ticket>,
+    /// Every key that is written, where somebody asks for them.
+    changed: Option<ChangedKeys>,
 }
 
 impl Watches {
     /// Counts a write of `key`.
     #[inline]
     pub(crate) fn note(&mut self, key: &[u8]) {
+        if let Some(changed) = &mut self.changed {
+            changed.note(key);
+        }
         if !self.keys.is_empty()
             && let Some(watch) = self.keys.get_mut(key)
         {
@@ -57,11 +63,32 @@ impl Watches {
 
     /// Counts a write of every key that was there.
     pub(crate) fn note_all(&mut self) {
+        if let Some(changed) = &mut self.changed {
+            changed.note_all();
+        }
         self.keys.retain(|_, watch| {
             watch.changes += u64::from(watch.last.is_some());
             self.woken.append(&mut watch.waiting);
             watch.is_used()
         });
+    }
+
+    /// Lists written keys, or no more.
+    pub(crate) fn list_changes(&mut self, on: bool) {
+        if on != self.changed.is_some() {
+            self.changed = on.then(ChangedKeys::default);
+        }
+    }
+
+    /// The keys listed.
+    #[inline]
+    pub(crate) fn changed(&self) -> Option<&ChangedKeys> {
+        self.changed.as_ref()
+    }
+
+    /// The keys listed, to be taken.
+    pub(crate) fn changed_mut(&mut self) -> Option<&mut ChangedKeys> {
+        self.changed.as_mut()
     }
 
     /// Has `ticket` woken when `key` changes.

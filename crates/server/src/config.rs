@@ -183,6 +183,8 @@ pub struct Clients {
     pub watched_keys_max: usize,
     /// Channels and patterns that one client may subscribe to.
     pub subscriptions_max: usize,
+    /// Keys of which clients keep copies and are told when they change; 0: as many as there is room for.
+    pub tracking_table_keys_max: usize,
     /// Requests of one client executed before others get their turn.
     pub turn_requests_max: usize,
 }
@@ -374,6 +376,7 @@ impl Default for Clients {
             transaction_commands_max: 100_000,
             watched_keys_max: 10_000,
             subscriptions_max: 100_000,
+            tracking_table_keys_max: 1_000_000,
             turn_requests_max: 2048,
         }
     }

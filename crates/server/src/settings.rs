@@ -105,6 +105,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "transaction-commands-max" &[], clients.transaction_commands_max),
     setting!(live "watched-keys-max" &[], clients.watched_keys_max),
     setting!(live "subscriptions-max" &[], clients.subscriptions_max),
+    setting!(
+        live "tracking-table-keys-max" &["tracking-table-max-keys"],
+        clients.tracking_table_keys_max
+    ),
     setting!(live "turn-requests-max" &[], clients.turn_requests_max),
     setting!(live "key-bytes-max" &[], limits.key_bytes_max),
     setting!(live "value-bytes-max" &[], limits.value_bytes_max),

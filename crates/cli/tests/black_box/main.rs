@@ -24,4 +24,5 @@ mod shards;
 mod spill;
 mod streams;
 mod support;
+mod tracking;
 mod webhooks;

@@ -116,6 +116,43 @@ pub struct KillFilter<'a> {
     pub by_address_alone: bool,
 }
 
+/// What CLIENT TRACKING asks for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tracking<'a> {
+    /// Track from now on, or no more.
+    pub on: bool,
+    /// The number of the client that is told instead.
+    pub redirect: Option<i64>,
+    /// Tell of all keys with some prefix, whoever has read them.
+    pub broadcast: bool,
+    /// Remember only reads behind CLIENT CACHING YES.
+    pub opt_in: bool,
+    /// Remember all but reads behind CLIENT CACHING NO.
+    pub opt_out: bool,
+    /// Do not tell of the client's own writes.
+    pub no_loop: bool,
+    /// The options as they were given, each one checked.
+    pub options: Args<'a>,
+}
+
+impl<'a> Tracking<'a> {
+    /// The prefixes.
+    pub fn prefixes(&self) -> impl Iterator<Item = &'a [u8]> {
+        let mut options = self.options.iter();
+        core::iter::from_fn(move || {
+            loop {
+                let option = options.next()?;
+                if option.eq_ignore_ascii_case(b"prefix") {
+                    return options.next();
+                }
+                if option.eq_ignore_ascii_case(b"redirect") {
+                    options.next();
+                }
+            }
+        })
+    }
+}
+
 /// Commands about the connection itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Connection<'a> {
@@ -191,4 +228,15 @@ pub enum Connection<'a> {
     },
     /// Whether requests are answered.
     ClientReply(ReplyMode),
+    /// Whether the client is told when what it has read changes.
+    ClientTracking(Tracking<'a>),
+    /// Whether the reads of the next command are remembered.
+    ClientCaching {
+        /// They are.
+        yes: bool,
+    },
+    /// How the client tracks.
+    ClientTrackingInfo,
+    /// Who is told instead of the client.
+    ClientGetRedir,
 }

@@ -3,7 +3,8 @@
 use super::options::{integer, is};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, ClientKind, Command, Connection, Credentials, Id, KillFilter, ReplyMode, Spec, number,
+    Args, ClientKind, Command, Connection, Credentials, Id, KillFilter, ReplyMode, Spec, Tracking,
+    number,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
@@ -31,6 +32,12 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
             blob_errors: args.from(2).iter().any(|name| is(name, "blob-errors")),
         },
         Id::ClientReply => Connection::ClientReply(reply_mode(args.at(2))?),
+        Id::ClientTracking => Connection::ClientTracking(tracking(args)?),
+        Id::ClientCaching if is(args.at(2), "yes") => Connection::ClientCaching { yes: true },
+        Id::ClientCaching if is(args.at(2), "no") => Connection::ClientCaching { yes: false },
+        Id::ClientCaching => return Err(Refusal::Syntax),
+        Id::ClientTrackingInfo => Connection::ClientTrackingInfo,
+        Id::ClientGetRedir => Connection::ClientGetRedir,
         Id::ClientHelp => return Ok(super::introspection::help("client")),
         _ => return Err(Refusal::Arity(spec)),
     }))
@@ -180,6 +187,42 @@ fn switch(arg: &[u8]) -> Result<bool, Refusal<'_>> {
         (_, true) => Ok(false),
         _ => Err(Refusal::Syntax),
     }
+}
+
+fn tracking(args: Args<'_>) -> Result<Tracking<'_>, Refusal<'_>> {
+    let mut asked = Tracking {
+        on: false,
+        redirect: None,
+        broadcast: false,
+        opt_in: false,
+        opt_out: false,
+        no_loop: false,
+        options: args.from(3),
+    };
+    let mut options = asked.options.iter();
+    while let Some(option) = options.next() {
+        let more = options.len() > 0;
+        if is(option, "redirect") && more {
+            if asked.redirect.is_some_and(|number| number != 0) {
+                return Err(Refusal::Text("A client can only redirect to a single other client"));
+            }
+            asked.redirect = Some(integer(options.next().unwrap_or_default())?);
+        } else if is(option, "prefix") && more {
+            options.next();
+        } else if is(option, "bcast") {
+            asked.broadcast = true;
+        } else if is(option, "optin") {
+            asked.opt_in = true;
+        } else if is(option, "optout") {
+            asked.opt_out = true;
+        } else if is(option, "noloop") {
+            asked.no_loop = true;
+        } else {
+            return Err(Refusal::Syntax);
+        }
+    }
+    asked.on = switch(args.at(2))?;
+    Ok(asked)
 }
 
 fn reply_mode(arg: &[u8]) -> Result<ReplyMode, Refusal<'_>> {

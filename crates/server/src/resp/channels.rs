@@ -276,17 +276,9 @@ impl Encoded {
         most: (usize, usize),
         peers: &mut Connections<Session>,
     ) -> usize {
-        let taken = peers.bytes();
-        let Some(listener) = peers.get_mut(id) else { return 0 };
+        let Some(listener) = peers.get(id) else { return 0 };
         let bytes = self.bytes(listener.session.version);
-        if listener.unsent() + bytes.len() > most.0 || taken + bytes.len() > most.1 {
-            peers.kill(id);
-            return 0;
-        }
-        listener.pending().extend_from_slice(bytes);
-        peers.count_written(id, bytes.len());
-        peers.touch(id);
-        bytes.len()
+        peers.deliver(id, bytes, most)
     }
 }
 

@@ -1,5 +1,6 @@
 //! CLIENT LIST, INFO and KILL.
 
+use super::tracking::redirect_of;
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::Connection;
 use core::fmt::Write;
@@ -79,19 +80,28 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
     };
     let subscriptions = session.subscriptions.as_deref();
     let queued = session.queue.as_deref();
-    let flags = match () {
+    let tracks = session.tracking.as_deref();
+    let mut flags = String::from(match () {
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
         () if session.waiting.is_some() => "b",
+        () if tracks.is_some() => "",
         () => "N",
-    };
+    });
+    for (is, flag) in [
+        (tracks.is_some(), 't'),
+        (tracks.is_some_and(|tracks| tracks.broken), 'R'),
+        (tracks.is_some_and(|tracks| tracks.broadcast), 'B'),
+    ] {
+        flags.extend(is.then_some(flag));
+    }
     let memory = input + output + size_of::<Connection<Session>>();
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
          psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
-         oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir=-1 resp={} \
+         oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir={} resp={} \
          lib-name={} lib-ver={}",
         id.number,
         connection.descriptor(),
@@ -106,6 +116,7 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         queued.map_or(0, |queue| queue.bytes),
         usize::from(output > 0),
         if session.last_command.is_empty() { "NULL" } else { session.last_command },
+        redirect_of(tracks),
         if session.version == Version::Resp3 { 3 } else { 2 },
         text(identity.map(|identity| &identity.library)),
         text(identity.map(|identity| &identity.library_version)),

@@ -1,6 +1,7 @@
 //! Commands about the connection itself: greeting, authentication, names.
 
 use super::session::{Answering, Session};
+use super::tracking::redirect_of;
 use super::{Flow, Resp, Turn, encoder};
 use headwater_command::{Connection, Credentials, Reply, ReplyMode};
 use headwater_protocol::resp::Version;
@@ -64,6 +65,13 @@ impl Resp {
             Connection::ClientReply(mode) => set_answering(*mode, work),
             Connection::ClientList { kind, ids } => self.client_list(*kind, *ids, work),
             Connection::ClientInfo => self.client_info(work),
+            Connection::ClientTracking(asked) => self.client_tracking(asked, work),
+            Connection::ClientCaching { yes } => self.client_caching(*yes, work),
+            Connection::ClientTrackingInfo => self.client_tracking_info(work),
+            Connection::ClientGetRedir => {
+                let number = redirect_of(work.connection.session.tracking.as_deref());
+                encoder(work).integer(number);
+            }
             Connection::ClientKill(filter) => return self.client_kill(filter, work),
         }
         Flow::Next
@@ -149,6 +157,7 @@ impl Resp {
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
         self.forget_watches(session);
+        self.forget_tracking(id, session);
         *session = Session {
             authenticated: !self.needs_password(),
             last_command: session.last_command,

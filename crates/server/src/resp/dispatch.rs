@@ -155,6 +155,9 @@ impl Resp {
         if may_define && flow == Flow::Next && work.out.get(before) != Some(&b'-') {
             self.defined(&command);
         }
+        if self.tracking.is_on() {
+            self.track(spec, args, flow != Flow::Parked, work);
+        }
         if let Some(lap) = self.clock.lap() {
             self.note_slow(lap, spec, args, work);
         }

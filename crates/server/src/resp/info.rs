@@ -142,6 +142,7 @@ impl Resp {
         line(out, "client_recent_max_output_buffer", largest(|(_, output)| output));
         line(out, "blocked_clients", waiting);
         line(out, "pubsub_clients", subscribers);
+        line(out, "tracking_clients", self.tracking.counts()[0]);
     }
 
     fn write_stats(&self, out: &mut String) {
@@ -161,6 +162,10 @@ impl Resp {
         line(out, "evicted_clients", self.stats.clients_evicted);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
+        let [_, keys, copies, prefixes] = self.tracking.counts();
+        line(out, "tracking_total_keys", keys);
+        line(out, "tracking_total_items", copies);
+        line(out, "tracking_total_prefixes", prefixes);
         line(out, "total_error_replies", self.stats.errors);
     }
 }

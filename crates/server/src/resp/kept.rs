@@ -31,8 +31,14 @@ impl Resp {
     /// Notes what a command has declared, whose answer is no error.
     #[cold]
     pub(crate) fn defined(&mut self, command: &Command<'_>) {
-        if let Command::Data(Data::Flows(Flows::Drop { name })) = command {
-            self.forget_flow(name);
+        match command {
+            Command::Data(Data::Flows(Flows::Drop { name })) => self.forget_flow(name),
+            Command::Data(
+                Data::Joins(Joins::Add { .. } | Joins::Drop { .. })
+                | Data::Tables(Tables::Set { source: Some(_), .. }),
+            )
+            | Command::Sources(_) => self.keys_redefined(),
+            _ => {}
         }
         self.keep_definition(command);
     }

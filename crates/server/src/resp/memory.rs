@@ -38,6 +38,7 @@ impl Resp {
         let files = sample.files.saturating_sub(self.at_start.files);
         all.extend([
             ("clients", normal + listening),
+            ("tracking", self.tracking.bytes() as u64),
             ("functions", functions),
             ("startup", (self.at_start.resident + files) as u64),
             ("allocator", beside(sample).saturating_sub(beside(self.at_start)) as u64),

@@ -34,6 +34,7 @@ mod session;
 mod slowlog;
 mod sourced;
 mod stats;
+mod tracking;
 mod transaction;
 
 #[cfg(test)]
@@ -72,6 +73,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use tracking::Tracking;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +121,7 @@ pub(crate) struct Resp {
     /// Parses requests ahead of their execution.
     scout: RequestParser,
     channels: Channels,
+    tracking: Tracking,
     pub(crate) stats: Stats,
     pub(crate) clock: CommandClock,
     slowlog: Slowlog,
@@ -204,6 +207,7 @@ impl Resp {
             parser: RequestParser::new(),
             scout: RequestParser::new(),
             channels: Channels::new(hash_seed),
+            tracking: Tracking::new(hash_seed),
             stats: Stats::new(hash_seed),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
@@ -331,6 +335,7 @@ impl Resp {
                     let before = work.out.len();
                     let flow = self.request(parser.args(rest), work);
                     Self::keep_order(before, work);
+                    self.tell_own(work);
                     match flow {
                         Flow::Next => {}
                         Flow::Parked => break Stopped::Parked,
@@ -424,6 +429,7 @@ impl Service for Resp {
             self.held.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
         }
+        self.before_request(&mut work);
         if work.connection.session.memcached.is_some() {
             return self.serve_memcached(work);
         }
@@ -431,6 +437,7 @@ impl Service for Resp {
             let before = work.out.len();
             let flow = self.resume(*waiting, &mut work);
             Self::keep_order(before, &mut work);
+            self.tell_own(&mut work);
             match flow {
                 Flow::Next => {}
                 Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
@@ -525,6 +532,7 @@ impl Service for Resp {
                 }
             }
         }
+        self.tell_trackers(connections);
         if self.exclusive.is_none() {
             for id in self.held.drain(..) {
                 connections.wake(id);
@@ -606,6 +614,7 @@ impl Service for Resp {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
         self.forget_watches(&mut connection.session);
+        self.forget_tracking(id, &mut connection.session);
         if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
         } else if connection.session.is_waiting() {

@@ -1,6 +1,7 @@
 //! What the server knows of one client.
 
 use super::blocking::Blocked;
+use super::tracking::Tracks;
 use crate::connection::ConnectionId;
 use crate::memcached;
 use crate::shards::Front;
@@ -130,6 +131,8 @@ pub(crate) struct Session {
     pub(crate) watched_bytes: usize,
     /// What it listens to, if anything.
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// How it is told when what it has read changes, if it is.
+    pub(crate) tracking: Option<Box<Tracks>>,
     /// What it goes on with when it is woken.
     pub(crate) waiting: Option<Box<Waiting>>,
     /// What it says about itself.
@@ -195,8 +198,13 @@ impl Session {
             Afar::Front(front) => front.bytes(),
             Afar::None | Afar::Back(_) => 0,
         };
+        let tracks = |tracks: &Tracks| {
+            let names: usize = tracks.prefixes.iter().map(Vec::len).sum();
+            size_of::<Tracks>() + 2 * (names + tracks.prefixes.len() * ENTRY_BYTES)
+        };
         watched
             + afar(&self.afar)
+            + self.tracking.as_deref().map_or(0, tracks)
             + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())
             + self.parser.as_ref().map_or(0, |parser| parser.reserved_bytes())
             + self.queue.as_deref().map_or(0, queue)

@@ -1,0 +1,143 @@
+//! The keys that were written, for whoever keeps copies of values outside.
+//!
+//! # Invariants
+//! - K1. The list holds every base key that was written since it was taken last, or says that any may have been.
+//! - K2. It takes at most [`BYTES_MAX`] and a key more.
+//!
+//! # Cost
+//! Where nobody asks, a write looks at one flag; else the key's bytes are copied.
+
+use crate::engine::Engine;
+use alloc::vec::Vec;
+
+/// More than this is not listed one by one: then all keys may have changed.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Base keys that were written, each as often as it was.
+#[derive(Debug, Default)]
+pub struct ChangedKeys {
+    all: bool,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl ChangedKeys {
+    /// Whether any key may have changed, besides those that are listed.
+    #[must_use]
+    pub fn all(&self) -> bool {
+        self.all
+    }
+
+    /// The keys.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = core::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.all = false;
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.all && self.ends.is_empty()
+    }
+
+    pub(crate) fn note(&mut self, key: &[u8]) {
+        if self.bytes.len() >= BYTES_MAX {
+            self.note_all();
+        } else if !self.all {
+            self.bytes.extend_from_slice(key);
+            self.ends.push(self.bytes.len());
+        }
+    }
+
+    pub(crate) fn note_all(&mut self) {
+        *self = Self { all: true, ..Self::default() };
+    }
+}
+
+impl Engine {
+    /// Whether a key is what a join or a source gives, which nobody writes here.
+    #[must_use]
+    pub fn is_given(&self, key: &[u8]) -> bool {
+        let Some(table) = self.store.table_of(key) else { return false };
+        let Some(role) = self.catalog.role(table) else { return false };
+        role.sourced.as_ref().is_some_and(|sourced| !sourced.kept)
+            || role.writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
+    }
+
+    /// Lists the base keys that are written from now on, or none any more.
+    pub fn list_changes(&mut self, on: bool) {
+        self.watches.list_changes(on);
+    }
+
+    /// Whether [`Engine::take_changed`] has something.
+    #[inline]
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.watches.changed().is_some_and(|changed| !changed.is_empty())
+    }
+
+    /// Takes the base keys that were written since the last time; what `into` held is forgotten.
+    pub fn take_changed(&mut self, into: &mut ChangedKeys) {
+        into.clear();
+        if let Some(changed) = self.watches.changed_mut() {
+            core::mem::swap(changed, into);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES_MAX, ChangedKeys};
+    use crate::{Engine, Expiry, Settings};
+    use alloc::vec::Vec;
+    use headwater_base::Millis;
+
+    fn taken(engine: &mut Engine) -> (bool, Vec<Vec<u8>>) {
+        let mut changed = ChangedKeys::default();
+        engine.take_changed(&mut changed);
+        (changed.all(), changed.iter().map(<[u8]>::to_vec).collect())
+    }
+
+    #[test]
+    fn every_write_of_a_base_key_is_listed_once_somebody_asks() {
+        let mut engine = Engine::new(Settings::default());
+        engine.set(b"a", b"1", Expiry::Never).unwrap();
+        assert_eq!(taken(&mut engine), (false, Vec::new()));
+        engine.list_changes(true);
+        engine.join_add("j", "t|<u> = count s|<u>|<p>", false).unwrap();
+        engine.set(b"a", b"2", Expiry::At(Millis(10))).unwrap();
+        engine.append(b"bc", b"x").unwrap();
+        engine.set(b"s|ann|bob", b"", Expiry::Never).unwrap();
+        assert!(engine.remove(b"bc").unwrap() && !engine.remove(b"bc").unwrap());
+        let keys = [&b"a"[..], b"bc", b"s|ann|bob", b"bc"].map(<[u8]>::to_vec);
+        assert!(engine.has_changed());
+        assert_eq!(taken(&mut engine), (false, keys.to_vec()));
+        // A read changes nothing, and neither does what a join derives from it.
+        assert!(engine.get(b"t|ann").unwrap().is_some());
+        assert!(!engine.has_changed());
+        engine.advance(Millis(20));
+        assert_eq!(taken(&mut engine), (false, alloc::vec![b"a".to_vec()]));
+        engine.flush();
+        assert_eq!(taken(&mut engine), (true, Vec::new()));
+        engine.list_changes(false);
+        engine.set(b"a", b"3", Expiry::Never).unwrap();
+        assert!(!engine.has_changed());
+    }
+
+    #[test]
+    fn a_long_list_says_that_all_may_have_changed() {
+        let mut changed = ChangedKeys::default();
+        let key = [b'k'; 1000];
+        for _ in 0..=BYTES_MAX / key.len() + 1 {
+            changed.note(&key);
+        }
+        assert!(changed.all() && changed.iter().count() == 0);
+        changed.note(&key);
+        assert_eq!(changed.iter().count(), 0);
+    }
+}

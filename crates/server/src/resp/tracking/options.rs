@@ -1,0 +1,219 @@
+//! CLIENT TRACKING, CACHING, TRACKINGINFO and GETREDIR: what a client asks for, and what it may not. The texts are those of
+//! Redis 7.
+
+use super::Resp;
+use crate::connection::ConnectionId;
+use crate::resp::{Turn, encoder};
+use headwater_command::{Reply, Tracking as Asked};
+use std::collections::BTreeSet;
+
+/// How a client tracks.
+#[derive(Debug, Default)]
+pub(crate) struct Tracks {
+    /// Who is told instead of it.
+    pub(crate) redirect: Option<ConnectionId>,
+    /// That one is gone.
+    pub(crate) broken: bool,
+    /// It is told of all keys of its prefixes, whoever read them.
+    pub(crate) broadcast: bool,
+    /// Only reads behind CLIENT CACHING YES count.
+    pub(crate) opt_in: bool,
+    /// All but reads behind CLIENT CACHING NO count.
+    pub(crate) opt_out: bool,
+    /// It is not told of what it writes itself.
+    pub(crate) no_loop: bool,
+    /// CLIENT CACHING was said about the next command.
+    pub(crate) caching: bool,
+    /// Of all keys that begin with one of these.
+    pub(crate) prefixes: BTreeSet<Vec<u8>>,
+}
+
+impl Tracks {
+    /// Whether the keys that it reads now are to be remembered.
+    pub(super) fn wants(&self) -> bool {
+        match (self.opt_in, self.opt_out) {
+            (true, _) => self.caching,
+            (_, true) => !self.caching,
+            _ => true,
+        }
+    }
+
+    /// The words of its state, as CLIENT TRACKINGINFO gives them.
+    fn words(&self) -> Vec<&'static str> {
+        let all = [
+            (true, "on"),
+            (self.broadcast, "bcast"),
+            (self.opt_in, "optin"),
+            (self.opt_in && self.caching, "caching-yes"),
+            (self.opt_out, "optout"),
+            (self.opt_out && self.caching, "caching-no"),
+            (self.no_loop, "noloop"),
+            (self.broken, "broken_redirect"),
+        ];
+        all.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect()
+    }
+}
+
+fn overlap(one: &[u8], other: &[u8]) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
+/// Why these prefixes cannot be told apart from those that the client has, or from one another.
+fn collision(asked: &[&[u8]], there: &BTreeSet<Vec<u8>>) -> Option<String> {
+    let text = |prefix: &[u8], which: &str, other: &[u8]| {
+        format!(
+            "Prefix '{}' overlaps with {which} prefix '{}'. Prefixes for a single client must not \
+             overlap.",
+            prefix.escape_ascii(),
+            other.escape_ascii()
+        )
+    };
+    for (at, prefix) in asked.iter().enumerate() {
+        if let Some(other) = there.iter().find(|other| overlap(other, prefix)) {
+            return Some(text(prefix, "an existing", other));
+        }
+        if let Some(other) = asked[at + 1..].iter().find(|other| overlap(other, prefix)) {
+            return Some(text(prefix, "another provided", other));
+        }
+    }
+    None
+}
+
+impl Resp {
+    /// CLIENT TRACKING.
+    pub(in crate::resp) fn client_tracking(&mut self, asked: &Asked<'_>, work: &mut Turn<'_>) {
+        match self.set_tracking(asked, work) {
+            Ok(()) => encoder(work).ok(),
+            Err(text) => self.refuse_tracking(&text, work),
+        }
+    }
+
+    fn refuse_tracking(&mut self, text: &str, work: &mut Turn<'_>) {
+        self.stats.errors += 1;
+        encoder(work).error("ERR", format_args!("{text}"));
+    }
+
+    fn set_tracking(&mut self, asked: &Asked<'_>, work: &mut Turn<'_>) -> Result<(), String> {
+        let id = work.connection.id;
+        let refuse = |text: &str| Err(text.to_owned());
+        let redirect = match asked.redirect {
+            None => None,
+            Some(number) => {
+                let ids = work.peers.iter().map(|connection| connection.id);
+                let found = ids.chain([id]).find(|id| i64::try_from(id.number) == Ok(number));
+                if found.is_none() {
+                    return refuse("The client ID you want redirect to does not exist");
+                }
+                found
+            }
+        };
+        let session = &mut work.connection.session;
+        if !asked.on {
+            self.forget_tracking(id, session);
+            return Ok(());
+        }
+        // Reads of keys that live on another shard would be remembered by nobody.
+        if self.shards.is_some() {
+            return refuse("CLIENT TRACKING needs shards = 1: it does not work with several yet");
+        }
+        let prefixes: Vec<&[u8]> = asked.prefixes().collect();
+        if !asked.broadcast && !prefixes.is_empty() {
+            return refuse("PREFIX option requires BCAST mode to be enabled");
+        }
+        let none = Tracks::default();
+        let before = session.tracking.as_deref();
+        if before.is_some_and(|before| before.broadcast != asked.broadcast) {
+            return refuse(
+                "You can't switch BCAST mode on/off before disabling tracking for this client, and \
+                 then re-enabling it with a different mode.",
+            );
+        }
+        if asked.broadcast && (asked.opt_in || asked.opt_out) {
+            return refuse("OPTIN and OPTOUT are not compatible with BCAST");
+        }
+        if asked.opt_in && asked.opt_out {
+            return refuse("You can't specify both OPTIN mode and OPTOUT mode");
+        }
+        let before = before.unwrap_or(&none);
+        if (asked.opt_in && before.opt_out) || (asked.opt_out && before.opt_in) {
+            return refuse(
+                "You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and \
+                 then re-enabling it with a different mode.",
+            );
+        }
+        if let Some(text) = collision(&prefixes, &before.prefixes) {
+            return Err(text);
+        }
+        let most = self.lowered.clients.subscriptions_max;
+        if before.prefixes.len() + prefixes.len() > most {
+            return Err(format!("more than {most} prefixes (subscriptions-max)"));
+        }
+        let mut tracks = Tracks {
+            redirect,
+            broken: false,
+            broadcast: asked.broadcast,
+            opt_in: asked.opt_in,
+            opt_out: asked.opt_out,
+            no_loop: asked.no_loop,
+            caching: before.caching,
+            prefixes: before.prefixes.clone(),
+        };
+        if asked.broadcast {
+            let all: &[&[u8]] = if prefixes.is_empty() { &[b""] } else { &prefixes };
+            for prefix in all {
+                tracks.prefixes.insert(prefix.to_vec());
+                self.tracking.prefixes.add(prefix, id);
+            }
+        }
+        session.tracking = Some(Box::new(tracks));
+        self.tracking.clients.insert(id);
+        self.node.engine_mut().list_changes(true);
+        Ok(())
+    }
+
+    /// CLIENT CACHING.
+    pub(in crate::resp) fn client_caching(&mut self, yes: bool, work: &mut Turn<'_>) {
+        let text = match work.connection.session.tracking.as_deref_mut() {
+            None => {
+                "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
+                 OPTOUT mode enabled"
+            }
+            Some(tracks) if yes && !tracks.opt_in => {
+                "CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode."
+            }
+            Some(tracks) if !yes && !tracks.opt_out => {
+                "CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode."
+            }
+            Some(tracks) => {
+                tracks.caching = true;
+                encoder(work).ok();
+                return;
+            }
+        };
+        self.refuse_tracking(text, work);
+    }
+
+    /// CLIENT TRACKINGINFO.
+    pub(in crate::resp) fn client_tracking_info(&self, work: &mut Turn<'_>) {
+        let tracks = work.connection.session.tracking.as_deref();
+        let words = tracks.map_or(vec!["off"], Tracks::words);
+        let redirect = redirect_of(tracks);
+        let prefixes: Vec<Vec<u8>> =
+            tracks.map_or(Vec::new(), |tracks| tracks.prefixes.iter().cloned().collect());
+        let mut out = encoder(work);
+        out.map(3);
+        out.bulk(b"flags");
+        out.set(words.len());
+        words.iter().for_each(|word| out.bulk(word.as_bytes()));
+        out.bulk(b"redirect");
+        out.integer(redirect);
+        out.bulk(b"prefixes");
+        out.array(prefixes.len());
+        prefixes.iter().for_each(|prefix| out.bulk(prefix));
+    }
+}
+
+/// The number of the client that is told instead: 0 where it is the client itself, -1 where it does not track.
+pub(in crate::resp) fn redirect_of(tracks: Option<&Tracks>) -> i64 {
+    tracks.map_or(-1, |tracks| tracks.redirect.map_or(0, |id| id.number as i64))
+}
