@@ -8,6 +8,7 @@ use crate::marks::Marks;
 use crate::memory::Memory;
 use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
+use crate::shards::Placed;
 use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
@@ -15,6 +16,7 @@ use crate::streams::Streams;
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use crate::write::Expiries;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Limits, Millis};
@@ -55,6 +57,8 @@ pub struct Engine {
     pub(crate) keeping: Keeping,
     pub(crate) notes: Notes,
     pub(crate) follows: Follows,
+    /// Where keys live, if not all here.
+    pub(crate) placed: Option<Box<Placed>>,
     pub(crate) calls: Calls,
     /// Changes of outputs that joins have yet to be told of; empty between operations.
     pub(crate) queue: VecDeque<Changed>,
@@ -99,6 +103,7 @@ impl Engine {
             keeping: Keeping::default(),
             notes: Notes::default(),
             follows: Follows::default(),
+            placed: None,
             calls: Calls::default(),
             queue: VecDeque::new(),
             writing: false,
@@ -204,7 +209,10 @@ impl Engine {
     /// The tables that exist, the unnamed one included, in order of their names.
     #[must_use]
     pub fn tables(&self) -> Vec<TableReport> {
-        self.store.tables().map(|(_, table)| report(table)).collect()
+        self.store
+            .tables()
+            .map(|(id, table)| TableReport { keys: self.own_keys(id) as u64, ..report(table) })
+            .collect()
     }
 }
 

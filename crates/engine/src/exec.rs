@@ -108,6 +108,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) spans: Vec<Span>,
     pub(crate) read: Vec<StatusId>,
     pub(crate) missing: bool,
+    /// Outputs of several homes may come out, of which only own ones are wanted.
+    sifted: bool,
     /// How many bytes the tuples may take.
     allowance: usize,
 }
@@ -123,6 +125,7 @@ impl<'r> Execution<'r> {
             spans: Vec::new(),
             read: Vec::new(),
             missing: false,
+            sifted: false,
             allowance: usize::MAX,
         }
     }
@@ -137,6 +140,12 @@ impl Engine {
         level: usize,
         bindings: &Bindings<'_>,
     ) -> Result<(), Missing> {
+        if self.placed.is_some() {
+            if self.is_elsewhere(execution.range) {
+                return Ok(());
+            }
+            execution.sifted = self.spans_homes(execution.range);
+        }
         self.counters.executions += 1;
         execution.allowance = self.allowance();
         self.level(execution, level, bindings);
@@ -179,7 +188,9 @@ impl Engine {
                 self.warm_level(&plan, level, bindings, &text[start..], &ends[at..], start);
             }
             let mut inner = *bindings;
-            if pattern.bind(&text[start..end], &mut inner) {
+            if pattern.bind(&text[start..end], &mut inner)
+                && (!execution.sifted || self.may_own(&plan, &inner))
+            {
                 self.level(execution, level + 1, &inner);
             }
             start = end;
@@ -240,7 +251,8 @@ impl Engine {
             }
         }
         let table = execution.plan.source_tables[level];
-        if self.need(table, span).is_err() {
+        let own = self.need_parts(execution, level, span);
+        if own.is_err() || (own == Ok(true) && self.need(table, span).is_err()) {
             missing = Err(Missing);
         }
         missing
@@ -254,7 +266,7 @@ impl Engine {
         span: &KeyRange,
     ) {
         let pattern = plan.pattern(plan.value_source());
-        let range = execution.range;
+        let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
         let allowance = execution.allowance;
@@ -283,6 +295,13 @@ impl Engine {
             let source_key = end..tuples.text.len();
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
         });
+        if sifted {
+            let (text, mut at) = (&tuples.text, 0);
+            tuples.tuples.retain(|tuple| {
+                at += 1;
+                at <= retained || self.owns(&text[tuple.key.clone()])
+            });
+        }
         // The rows are borrowed only until now: a later level may change what they point at.
         for tuple in &tuples.tuples[retained..] {
             self.store.pool.retain(tuple.value);

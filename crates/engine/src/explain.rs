@@ -48,9 +48,14 @@ impl Engine {
             None => String::from("(unnamed)"),
         };
         let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
+        let mut replicas = 0u64;
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &part.first, last: &part.last, reverse: false };
         let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+            if !self.owns(key) {
+                replicas += 1;
+                return core::ops::ControlFlow::Continue(());
+            }
             keys += 1;
             key_bytes += key.len();
             value_bytes += pool.footprint(value);
@@ -61,6 +66,10 @@ impl Engine {
         lines.push(line(1, "stored now", format!(
             "{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
         )));
+        if replicas > 0 {
+            let text = format!("{replicas} keys of other shards, which joins read here");
+            lines.push(line(1, "replicas", text));
+        }
         let Some(role) = self.catalog.role(table) else {
             lines.push(line(
                 1,
@@ -273,7 +282,7 @@ impl Engine {
         let result = self.merged_rows(table, writers, part, &mut |key, value| {
             rows.push((key.to_vec(), value));
         });
-        for (key, value) in rows {
+        for (key, value) in rows.into_iter().filter(|(key, _)| self.owns(key)) {
             pairs.insert(key, self.store.pool.view(value).to_vec());
         }
         self.release_row_holds();

@@ -20,6 +20,7 @@ impl Engine {
     pub fn check_invariants(&self) {
         assert!(self.queue.is_empty(), "changes are applied before an operation ends");
         self.check_handles();
+        self.check_replicas();
         let mut statuses = 0;
         let mut targets = 0;
         for (join, installed) in self.catalog.iter() {

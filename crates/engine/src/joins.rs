@@ -4,9 +4,10 @@ use crate::catalog::{Installed, Plan};
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
+use crate::shards::Placed;
 use crate::sources::{KEPT, Sourced};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -50,6 +51,7 @@ impl Engine {
         }
         self.check_cycle(name, &join, old)?;
         self.check_modes(&join, old)?;
+        self.check_homes(&join, old)?;
         self.check_base_keys(&join.output, old)?;
         self.check_streams(&join)?;
         self.check_function(&join)?;
@@ -149,6 +151,87 @@ impl Engine {
         Ok(())
     }
 
+    /// Refuses a join that would have to read elsewhere what nobody keeps up to date: across shards, outputs of pull and
+    /// snapshot joins are read at their home alone.
+    fn check_homes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
+        let Some(placed) = &self.placed else { return Ok(()) };
+        let others: Vec<_> = self.catalog.iter().filter(|(id, _)| Some(*id) != old).collect();
+        let reads_away = |reader: &Join, lazy: &Join| {
+            lazy.mode != Mode::Push
+                && reader.sources.iter().any(|source| {
+                    source.pattern.range_of_all().overlaps(&lazy.output.range_of_all())
+                        && !placed.is_aligned(&reader.output, &source.pattern)
+                })
+        };
+        for (_, other) in others {
+            let theirs = &other.plan.join;
+            if reads_away(join, theirs) || reads_away(theirs, join) {
+                return refused(format!(
+                    "with several shards, the output of a pull or snapshot join can be read by joins whose outputs lie \
+                     in the same groups alone: see join '{}'",
+                    other.name
+                ));
+            }
+        }
+        self.check_tables(placed, join, old)
+    }
+
+    /// Refuses a join by which shards could wait for one another's parts of tables in a circle. A home
+    /// answers with its part of a table when all joins that write it there are current.
+    fn check_tables(
+        &self,
+        placed: &Placed,
+        join: &Join,
+        old: Option<u32>,
+    ) -> Result<(), EngineError> {
+        let others = self.catalog.iter().filter(|(id, _)| Some(*id) != old);
+        let joins: Vec<&Join> =
+            others.map(|(_, other)| &other.plan.join).chain(core::iter::once(join)).collect();
+        // The tables that each join reads of other shards, by itself or for what feeds it.
+        let mut reads: Vec<BTreeSet<&[u8]>> = joins
+            .iter()
+            .map(|join| {
+                let away = join
+                    .sources
+                    .iter()
+                    .filter(|source| !placed.is_aligned(&join.output, &source.pattern));
+                away.map(|source| source.pattern.table.as_slice()).collect()
+            })
+            .collect();
+        let feeds: Vec<Vec<usize>> = joins
+            .iter()
+            .map(|join| {
+                let fed = |other: &usize| {
+                    join.sources.iter().any(|source| {
+                        // By its table where it is read elsewhere, by its keys where it is here.
+                        let output = &joins[*other].output;
+                        source.pattern.may_collide(output)
+                            || (source.pattern.table == output.table
+                                && !placed.is_aligned(&join.output, &source.pattern))
+                    })
+                };
+                (0..joins.len()).filter(fed).collect()
+            })
+            .collect();
+        for _ in 0..joins.len() {
+            for at in 0..joins.len() {
+                for &other in &feeds[at] {
+                    let more = reads[other].clone();
+                    reads[at].extend(more);
+                }
+            }
+        }
+        for (join, reads) in joins.iter().zip(&reads) {
+            if reads.contains(join.output.table.as_slice()) {
+                return refused(format!(
+                    "with several shards, joins that write table '{}' cannot read it of other shards, directly or through other joins",
+                    String::from_utf8_lossy(&join.output.table)
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a join whose outputs clients have written already.
     fn check_base_keys(&mut self, output: &Pattern, old: Option<u32>) -> Result<(), EngineError> {
         let all = output.range_of_all();
@@ -161,12 +244,16 @@ impl Engine {
         };
         debug_assert!(old.is_none_or(|old| self.catalog.iter().any(|(id, _)| id == old)));
         let mut found = 0u64;
+        let placed = self.placed.take();
         self.scan_table(table, &all, &mut |key, _| {
-            if output.matches(key) && !outputs.iter().any(|(_, plan)| plan.join.output.matches(key))
+            if output.matches(key)
+                && placed.as_ref().is_none_or(|placed| placed.owns(key))
+                && !outputs.iter().any(|(_, plan)| plan.join.output.matches(key))
             {
                 found += 1;
             }
         });
+        self.placed = placed;
         if found > 0 {
             return refused(format!(
                 "{found} existing {} the join's output; remove {} first",
@@ -236,6 +323,7 @@ impl Engine {
         self.catalog.relate();
         // Readers of the table have yet to learn of the keys that the join gives.
         self.reset_join(id);
+        self.forget_elsewhere(output_table);
         self.settle_layers();
         self.settle_cells(&kept);
     }
@@ -292,6 +380,7 @@ impl Engine {
         let kept = self.keepers();
         self.forget_hidden(id);
         self.reset_join(id);
+        self.forget_elsewhere(self.catalog.join(id).plan.output_table);
         let installed = self.catalog.take(id);
         if installed.is_layered() {
             self.store.drop_layer(installed.layer);
@@ -299,10 +388,33 @@ impl Engine {
         self.catalog.relate();
         self.settle_layers();
         self.settle_cells(&kept);
+        self.forget_unread();
         let plan = &installed.plan;
         for &table in plan.source_tables.iter().chain([&plan.output_table]) {
             self.store.unpin(table);
         }
+    }
+
+    /// How often a join was installed.
+    #[must_use]
+    pub fn join_installs(&self) -> u64 {
+        self.catalog.installs
+    }
+
+    /// How many joins read one another's outputs in a row, at most.
+    #[must_use]
+    pub fn join_depth(&self) -> u32 {
+        let ids = self.catalog.ids();
+        let mut depths: BTreeMap<u32, u32> = BTreeMap::new();
+        // No join reads its own output (C1), so each round settles those whose sources are.
+        for _ in &ids {
+            for &id in &ids {
+                let above = self.catalog.join(id).upstream.iter().flatten();
+                let most = above.map(|up| depths.get(up).copied().unwrap_or(1)).max();
+                depths.insert(id, 1 + most.unwrap_or(0));
+            }
+        }
+        depths.values().copied().max().unwrap_or(1)
     }
 
     /// The installed joins, in the order of their installation.
@@ -438,7 +550,7 @@ impl Engine {
         if held.is_some_and(|held| held.name != *source) {
             return refused(format!("table '{shown}' has another source already"));
         }
-        let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
+        let keys = existing.map_or(0, |id| self.own_keys(id));
         if held.is_none() && keys > 0 {
             return refused(format!(
                 "table '{shown}' holds {keys} keys; a table gets its source while it is empty"
@@ -460,7 +572,7 @@ impl Engine {
             ));
         }
         let is_kept = existing.is_some_and(|id| self.is_kept(id));
-        let keys = existing.map_or(0, |id| self.store.table(id).sizes().keys);
+        let keys = existing.map_or(0, |id| self.own_keys(id));
         if keep != is_kept && keys > 0 {
             return refused(format!(
                 "table '{shown}' holds {keys} keys; whether it is kept is said while it is empty"

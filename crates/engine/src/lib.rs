@@ -32,6 +32,7 @@ mod noted;
 mod read;
 mod refresh;
 mod report;
+mod shards;
 mod sources;
 mod spill;
 mod status;
@@ -56,4 +57,5 @@ pub use report::{
     Difference, Effect, EngineError, Expiry, ExplainLine, JoinInstalled, JoinReport, RangeOptions,
     SourceReport, Stats, Stop, TableOptions, TableReport, Ticket,
 };
+pub use shards::RemoteReport;
 pub use streams::{StreamBytes, StreamReport};

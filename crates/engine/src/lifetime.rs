@@ -25,6 +25,7 @@ impl Engine {
             Mode::Snapshot { millis } => Some(self.now.plus(millis)),
             _ => None,
         };
+        let sifted = self.spans_homes(range);
         let hash = range_hash(join, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let id = self.statuses.add(Status {
@@ -33,6 +34,7 @@ impl Engine {
             last: range.last.as_slice().into(),
             fixed,
             open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
+            sifted,
             group,
             work: None,
             targets: crate::updaters::SortedSet::default(),
@@ -53,7 +55,9 @@ impl Engine {
 
     /// Changes a status range's ends and files its targets anew.
     pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+        let sifted = self.spans_homes(whole);
         let status = self.statuses.get_mut(id);
+        status.sifted = sifted;
         let old = status.range();
         let join = status.join;
         let mut targets = Vec::new();
@@ -240,7 +244,7 @@ impl Engine {
     /// Drops a status range and its outputs, of which nobody is told.
     pub(crate) fn discard(&mut self, id: StatusId) {
         let status = self.statuses.get(id);
-        let (join, range) = (status.join, status.range());
+        let (join, range, sifted) = (status.join, status.range(), status.sifted);
         self.forget(id);
         if self.catalog.join(join).mode() == Mode::Push {
             self.tell_reset(&range);
@@ -253,6 +257,7 @@ impl Engine {
                 held.push(key.to_vec());
             }
         });
+        held.retain(|key| !sifted || self.owns(key));
         for key in held {
             self.catalog.join_mut(join).folds.remove(&*key);
             if let Some(value) = self.store.remove(layer, &key) {

@@ -63,6 +63,7 @@ impl Engine {
     }
 
     fn apply_change(&mut self, table: TableId, key: &[u8], mut change: Change) {
+        let elsewhere = !self.owns(key);
         let Some(role) = self.catalog.role(table) else { return };
         for at in 0..role.readers.len() {
             let Some(&reader) = self.catalog.role(table).and_then(|role| role.readers.get(at))
@@ -71,7 +72,7 @@ impl Engine {
             };
             let depths = self.catalog.join(reader.join).depths[reader.source as usize];
             if depths != 0 {
-                self.tell_reader(reader, depths, (table, key), &mut change);
+                self.tell_reader(reader, depths, (table, key, elsewhere), &mut change);
             }
         }
     }
@@ -80,12 +81,15 @@ impl Engine {
         &mut self,
         reader: Reader,
         depths: u32,
-        (table, key): (TableId, &[u8]),
+        (table, key, elsewhere): (TableId, &[u8], bool),
         change: &mut Change,
     ) {
         let plan = self.catalog.join(reader.join).plan.clone();
         let source = reader.source as usize;
         if !plan.pattern(source).matches(key) {
+            return;
+        }
+        if elsewhere && self.is_aligned(&plan, source) {
             return;
         }
         let is_value = source == plan.value_source();
@@ -280,7 +284,8 @@ impl Engine {
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);
-        if output.len() > Limits::KEY_BYTES_CEILING {
+        let sifted = self.statuses.get(id).sifted;
+        if output.len() > Limits::KEY_BYTES_CEILING || (sifted && !self.owns(output)) {
             return;
         }
         match new {
@@ -306,6 +311,7 @@ impl Engine {
             && plan.join.output.fill(&bindings, output)
             && output.len() <= Limits::KEY_BYTES_CEILING
             && status.contains(output)
+            && (!status.sifted || self.owns(output))
     }
 
     fn update_target(

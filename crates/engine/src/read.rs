@@ -314,6 +314,9 @@ impl Engine {
                 rows.push((Box::<[u8]>::from(key), value));
             })
             .map_err(|Missing| self.stop())?;
+            if part.group.is_none() && self.has_replicas(table) {
+                rows.retain(|(key, _)| self.owns(key));
+            }
             if reverse {
                 rows.reverse();
             }
@@ -328,11 +331,16 @@ impl Engine {
             self.release_row_holds();
             return Ok((found, flow));
         }
+        let sifted = group.is_none() && self.has_replicas(table);
+        let others = self.placed.as_deref().filter(|_| sifted);
         let mut lost = Vec::new();
         let mut room = core::mem::take(&mut self.key_room);
         let pool = &self.store.pool;
         let (spilled, spilling) = (&self.spilled, &mut self.spilling);
         let mut visit = |key: &[u8], value: ValueRef| {
+            if others.is_some_and(|placed| !placed.owns(key)) {
+                return ControlFlow::Continue(());
+            }
             if value.is_handle() {
                 let Some(number) = Handle::spilled(value) else {
                     return ControlFlow::Continue(());
@@ -402,11 +410,15 @@ impl Engine {
         } else {
             Vec::new()
         };
+        let placed = self.placed.take();
         self.scan_table(table, span, &mut |key, value| {
-            if !outputs.iter().any(|plan| plan.join.output.matches(key)) {
+            if !outputs.iter().any(|plan| plan.join.output.matches(key))
+                || placed.as_ref().is_some_and(|placed| !placed.owns(key))
+            {
                 public.push(Row { key: key.into(), installed: 0, value });
             }
         });
+        self.placed = placed;
         self.hold(&public);
         rows.append(&mut public);
         rows.sort_by(|a, b| (&a.key, Reverse(a.installed)).cmp(&(&b.key, Reverse(b.installed))));
@@ -430,7 +442,8 @@ impl Engine {
 
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
-        if self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
+        let own = self.placed.is_none() || self.need_elsewhere(table, &KeyRange::point(key))?;
+        if own && self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
             self.need_key(table, key)?;
         }
         if self.store.table(table).get(key).is_some() {

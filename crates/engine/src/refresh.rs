@@ -42,7 +42,7 @@ impl Engine {
         range: &KeyRange,
         mut read: Option<&mut Vec<StatusId>>,
     ) -> Result<(), Missing> {
-        if self.is_pull(join) {
+        if self.is_pull(join) || self.is_elsewhere(range) {
             return Ok(());
         }
         if range.first.len().max(range.last.len()) > Limits::KEY_BYTES_CEILING + 1 {
@@ -59,7 +59,10 @@ impl Engine {
         }
         let plan = self.catalog.join(join).plan.clone();
         let wanted = range.intersection(&plan.join.output.range_of_all());
-        if wanted.is_empty() || fixed_slots(&plan.join.output, &wanted).is_none() {
+        if wanted.is_empty()
+            || self.is_elsewhere(&wanted)
+            || fixed_slots(&plan.join.output, &wanted).is_none()
+        {
             return Ok(());
         }
         if plan.join.mode != Mode::Push {
@@ -398,7 +401,8 @@ impl Engine {
         let source = entry.source as usize;
         let table = plan.source_tables[source];
         let role = self.catalog.role(table);
-        if role.is_some_and(|role| role.writers.is_empty() && role.sourced.is_none()) {
+        let is_base = role.is_some_and(|role| role.writers.is_empty() && role.sourced.is_none());
+        if is_base && self.placed.is_none() {
             // A change of a base key is logged or undoes one that is (R2): it differs now.
             debug_assert_eq!(self.is_visible(table, entry.key), Ok(!was_there), "R2");
         } else if self.is_visible(table, entry.key)? == was_there {
@@ -463,6 +467,7 @@ impl Engine {
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
         let status = self.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let sifted = status.sifted;
         let plan = self.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
@@ -480,6 +485,7 @@ impl Engine {
                 held.push(key.to_vec());
             }
         });
+        held.retain(|key| !sifted || self.owns(key));
         if let Some(work) = &mut self.statuses.get_mut(id).work {
             work.invalid = false;
         }

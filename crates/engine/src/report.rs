@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
 use headwater_base::source::{FetchId, Position};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::{KeyRange, Millis, Shard};
 
 /// Why an operation did not answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +42,22 @@ pub enum Effect {
     Unfollow {
         /// The source, as [`TableOptions::source`] named it.
         source: String,
+        /// The keys that were followed.
+        range: KeyRange,
+    },
+    /// Give the keys of `range` that `home` is home of, as of some moment in its order, and the changes from there on.
+    LoadFrom {
+        /// Names the answer: give it back to [`crate::Engine::loaded_from`].
+        fetch: FetchId,
+        /// The shard that is asked.
+        home: Shard,
+        /// The keys wanted.
+        range: KeyRange,
+    },
+    /// The range is no longer kept here: `home` need not tell its changes any more.
+    UnfollowAt {
+        /// The shard that tells them.
+        home: Shard,
         /// The keys that were followed.
         range: KeyRange,
     },

@@ -69,6 +69,8 @@ pub(crate) struct Status {
     pub(crate) fixed: Fixed,
     /// Whether the range reaches to the end of its fixed prefix.
     pub(crate) open: bool,
+    /// Whether outputs of other homes may lie in it, of which only own ones are its.
+    pub(crate) sifted: bool,
     /// The group of the output table in which the whole range lies.
     pub(crate) group: Option<GroupId>,
     /// `None`: clean.
@@ -447,6 +449,7 @@ impl Statuses {
     pub(crate) fn set_landing(&mut self, id: StatusId, group_prefix: &[u8]) {
         let status = self.get(id);
         let lands = status.open
+            && !status.sifted
             && status.fixed.prefix_bytes == group_prefix.len()
             && group_prefix.len() <= Landing::PART_BYTES_MAX;
         self.landings[id.0 as usize] = Landing {

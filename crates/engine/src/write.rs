@@ -336,6 +336,7 @@ impl Engine {
                     keys.push(key.to_vec());
                 }
             });
+            keys.retain(|key| self.owns(key));
             for key in keys {
                 if self.expiries.len() > 0 {
                     self.expiries.set(&key, None);
@@ -488,6 +489,7 @@ impl Engine {
         self.expiries = Expiries::new(self.settings.hash_seed);
         self.marks.clear();
         self.forget_loaded();
+        self.forget_all_elsewhere();
         self.clear_kept();
         self.watches = watched;
     }
@@ -495,7 +497,8 @@ impl Engine {
     /// Keys stored or materialized now.
     #[must_use]
     pub fn key_count(&self) -> u64 {
-        self.store.tables().map(|(_, table)| table.sizes().keys as u64).sum()
+        let keys: u64 = self.store.tables().map(|(_, table)| table.sizes().keys as u64).sum();
+        keys - self.replica_count() as u64
     }
 
     /// Some stored key, chosen by the random number `draw`; `None` where there is none.
@@ -504,7 +507,7 @@ impl Engine {
         let count = self.key_count();
         let mut left = if count == 0 { return None } else { draw % count };
         for (id, table) in self.store.tables() {
-            let keys = table.sizes().keys as u64;
+            let keys = self.own_keys(id) as u64;
             if left >= keys {
                 left -= keys;
                 continue;
@@ -512,7 +515,11 @@ impl Engine {
             let mut found = None;
             let (pool, first) = (&self.store.pool, self.store.table(id).prefix());
             let scan = Scan { pool, first, last: b"", reverse: false };
+            let sifted = self.has_replicas(id);
             let _ = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
+                if sifted && !self.owns(key) {
+                    return ControlFlow::Continue(());
+                }
                 if left == 0 {
                     found = Some(key.to_vec());
                     return ControlFlow::Break(());
@@ -531,7 +538,11 @@ impl Engine {
     pub fn scan(&self, cursor: &[u8], count: usize, each: &mut dyn FnMut(&[u8])) -> Vec<u8> {
         let mut next = Vec::new();
         let mut left = count.max(1);
+        let sifted = self.replica_count() > 0;
         let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
+            if sifted && !self.owns(key) {
+                return ControlFlow::Continue(());
+            }
             if left == 0 {
                 next = key.to_vec();
                 return ControlFlow::Break(());

@@ -391,6 +391,7 @@ impl Run<'_> {
                         self.source(&source)?.ask(fetch, range);
                     }
                     Effect::Unfollow { source, range } => self.source(&source)?.unfollow(&range),
+                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {} // There is one shard.
                     Effect::Wake(ticket) => {
                         let at = self.waiting.iter().position(|(waits, _)| *waits == ticket);
                         let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;

@@ -19,6 +19,7 @@ mod keys;
 mod lcs;
 mod node;
 mod numbers;
+mod peers;
 mod ranges;
 mod scan;
 mod streams;
@@ -26,6 +27,7 @@ mod strings;
 
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
+pub use headwater_cluster::{Packet, Positions, WaitId};
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{
@@ -33,3 +35,4 @@ pub use headwater_flows::{
 };
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};
+pub use peers::{CLIENTS_FROM, Peers};

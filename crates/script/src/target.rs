@@ -82,6 +82,7 @@ impl EngineTarget {
                     Effect::Unfollow { source, range } => {
                         self.sources.entry(source).or_default().unfollow(&range);
                     }
+                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {} // There is one shard.
                     Effect::Wake(ticket) => self.wake(ticket, lines),
                     Effect::Fail { ticket, error } => self.fail(ticket, &error, lines),
                 }

@@ -51,11 +51,12 @@ pub const ROOMS: &[Room] = &[
         tests_use: &["workload"],
     },
     pure("flows", &["base", "pattern"]),
+    pure("cluster", &["base"]),
     pure("protocol", &["base", "pool", "command"]),
     Room {
         folder: "node",
         pure: true,
-        uses: &["base", "pool", "pattern", "command", "engine", "flows"],
+        uses: &["base", "pool", "pattern", "command", "engine", "flows", "cluster"],
         tests_use: &["protocol"],
     },
     room("spill", &["base"]),
@@ -90,6 +91,8 @@ pub const ROOMS: &[Room] = &[
         uses: &["base", "engine", "script"],
         tests_use: &["functions"],
     },
+    // Many shards under simulated time, against the oracle.
+    room("sim", &["base", "cluster", "engine", "node", "model"]),
     // `headwater check` is the one use of the model outside of tests.
     room("cli", &["base", "bench", "engine", "functions", "model", "server", "workload"]),
     Room { folder: "xtask", pure: false, uses: &[], tests_use: &["command"] },

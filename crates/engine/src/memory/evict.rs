@@ -58,6 +58,10 @@ impl Engine {
                 self.memory.evicted.ranges += 1;
                 self.discard(id);
             }
+            Some(Victim::Elsewhere(range)) => {
+                self.memory.evicted.loaded += 1;
+                self.evict_elsewhere(&range);
+            }
             Some(Victim::Loaded(table, first)) => {
                 self.memory.evicted.loaded += 1;
                 let whole = self.sourced(table).and_then(|sourced| sourced.loaded_from(&first));
@@ -92,18 +96,23 @@ impl Engine {
         }
         for range in parts {
             // What was computed from the range is not kept up to date any more.
-            for id in self.readers_of(table, &range) {
-                if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
-                    let range = status.range();
-                    self.invalidate(id);
-                    // Keeping it current would load again what has to go.
-                    self.tell_reset(&range);
-                }
-            }
+            self.invalidate_readers(table, &range);
             self.drop_base_keys(table, &range);
             if !kept && let Some(sourced) = self.sourced(table) {
                 let source = sourced.name.clone();
                 self.waits.effects.push(Effect::Unfollow { source, range });
+            }
+        }
+    }
+
+    /// Has what was computed from keys of `range` recomputed.
+    pub(crate) fn invalidate_readers(&mut self, table: TableId, range: &KeyRange) {
+        for id in self.readers_of(table, range) {
+            if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
+                let range = status.range();
+                self.invalidate(id);
+                // Keeping it current would load again what has to go.
+                self.tell_reset(&range);
             }
         }
     }

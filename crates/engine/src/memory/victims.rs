@@ -7,6 +7,7 @@
 
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::shards::RemoteRange;
 use crate::status::StatusId;
 use alloc::vec::Vec;
 use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
@@ -35,6 +36,8 @@ pub(crate) enum Victim {
     Computed(StatusId),
     /// The loaded range of a table that begins here.
     Loaded(TableId, Vec<u8>),
+    /// A range that was loaded from another shard.
+    Elsewhere(RemoteRange),
     /// A base key.
     Key(TableId, Vec<u8>, Heat),
 }
@@ -87,6 +90,18 @@ impl Engine {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
                 least.offer(Victim::Loaded(table, first), score);
+            }
+        }
+        for table in self.tables_elsewhere() {
+            let keys = self.store.table(table).sizes();
+            let (count, replicas) =
+                (self.loaded_elsewhere(table), keys.keys - self.own_keys(table));
+            let bytes = keys.page_bytes / keys.keys.max(1) * replicas / count.max(1);
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            for _ in 0..SAMPLES {
+                let Some((range, heat)) = self.next_elsewhere(table) else { break };
+                let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
+                least.offer(Victim::Elsewhere(range), score);
             }
         }
         least.take()
@@ -156,7 +171,7 @@ impl Engine {
                 let volatile = volatile && !self.is_kept(table);
                 let mut renewed = Vec::new();
                 self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
-                    if volatile && self.expiries.get(key).is_none() {
+                    if (volatile && self.expiries.get(key).is_none()) || !self.owns(key) {
                         return;
                     }
                     let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
@@ -245,12 +260,25 @@ impl Engine {
             if sourced.kept && draw % 3 > 0 {
                 let mut found = None;
                 self.store.table(table).sample(draw / 3, 1, &mut |key, _, heat| {
-                    found = Some(Victim::Key(table, key.to_vec(), Heat::from_byte(heat)));
+                    if self.owns(key) {
+                        found = Some(Victim::Key(table, key.to_vec(), Heat::from_byte(heat)));
+                    }
                 });
                 return found;
             }
             Some(Victim::Loaded(table, sourced.any_loaded(draw)?.to_vec()))
         };
+        let of_others = || {
+            let tables = self.tables_elsewhere();
+            let count = tables.len().max(1) as u64;
+            let table = *tables.get((draw % count) as usize)?;
+            self.any_elsewhere(table, draw / count).map(Victim::Elsewhere)
+        };
+        if draw.is_multiple_of(3)
+            && let Some(victim) = of_others()
+        {
+            return Some(victim);
+        }
         let computed = || self.statuses.near(draw).map(Victim::Computed);
         // The kind whose turn it is comes first.
         let from_turn = tables.iter().cycle().skip(turn as usize).take(tables.len());

@@ -105,7 +105,7 @@ impl Engine {
         let named = !self.store.table(table).prefix().is_empty();
         let adopts = if named { self.keeping.named } else { self.keeping.plain };
         // What it holds already was never told to the store.
-        if adopts && self.store.table(table).sizes().keys == 0 {
+        if adopts && self.own_keys(table) == 0 {
             self.keep_table(table);
             return true;
         }

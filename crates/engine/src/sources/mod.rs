@@ -22,6 +22,7 @@ mod waits;
 
 pub(crate) use health::Sources;
 pub(crate) use kept::{KEPT, Keeping};
+pub(crate) use ranges::{Here, Ranges};
 pub(crate) use waits::Waits;
 
 use crate::engine::Engine;
@@ -36,7 +37,6 @@ use headwater_base::key::before_end;
 use headwater_base::source::{Attributes, Change, FetchId, Loaded, Position};
 use headwater_policy::Heat;
 use headwater_store::TableId;
-use ranges::{Here, Ranges};
 
 /// A table's source, and what of it is here.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Sourced {
 }
 
 /// What is left of `range` without the given ranges, which are in ascending order.
-fn subtract<'a>(
+pub(crate) fn subtract<'a>(
     range: &KeyRange,
     others: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
 ) -> Vec<KeyRange> {
@@ -325,6 +325,7 @@ impl Engine {
         for (key, (value, Attributes { expires, flags })) in pairs {
             if !loading.range.contains(&key)
                 || outputs.iter().any(|plan| plan.join.output.matches(&key))
+                || !self.owns(&key)
                 || (kept && !self.takes_kept(table, &key, expires))
             {
                 continue;
@@ -360,6 +361,9 @@ impl Engine {
 
     fn change_at(&mut self, table: TableId, position: Position, change: &Change) {
         if !change.key.starts_with(self.store.table(table).prefix()) {
+            return;
+        }
+        if !self.owns(&change.key) {
             return;
         }
         let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
@@ -418,7 +422,7 @@ impl Engine {
         let is_output = |key: &[u8]| {
             writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
         };
-        keys.retain(|key| !is_output(key));
+        keys.retain(|key| !is_output(key) && self.owns(key));
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {

@@ -138,6 +138,11 @@ impl Ranges {
         map.into_iter().map(|(first, here)| KeyRange { first, last: here.last }).collect()
     }
 
+    /// Every range.
+    pub(crate) fn all(&self) -> impl Iterator<Item = KeyRange> {
+        self.map.iter().map(|(first, here)| KeyRange::new(first, &here.last))
+    }
+
     /// Notes that the loaded ranges over `range` are read.
     pub(crate) fn touch(&mut self, range: &KeyRange, judge: &Evictor) {
         let upto = (Bound::Unbounded, Bound::Excluded(&*range.last));

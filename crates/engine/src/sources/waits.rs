@@ -8,16 +8,16 @@ use headwater_base::source::FetchId;
 /// Operations that wait, and numbers for new ones.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    pub(super) next_fetch: u64,
+    pub(crate) next_fetch: u64,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
     /// What the operation under way lacks.
-    pub(super) lacking: BTreeSet<FetchId>,
+    pub(crate) lacking: BTreeSet<FetchId>,
     pub(crate) effects: Vec<Effect>,
 }
 
 impl Waits {
-    pub(super) fn fetch(&mut self) -> FetchId {
+    pub(crate) fn fetch(&mut self) -> FetchId {
         self.next_fetch += 1;
         FetchId(self.next_fetch - 1)
     }
@@ -41,7 +41,7 @@ impl Waits {
     }
 
     /// Wakes the operations for which `fetch` was the last thing they waited for.
-    pub(super) fn wake(&mut self, fetch: FetchId) {
+    pub(crate) fn wake(&mut self, fetch: FetchId) {
         let effects = &mut self.effects;
         self.waiting.retain(|&ticket, lacking| {
             let woken = lacking.remove(&fetch) && lacking.is_empty();
@@ -53,7 +53,7 @@ impl Waits {
     }
 
     /// Fails all operations that waited for `fetch`.
-    pub(super) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
+    pub(crate) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
         let effects = &mut self.effects;
         self.waiting.retain(|&ticket, lacking| {
             let failed = lacking.contains(&fetch);

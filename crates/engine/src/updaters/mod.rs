@@ -29,6 +29,7 @@ pub(crate) use targets::{SortedSet, Target};
 
 use crate::status::{StatusId, reaches_end};
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::hash_bytes;
@@ -319,6 +320,29 @@ impl Updaters {
             }
             found.drain(..).for_each(&mut *each);
         }
+    }
+
+    /// The status ranges with a target under leading components whose range `concerned` names. A walk over all updaters.
+    pub(crate) fn reading_where(
+        &self,
+        concerned: &dyn Fn(&KeyRange) -> bool,
+    ) -> BTreeSet<StatusId> {
+        let mut found = Vec::new();
+        for updater in self.updaters.iter().flatten() {
+            let whole = !updater.prefix.ends_with(b"|");
+            let range = if whole {
+                KeyRange::point(&updater.prefix)
+            } else {
+                KeyRange::prefix(&updater.prefix)
+            };
+            if concerned(&range) {
+                updater.open.extend(&mut found);
+                if let Some(bounded) = &updater.bounded {
+                    bounded.overlapping(&range, &mut |targets| targets.extend(&mut found));
+                }
+            }
+        }
+        found.into_iter().map(Target::status).collect()
     }
 
     /// Forgets all updaters.

@@ -529,6 +529,8 @@ impl Service for Resp {
                         self.ask_load(fetch, &source, &range);
                     }
                     Effect::Unfollow { source, range } => self.hub.unfollow(&source, &range),
+                    // Nothing lives elsewhere without a placement.
+                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {}
                 }
             }
         }

@@ -1,0 +1,133 @@
+//! The two directions between this shard and another: what comes in is whole and in order, or both begin anew.
+//!
+//! # Invariants
+//! - K1. What a link lets through of one connection is a prefix of what the other said in it, each thing once.
+//! - K2. A packet of an earlier connection, or of an earlier life of the sender, is not let through.
+//! - K3. Two shards that hear each other come to agree on a connection: the greater number wins, and a
+//!   shard that has lost something, or hears of a new life, goes beyond all that it knows.
+
+use crate::message::{Message, Packet};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use headwater_base::source::{FetchId, Position};
+use headwater_base::{KeyRange, Millis};
+
+use crate::{Item, Positions};
+
+/// What became of a packet.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// The next thing that the other says.
+    Next(Message),
+    /// The other has begun anew, and this is what it says first.
+    Anew(Message),
+    /// Something is lost: this side has to begin anew.
+    Broken,
+    /// Nothing new.
+    Nothing,
+}
+
+/// The state of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The other's life, once it was heard of.
+    epoch: Option<u64>,
+    pub(crate) connection: u64,
+    sent: u64,
+    received: u64,
+    last_sent: Millis,
+    last_heard: Millis,
+    /// Loads that were asked for here and not answered.
+    pub(crate) loads: BTreeMap<FetchId, KeyRange>,
+    /// Something was loaded from the other.
+    pub(crate) follows: bool,
+    /// The other has loaded something.
+    pub(crate) followed: bool,
+    /// What is to be told with the end of the turn.
+    pub(crate) items: Vec<Item>,
+    /// Who asks where this shard stands.
+    pub(crate) asks: Vec<u64>,
+    /// Where the other stands, as far as was applied here.
+    pub(crate) applied: Position,
+    /// What all that is here of the other reflects.
+    pub(crate) reflects: Positions,
+}
+
+impl Link {
+    pub(crate) fn new(now: Millis) -> Self {
+        Self {
+            epoch: None,
+            connection: 0,
+            sent: 0,
+            received: 0,
+            last_sent: now,
+            last_heard: now,
+            loads: BTreeMap::new(),
+            follows: false,
+            followed: false,
+            items: Vec::new(),
+            asks: Vec::new(),
+            applied: Position(0),
+            reflects: Positions::default(),
+        }
+    }
+
+    /// The next packet that says `message`.
+    pub(crate) fn packet(&mut self, epoch: u64, now: Millis, message: Message) -> Packet {
+        let number = self.sent;
+        self.sent += 1;
+        self.last_sent = now;
+        Packet { epoch, connection: self.connection, number, message }
+    }
+
+    /// Begins a connection anew; loads that are not answered stay to be asked for again.
+    pub(crate) fn begin(&mut self, connection: u64, now: Millis) {
+        let Self { epoch, loads, applied, .. } =
+            core::mem::replace(self, Self { connection, ..Self::new(now) });
+        (self.epoch, self.loads, self.applied) = (epoch, loads, applied);
+    }
+
+    pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {
+        let known = self.epoch.unwrap_or(packet.epoch);
+        if packet.epoch < known {
+            return Received::Nothing;
+        }
+        self.epoch = Some(packet.epoch);
+        if packet.epoch > known {
+            // Its memory of the connection is gone, and so is what it followed (K3).
+            self.connection = self.connection.max(packet.connection);
+            return Received::Broken;
+        }
+        if packet.connection < self.connection {
+            return Received::Nothing;
+        }
+        let anew = packet.connection > self.connection;
+        if anew {
+            self.begin(packet.connection, now);
+        }
+        self.last_heard = now;
+        if packet.number < self.received {
+            return Received::Nothing;
+        }
+        if packet.number > self.received {
+            return Received::Broken;
+        }
+        self.received += 1;
+        if anew { Received::Anew(packet.message) } else { Received::Next(packet.message) }
+    }
+
+    /// Whether a loss on the link would be of consequence.
+    fn is_used(&self) -> bool {
+        self.follows || self.followed || !self.loads.is_empty()
+    }
+
+    /// Whether it is time to say something.
+    pub(crate) fn is_idle(&self, now: Millis, heartbeat: u64) -> bool {
+        self.is_used() && now.since(self.last_sent) >= heartbeat
+    }
+
+    /// Whether the other should have been heard by now.
+    pub(crate) fn is_silent(&self, now: Millis, timeout: u64) -> bool {
+        self.is_used() && now.since(self.last_heard) >= timeout
+    }
+}

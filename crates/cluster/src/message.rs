@@ -1,0 +1,84 @@
+//! What shards say to one another.
+
+use crate::Positions;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::source::{Change, FetchId, Pair, Position};
+
+/// A message on its way, with what tells whether it is the next one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// The life of the sender: greater after each of its restarts.
+    pub epoch: u64,
+    /// The connection between the two, which counts how often they had to begin anew.
+    pub connection: u64,
+    /// Counts the packets in this direction of the connection, from 0.
+    pub number: u64,
+    /// What is said.
+    pub message: Message,
+}
+
+/// What is said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// The connection begins anew.
+    Hello,
+    /// Are you there?
+    Ping,
+    /// I am.
+    Pong,
+    /// To a home: give me your part of this range, and its changes from there on.
+    Load {
+        /// Names the answer.
+        fetch: FetchId,
+        /// The keys wanted.
+        range: KeyRange,
+    },
+    /// To a home: changes of this range are of no interest any more.
+    Unfollow {
+        /// The keys that were followed.
+        range: KeyRange,
+    },
+    /// To a home: say where you stand, once you have told me what you have.
+    Sync {
+        /// Names the answer.
+        request: u64,
+        /// What must have been applied at the home before it answers.
+        after: Positions,
+        /// How many further shards the home may have to ask for that in turn.
+        hops: u32,
+    },
+    /// From a home: its part of a range, or why there is none.
+    Loaded {
+        /// Which load.
+        fetch: FetchId,
+        /// Where the home stands at least.
+        position: Position,
+        /// The keys of the range that it is home of.
+        answer: Result<Vec<Pair>, String>,
+    },
+    /// From a home: what has changed of what is followed there, in order, to be applied at once.
+    Changes {
+        /// Where the home stands after it.
+        position: Position,
+        /// What has changed.
+        items: Vec<Item>,
+    },
+    /// From a home: all that happened there up to a position has been told.
+    Synced {
+        /// Which request.
+        request: u64,
+        /// Where the home stands.
+        position: Position,
+    },
+}
+
+/// One thing that a home tells a follower.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// A key has another value, or none.
+    Change(Change),
+    /// This range is followed no more: what was loaded of it is not to be believed.
+    Reset(KeyRange),
+}

@@ -1,0 +1,115 @@
+//! What is here of other shards' keys: for eviction, for reports and for tests.
+
+use crate::engine::Engine;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use headwater_base::placement::Shard;
+use headwater_policy::Heat;
+use headwater_store::TableId;
+
+/// What a shard holds of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteReport {
+    /// Keys of other homes that are stored here.
+    pub replicas: u64,
+    /// Ranges that are loaded from other homes, and followed there.
+    pub loaded: u64,
+    /// Ranges that are being loaded.
+    pub loading: u64,
+}
+
+/// A loaded range of a table, by its home and its first key.
+pub(crate) type RemoteRange = (TableId, Shard, Vec<u8>);
+
+impl Engine {
+    /// A range of a table's keys elsewhere in its turn, with how it is used.
+    pub(crate) fn next_elsewhere(&mut self, table: TableId) -> Option<(RemoteRange, Heat)> {
+        let remote = self.placed.as_deref_mut()?.tables.get_mut(&table)?;
+        let draw = self.memory.ranges.chance() as usize % remote.homes.len().max(1);
+        let homes = remote.homes.iter_mut();
+        let mut parts: Vec<_> = homes.filter(|(_, part)| part.loaded.len() > 0).collect();
+        let at = draw % parts.len().max(1);
+        let (home, part) = parts.get_mut(at)?;
+        let (first, heat) = part.loaded.next_in_turn()?;
+        Some(((table, **home, first), heat))
+    }
+
+    /// Some range of a table's keys elsewhere, named by a number.
+    pub(crate) fn any_elsewhere(&self, table: TableId, draw: u64) -> Option<RemoteRange> {
+        let remote = self.placed.as_ref()?.tables.get(&table)?;
+        let parts: Vec<_> = remote.homes.iter().filter(|(_, part)| part.loaded.len() > 0).collect();
+        let count = parts.len().max(1) as u64;
+        let (home, part) = parts.get((draw % count) as usize)?;
+        Some((table, **home, part.loaded.any(draw / count)?.to_vec()))
+    }
+
+    /// Lets go of a range of keys elsewhere.
+    pub(crate) fn evict_elsewhere(&mut self, (table, home, first): &RemoteRange) {
+        let placed = self.placed.as_deref_mut();
+        let part = placed.and_then(|placed| placed.part_mut(*table, *home));
+        if let Some(range) = part.and_then(|part| part.loaded.at(first)) {
+            self.unload_from(*home, *table, &range);
+        }
+    }
+
+    /// How many ranges of a table's keys elsewhere are loaded.
+    pub(crate) fn loaded_elsewhere(&self, table: TableId) -> usize {
+        let remote = self.placed.as_ref().and_then(|placed| placed.tables.get(&table));
+        remote.map_or(0, |remote| remote.homes.values().map(|part| part.loaded.len()).sum())
+    }
+
+    /// What is here of other shards' keys.
+    #[must_use]
+    pub fn remote(&self) -> RemoteReport {
+        let Some(placed) = &self.placed else { return RemoteReport::default() };
+        let parts = || placed.tables.values().flat_map(|remote| remote.homes.values());
+        RemoteReport {
+            replicas: placed.replicas as u64,
+            loaded: parts().map(|part| part.loaded.len() as u64).sum(),
+            loading: parts().map(|part| part.loading.len() as u64).sum(),
+        }
+    }
+
+    /// The homes of which something is here or on its way.
+    #[must_use]
+    pub fn homes_used(&self) -> Vec<Shard> {
+        let Some(placed) = &self.placed else { return Vec::new() };
+        let parts = placed.tables.values().flat_map(|remote| &remote.homes);
+        let used = parts.filter(|(_, part)| part.loaded.len() + part.loading.len() > 0);
+        let mut homes: Vec<_> = used.map(|(&home, _)| home).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        homes
+    }
+
+    /// Calls `each` with every replica: for tests.
+    pub fn replicas(&self, each: &mut dyn FnMut(&[u8], Vec<u8>)) {
+        let Some(placed) = &self.placed else { return };
+        let _ = self.store.scan(b"", b"", false, &mut |key, value| {
+            if !placed.owns(key) {
+                each(key, self.store.pool.view(self.store.pool.content(value)).to_vec());
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Checks D1.
+    pub(crate) fn check_replicas(&self) {
+        let Some(placed) = &self.placed else { return };
+        let mut replicas = 0;
+        let _ = self.store.scan(b"", b"", false, &mut |key, _| {
+            let home = placed.placement.home(key);
+            if home != placed.me {
+                let table = self.store.table_of(key).expect("a stored key has a table");
+                let remote = placed.tables.get(&table).expect("D1");
+                let part = remote.homes.get(&home).expect("D1");
+                assert!(part.loaded.around(key).is_some(), "D1: {}", key.escape_ascii());
+                replicas += 1;
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(replicas, placed.replicas, "D1");
+        let by_table: usize = placed.tables.values().map(|remote| remote.replicas).sum();
+        assert_eq!(replicas, by_table, "D1");
+    }
+}

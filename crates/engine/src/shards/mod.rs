@@ -1,0 +1,472 @@
+//! One of several shards: whose keys are whose, and what is here of the others'.
+//!
+//! Each key has a home (`headwater_base::placement`). Clients' commands about a key are executed there, and
+//! so are joins, group by group: this engine computes the outputs whose home it is, and no others. Where
+//! an execution needs source keys of another home, it asks for them ([`Effect::LoadFrom`]), which
+//! that home answers and follows up in one step: the answer and the changes after it come in the home's
+//! order, through [`Engine::loaded_from`] and [`Engine::changed_at`]. What has come so is a *replica*. Base keys
+//! and outputs of joins are the same here: a replica of an output is current because its home keeps
+//! it so, and is not computed here.
+//!
+//! A range within one group has one home. A range over several is read of each home: every home gives the
+//! keys that it is home of, so the parts are disjoint and make up the whole.
+//!
+//! # Invariants
+//! - D1. A stored key whose home is another shard is a replica, and lies in a range that is loaded from that home. There
+//!   are none in layers.
+//! - D2. Loaded ranges of one home are disjoint; one holds exactly the keys that the home has in it and is
+//!   home of, as of the last thing the home said. So what a home says must be given to the engine in
+//!   the order in which it was said.
+//! - D3. A valid status range has read no span that is not loaded from each home that may have keys of it, but
+//!   for spans of *aligned* sources: those whose placing components are the output's, so that only own keys give
+//!   own outputs.
+//! - D4. Clients see own keys alone: replicas are no keys of theirs, and are not counted.
+//!
+//! # Cost
+//! Without a placement, a test of an option where an execution reads a span. With one, each span
+//! that is not aligned costs the hash of its group and a search among the ranges of its home; one over
+//! several groups, such a search for each home.
+
+mod give;
+mod held;
+mod moves;
+
+pub(crate) use held::RemoteRange;
+pub use held::RemoteReport;
+
+use crate::catalog::Plan;
+use crate::engine::Engine;
+use crate::exec::{Execution, Missing};
+use crate::memory::range_hash;
+use crate::report::{Effect, EngineError};
+use crate::sources::{Here, Ranges, subtract};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::placement::{Placement, Shard};
+use headwater_base::source::{Change, FetchId, Pair};
+use headwater_pattern::{Bindings, Component, Pattern};
+use headwater_store::TableId;
+
+/// The placement, and what is here of other shards' keys.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) me: Shard,
+    pub(crate) placement: Placement,
+    /// Tables that joins read, and so pinned ones.
+    tables: BTreeMap<TableId, Remote>,
+    /// Loads whose answers will be of no use: they were asked for under another placement, or for a join that is
+    /// gone. Nothing of their ranges is asked for again before they have come, and the home was told
+    /// to forget them.
+    doomed: Vec<(FetchId, Shard, KeyRange)>,
+    /// Replicas in all tables.
+    replicas: usize,
+}
+
+/// What is here of a table's keys elsewhere.
+#[derive(Debug, Default)]
+struct Remote {
+    replicas: usize,
+    homes: BTreeMap<Shard, Part>,
+}
+
+/// What is here of one home's keys.
+#[derive(Debug, Default)]
+struct Part {
+    loaded: Ranges,
+    loading: Vec<Loading>,
+}
+
+#[derive(Debug)]
+struct Loading {
+    fetch: FetchId,
+    range: KeyRange,
+}
+
+impl Placed {
+    /// Whether a source that `bindings` or a range place in a group places the outputs there too: the
+    /// components that place its keys are those that place the output's.
+    pub(crate) fn is_aligned(&self, output: &Pattern, source: &Pattern) -> bool {
+        let placing = self.placement.boundary(&output.table);
+        let same = |(one, other): (&Component, &Component)| match (one, other) {
+            (Component::Literal(one), Component::Literal(other)) => one == other,
+            (Component::Slot { slot: one, .. }, Component::Slot { slot: other, .. }) => {
+                one == other
+            }
+            _ => false,
+        };
+        placing == self.placement.boundary(&source.table)
+            && output.components.len() >= placing
+            && source.components.len() >= placing
+            && output.components.iter().zip(&source.components).take(placing).all(same)
+    }
+
+    #[inline]
+    pub(crate) fn owns(&self, key: &[u8]) -> bool {
+        self.placement.home(key) == self.me
+    }
+
+    /// All shards but this one.
+    fn others(&self) -> impl Iterator<Item = Shard> + use<> {
+        let me = self.me;
+        (0..self.placement.shards()).map(Shard).filter(move |&shard| shard != me)
+    }
+
+    /// Replicas of a table.
+    pub(crate) fn replicas_of(&self, table: TableId) -> usize {
+        self.tables.get(&table).map_or(0, |remote| remote.replicas)
+    }
+
+    fn part_mut(&mut self, table: TableId, home: Shard) -> Option<&mut Part> {
+        self.tables.get_mut(&table)?.homes.get_mut(&home)
+    }
+}
+
+/// What a shard is called where sources have names.
+fn name_of(home: Shard) -> String {
+    alloc::format!("shard-{}", home.0)
+}
+
+impl Engine {
+    /// Makes this engine shard `me` of those that `placement` knows. To be called before anything else; with one
+    /// shard it changes nothing.
+    pub fn set_placement(&mut self, me: Shard, placement: Placement) {
+        if placement.shards() > 1 {
+            let (tables, doomed, replicas) = (BTreeMap::new(), Vec::new(), 0);
+            self.placed = Some(Box::new(Placed { me, placement, tables, doomed, replicas }));
+        }
+    }
+
+    /// Where every key lives; `None`: all live here.
+    #[must_use]
+    pub fn placement(&self) -> Option<&Placement> {
+        self.placed.as_ref().map(|placed| &placed.placement)
+    }
+
+    /// Whether this shard is the home of `key`.
+    #[inline]
+    #[must_use]
+    pub fn owns(&self, key: &[u8]) -> bool {
+        self.placed.as_ref().is_none_or(|placed| placed.owns(key))
+    }
+
+    /// Whether keys of `table` are stored that this shard is not the home of.
+    #[inline]
+    pub(crate) fn has_replicas(&self, table: TableId) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.replicas_of(table) > 0)
+    }
+
+    /// Keys of a table that are no replicas.
+    pub(crate) fn own_keys(&self, table: TableId) -> usize {
+        let replicas = self.placed.as_ref().map_or(0, |placed| placed.replicas_of(table));
+        self.store.table(table).sizes().keys - replicas
+    }
+
+    /// Replicas in all tables.
+    pub(crate) fn replica_count(&self) -> usize {
+        self.placed.as_ref().map_or(0, |placed| placed.replicas)
+    }
+
+    /// Whether all keys of `range` have their home elsewhere.
+    pub(crate) fn is_elsewhere(&self, range: &KeyRange) -> bool {
+        let Some(placed) = &self.placed else { return false };
+        placed.placement.home_of_range(range).is_some_and(|home| home != placed.me)
+    }
+
+    /// Whether keys of other homes may lie in `range`.
+    pub(crate) fn spans_homes(&self, range: &KeyRange) -> bool {
+        let Some(placed) = &self.placed else { return false };
+        placed.placement.home_of_range(range) != Some(placed.me)
+    }
+
+    /// Whether an execution with these bindings may give outputs of which this is the home.
+    pub(crate) fn may_own(&self, plan: &Plan, bindings: &Bindings<'_>) -> bool {
+        let Some(placed) = &self.placed else { return true };
+        let output = &plan.join.output;
+        let mut prefix = Vec::new();
+        let bound = output.bound_prefix(bindings, &mut prefix);
+        let placing = placed.placement.boundary(&output.table);
+        bound < placing.min(output.components.len()) || placed.owns(&prefix)
+    }
+
+    /// Whether a source of a join concerns own outputs through own keys alone (D3).
+    pub(crate) fn is_aligned(&self, plan: &Plan, source: usize) -> bool {
+        let Some(placed) = &self.placed else { return true };
+        placed.is_aligned(&plan.join.output, plan.pattern(source))
+    }
+
+    /// Makes the keys of a source span that others are home of current; whether own ones may lie in it.
+    pub(crate) fn need_parts(
+        &mut self,
+        execution: &Execution<'_>,
+        level: usize,
+        span: &KeyRange,
+    ) -> Result<bool, Missing> {
+        let Some(placed) = &self.placed else { return Ok(true) };
+        if placed.is_aligned(&execution.plan.join.output, execution.plan.pattern(level)) {
+            return Ok(true);
+        }
+        self.need_elsewhere(execution.plan.source_tables[level], span)
+    }
+
+    /// Asks for those keys of `span` that are not here and have another home; whether own keys may lie in it.
+    pub(crate) fn need_elsewhere(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+    ) -> Result<bool, Missing> {
+        let Some(placed) = &self.placed else { return Ok(true) };
+        match placed.placement.home_of_range(span) {
+            Some(home) if home == placed.me => Ok(true),
+            Some(home) => self.need_from(home, table, span).map(|()| false),
+            None => {
+                let mut missing = Ok(true);
+                for home in placed.others() {
+                    if self.need_from(home, table, span).is_err() {
+                        missing = Err(Missing);
+                    }
+                }
+                missing
+            }
+        }
+    }
+
+    fn need_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
+        let prefix = KeyRange::prefix(self.store.table(table).prefix());
+        let wanted = prefix.intersection(span);
+        let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let part = placed.tables.entry(table).or_default().homes.entry(home).or_default();
+        if part.loaded.serve(&wanted.first, &wanted.last, &self.memory.ranges) {
+            return Ok(());
+        }
+        part.loaded.touch(&wanted, &self.memory.ranges);
+        let gaps = part.loaded.gaps(&wanted);
+        let doomed = placed
+            .doomed
+            .iter()
+            .filter(|(_, of, range)| *of == home && gaps.iter().any(|gap| gap.overlaps(range)));
+        let doomed: Vec<_> = doomed.map(|(fetch, ..)| *fetch).collect();
+        if !doomed.is_empty() {
+            self.waits.lacking.extend(doomed);
+            return Err(Missing);
+        }
+        for gap in &gaps {
+            let mut under_way: Vec<_> =
+                part.loading.iter().filter(|loading| loading.range.overlaps(gap)).collect();
+            under_way.sort_by(|a, b| a.range.first.cmp(&b.range.first));
+            self.waits.lacking.extend(under_way.iter().map(|loading| loading.fetch));
+            let others =
+                under_way.iter().map(|loading| (&loading.range.first, &loading.range.last));
+            for range in subtract(gap, others) {
+                let fetch = self.waits.fetch();
+                self.waits.lacking.insert(fetch);
+                part.loading.push(Loading { fetch, range: range.clone() });
+                self.waits.effects.push(Effect::LoadFrom { fetch, home, range });
+            }
+        }
+        if gaps.is_empty() { Ok(()) } else { Err(Missing) }
+    }
+
+    /// The answer to [`Effect::LoadFrom`]: the keys of its range that `home` is home of, or why not. An answer that nobody
+    /// waits for any more is ignored.
+    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
+        match answer {
+            Ok(_) => self.retry_followed(),
+            Err(_) => self.give_up_followed(),
+        }
+        let Some(placed) = self.placed.as_deref_mut() else { return };
+        let of_doomed =
+            |(doomed, of, _): &(FetchId, Shard, KeyRange)| *doomed == fetch && *of == home;
+        if let Some(at) = placed.doomed.iter().position(of_doomed) {
+            let (_, home, range) = placed.doomed.swap_remove(at);
+            if answer.is_ok() {
+                self.waits.effects.push(Effect::UnfollowAt { home, range });
+            }
+            self.waits.wake(fetch);
+            return;
+        }
+        let found = placed.tables.iter().find_map(|(&table, remote)| {
+            let part = remote.homes.get(&home)?;
+            let at = part.loading.iter().position(|loading| loading.fetch == fetch)?;
+            Some((table, at))
+        });
+        let Some((table, at)) = found else { return };
+        let Some(part) = placed.part_mut(table, home) else { return };
+        let Loading { range, .. } = part.loading.swap_remove(at);
+        match answer {
+            Err(message) => {
+                let source = name_of(home);
+                self.waits.fail(fetch, &EngineError::SourceFailed { source, message });
+            }
+            Ok(pairs) => {
+                let hash = range_hash(table.0, &range.first);
+                let heat = self.memory.ranges.inserted(hash, self.statuses.len());
+                let position = headwater_base::source::Position(0);
+                let here = Here { last: range.last.clone(), position, heat };
+                part.loaded.insert(range.first.clone(), here);
+                for pair in pairs {
+                    if range.contains(&pair.key) {
+                        self.put_replica(home, table, &pair.key, &pair.value);
+                    }
+                }
+                self.waits.wake(fetch);
+            }
+        }
+    }
+
+    /// Changes at `home`, in its order and all at once. Those outside of what was loaded from there are ignored.
+    pub fn changed_at(&mut self, home: Shard, changes: &[Change]) {
+        for Change { key, value } in changes {
+            let Some(table) = self.store.table_of(key) else { continue };
+            let Some(placed) = self.placed.as_deref_mut() else { return };
+            let Some(part) = placed.part_mut(table, home) else { continue };
+            if part.loaded.around(key).is_none() {
+                continue;
+            }
+            match value {
+                Some(value) => self.put_replica(home, table, key, value),
+                None => self.remove_replica(home, table, key),
+            }
+        }
+    }
+
+    /// What was loaded of `range` from `home` is not to be believed any more, and not followed there: it is forgotten, and
+    /// loaded again when it is wanted.
+    pub fn reset_at(&mut self, home: Shard, range: &KeyRange) {
+        let Some(placed) = &self.placed else { return };
+        let tables: Vec<_> = placed.tables.keys().copied().collect();
+        for table in tables {
+            let prefix = KeyRange::prefix(self.store.table(table).prefix());
+            let part = prefix.intersection(range);
+            if !part.is_empty() {
+                self.forget_from(home, table, &part);
+            }
+        }
+    }
+
+    /// Forgets what is loaded of `range` from `home`, and gives the parts that were.
+    fn forget_from(&mut self, home: Shard, table: TableId, range: &KeyRange) -> Vec<KeyRange> {
+        let placed = self.placed.as_deref_mut();
+        let Some(part) = placed.and_then(|placed| placed.part_mut(table, home)) else {
+            return Vec::new();
+        };
+        let parts = part.loaded.cut(range);
+        for range in &parts {
+            // What was computed from the range is not kept up to date any more.
+            self.invalidate_readers(table, range);
+            self.drop_replicas(home, table, range);
+        }
+        parts
+    }
+
+    /// As [`Engine::forget_from`], and has the home told.
+    pub(crate) fn unload_from(&mut self, home: Shard, table: TableId, range: &KeyRange) {
+        for range in self.forget_from(home, table, range) {
+            self.waits.effects.push(Effect::UnfollowAt { home, range });
+        }
+    }
+
+    fn put_replica(&mut self, home: Shard, table: TableId, key: &[u8], value: &[u8]) {
+        let Some(placed) = self.placed.as_deref_mut() else { return };
+        if placed.placement.home(key) != home {
+            return;
+        }
+        if self.store.table(table).get(key).is_none() {
+            placed.replicas += 1;
+            if let Some(remote) = placed.tables.get_mut(&table) {
+                remote.replicas += 1;
+            }
+        }
+        let value = self.store.pool.insert(value);
+        self.place_base(table, key, value);
+    }
+
+    fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {
+        let Some(placed) = self.placed.as_deref_mut() else { return };
+        if placed.placement.home(key) == home && self.remove_base(table, key) {
+            self.replica_gone(table);
+        }
+    }
+
+    fn replica_gone(&mut self, table: TableId) {
+        let Some(placed) = self.placed.as_deref_mut() else { return };
+        placed.replicas -= 1;
+        if let Some(remote) = placed.tables.get_mut(&table) {
+            remote.replicas -= 1;
+        }
+    }
+
+    /// Removes the replicas of a range, of which nobody is told.
+    fn drop_replicas(&mut self, home: Shard, table: TableId, range: &KeyRange) {
+        let mut keys = Vec::new();
+        self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
+        keys.retain(|key| self.placed.as_ref().is_some_and(|it| it.placement.home(key) == home));
+        for key in keys {
+            if let Some(value) = self.store.remove(table, &key) {
+                self.store.pool.release(value);
+                self.replica_gone(table);
+            }
+        }
+    }
+
+    /// Forgets what is here of a table's keys elsewhere. Loads under way will be of no use.
+    pub(crate) fn forget_elsewhere(&mut self, table: TableId) {
+        let Some(placed) = &self.placed else { return };
+        let Some(remote) = placed.tables.get(&table) else { return };
+        let homes: Vec<_> = remote.homes.keys().copied().collect();
+        for home in homes {
+            self.unload_from(home, table, &KeyRange::all());
+            self.doom(home, table, |_| true);
+        }
+        if let Some(placed) = self.placed.as_deref_mut() {
+            placed.tables.remove(&table);
+        }
+    }
+
+    /// Makes the answers of loads that `concerned` names of no use.
+    fn doom(&mut self, home: Shard, table: TableId, concerned: impl Fn(&KeyRange) -> bool) {
+        let Some(placed) = self.placed.as_deref_mut() else { return };
+        let Some(part) = placed.tables.get_mut(&table).and_then(|it| it.homes.get_mut(&home))
+        else {
+            return;
+        };
+        let doomed = part.loading.extract_if(.., |loading| concerned(&loading.range));
+        placed.doomed.extend(doomed.map(|loading| (loading.fetch, home, loading.range)));
+    }
+
+    /// Forgets what is here of the keys elsewhere of tables that no join reads.
+    pub(crate) fn forget_unread(&mut self) {
+        for table in self.tables_elsewhere() {
+            if !self.has_readers(table) {
+                self.forget_elsewhere(table);
+            }
+        }
+    }
+
+    /// After all keys have gone: forgets what was loaded from elsewhere.
+    pub(crate) fn forget_all_elsewhere(&mut self) {
+        for table in self.tables_elsewhere() {
+            let Some(placed) = self.placed.as_deref_mut() else { return };
+            let Some(remote) = placed.tables.get_mut(&table) else { continue };
+            for (&home, part) in &mut remote.homes {
+                for range in part.loaded.take() {
+                    self.waits.effects.push(Effect::UnfollowAt { home, range });
+                }
+            }
+            remote.replicas = 0;
+        }
+        if let Some(placed) = self.placed.as_deref_mut() {
+            placed.replicas = 0;
+        }
+    }
+
+    /// Tables of which keys elsewhere were asked for.
+    pub(crate) fn tables_elsewhere(&self) -> Vec<TableId> {
+        self.placed.as_ref().map_or(Vec::new(), |placed| placed.tables.keys().copied().collect())
+    }
+}

@@ -1,0 +1,247 @@
+//! A shard among others: its engine and its hub, introduced to each other.
+//!
+//! # What a driver does
+//! 1. [`Engine::set_placement`] and [`Peers::new`] before anything else. Each join, each table's settings and each
+//!    function is told to every shard; each command about a key to that key's home; one about a range over several
+//!    groups to all shards, each of which answers for its own keys.
+//! 2. Packets that arrive go to [`Peers::receive`], in the order in which a sender sent them.
+//! 3. Commands are executed as ever. One that a session executes with positions goes through [`Peers::wait`] first, and
+//!    waits where that gives a number: once [`Peers::take_settled`] gives the number back, it begins again, with `wait` as well.
+//!    The same after each [`Effect::Wake`]. A write's session is given [`Peers::stamp`].
+//! 4. At the end of each turn (and after packets or writes at least): [`Peers::turn`], which gives back the effects that are
+//!    the driver's own; when those have been done and commands were run again, once more, until it gives none.
+//! 5. Then [`Peers::take_packets`] are sent. Where packets may be lost or the other side may restart, [`Peers::advance`] is
+//!    told the time, every few hundred milliseconds at least.
+//!
+//! # Invariants
+//! - E1. What an engine tells before it gives a part of a range is sent before the part, so that nobody applies a change
+//!   to keys that have it already.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use headwater_base::source::{Change, Position};
+use headwater_base::{KeyRange, Millis, Shard};
+use headwater_cluster::{Asked, Event, Hub, Item, Packet, Positions, WaitId};
+use headwater_engine::{Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat};
+
+/// Followers from this number on are clients; those below are shards.
+pub const CLIENTS_FROM: u32 = 1 << 16;
+
+/// One shard's dealings with the others.
+#[derive(Debug)]
+pub struct Peers {
+    hub: Hub,
+    /// Loads that others wait for, with the ticket that each waits for itself.
+    asked: Vec<(Option<Ticket>, Asked)>,
+    settled: Vec<WaitId>,
+    /// The engine's count of installed joins when their depth was looked at.
+    installs: u64,
+}
+
+fn follower(shard: Shard) -> Follower {
+    Follower(u32::from(shard.0))
+}
+
+impl Peers {
+    /// The dealings of shard `me` of `shards`. `epoch` is greater in each of its lives.
+    #[must_use]
+    pub fn new(me: Shard, shards: u16, epoch: u64, now: Millis) -> Self {
+        let hub = Hub::new(me, shards, epoch, now);
+        Self { hub, asked: Vec::new(), settled: Vec::new(), installs: 0 }
+    }
+
+    /// Takes in what another shard sent.
+    pub fn receive(&mut self, from: Shard, packet: Packet) {
+        self.hub.receive(from, packet);
+    }
+
+    /// Moves time.
+    pub fn advance(&mut self, now: Millis) {
+        self.hub.advance(now);
+    }
+
+    /// Takes what is to be sent, and to whom.
+    pub fn take_packets(&mut self) -> Vec<(Shard, Packet)> {
+        self.hub.take_packets()
+    }
+
+    /// The position of what was done in this turn, for the session that did it.
+    pub fn stamp(&mut self) -> Position {
+        self.hub.stamp()
+    }
+
+    /// What an answer that is given now shows of each shard at least, for sessions that are to see nothing older elsewhere.
+    #[must_use]
+    pub fn positions(&self) -> Positions {
+        self.hub.positions()
+    }
+
+    /// Waits until answers show everything up to `after`. `None`: they do.
+    pub fn wait(&mut self, engine: &Engine, after: &Positions) -> Option<WaitId> {
+        self.look_at_joins(engine);
+        self.hub.wait(after, &engine.homes_used())
+    }
+
+    /// Ends a wait of which nothing is to be heard any more.
+    pub fn forget(&mut self, wait: WaitId) {
+        self.hub.forget(wait);
+    }
+
+    /// Takes the waits that are over.
+    pub fn take_settled(&mut self) -> Vec<WaitId> {
+        core::mem::take(&mut self.settled)
+    }
+
+    fn look_at_joins(&mut self, engine: &Engine) {
+        if self.installs != engine.join_installs() {
+            self.installs = engine.join_installs();
+            self.hub.set_depth(engine.join_depth());
+        }
+    }
+
+    /// Does what others have asked or told, and has them told what is new here. Gives the effects that concern neither,
+    /// and calls `watch` with each change that clients follow.
+    pub fn turn(
+        &mut self,
+        engine: &mut Engine,
+        watch: &mut dyn FnMut(&Engine, &Told),
+    ) -> Vec<Effect> {
+        self.look_at_joins(engine);
+        let mut rest = Vec::new();
+        loop {
+            let events = self.hub.take_events();
+            let effects = engine.take_effects();
+            let runs = self.asked.iter().any(|(ticket, _)| ticket.is_none());
+            if events.is_empty() && effects.is_empty() && !runs {
+                break;
+            }
+            for event in events {
+                self.handle(engine, event);
+            }
+            for effect in effects {
+                rest.extend(self.effect(effect));
+            }
+            self.answer(engine, watch);
+        }
+        engine.keep_followed();
+        self.tell(engine, watch);
+        // What keeping them current asks for is sent with this turn.
+        for effect in engine.take_effects() {
+            rest.extend(self.effect(effect));
+        }
+        self.hub.flush(engine.is_followed_current());
+        rest
+    }
+
+    fn handle(&mut self, engine: &mut Engine, event: Event) {
+        match event {
+            Event::Load(asked) => self.asked.push((None, asked)),
+            Event::Unfollow { by, range } => engine.unfollow(&range, follower(by)),
+            Event::Left(by) => {
+                engine.unfollow_all(follower(by));
+                self.asked.retain(|(_, asked)| self.hub.is_awaited(asked));
+            }
+            Event::Loaded { home, fetch, answer } => engine.loaded_from(home, fetch, answer),
+            Event::Changed { home, items } => {
+                let mut changes: Vec<Change> = Vec::new();
+                for item in items {
+                    match item {
+                        Item::Change(change) => changes.push(change),
+                        Item::Reset(range) => {
+                            engine.changed_at(home, &changes);
+                            changes.clear();
+                            engine.reset_at(home, &range);
+                        }
+                    }
+                }
+                engine.changed_at(home, &changes);
+            }
+            Event::Reset(home) => engine.reset_at(home, &KeyRange::all()),
+            Event::Settled(wait) => self.settled.push(wait),
+        }
+    }
+
+    fn effect(&mut self, effect: Effect) -> Option<Effect> {
+        match effect {
+            Effect::LoadFrom { fetch, home, range } => self.hub.load(home, fetch, range),
+            Effect::UnfollowAt { home, range } => self.hub.unfollow(home, range),
+            Effect::Wake(ticket) => match self.waiting_for(ticket) {
+                Some(at) => self.asked[at].0 = None,
+                None => return Some(effect),
+            },
+            Effect::Fail { ticket, ref error } => match self.waiting_for(ticket) {
+                Some(at) => {
+                    let (_, asked) = self.asked.swap_remove(at);
+                    self.hub.loaded(&asked, Err(error.to_string()));
+                }
+                None => return Some(effect),
+            },
+            effect => return Some(effect),
+        }
+        None
+    }
+
+    fn waiting_for(&self, ticket: Ticket) -> Option<usize> {
+        self.asked.iter().position(|(waiting, _)| *waiting == Some(ticket))
+    }
+
+    /// Answers what others wait for, as far as the data is here.
+    fn answer(&mut self, engine: &mut Engine, watch: &mut dyn FnMut(&Engine, &Told)) {
+        let mut at = 0;
+        while at < self.asked.len() {
+            if self.asked[at].0.is_some() {
+                at += 1;
+                continue;
+            }
+            let (_, asked) = self.asked.remove(at);
+            if !self.hub.is_awaited(&asked) {
+                continue;
+            }
+            // E1.
+            engine.keep_followed();
+            self.tell(engine, watch);
+            match engine.give_part(&asked.range, follower(asked.by)) {
+                Ok(pairs) => self.hub.loaded(&asked, Ok(pairs)),
+                Err(Stop::Wait(ticket)) => {
+                    self.asked.insert(at, (Some(ticket), asked));
+                    at += 1;
+                }
+                Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {
+                    self.asked.insert(at, (None, asked));
+                }
+                Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.to_string())),
+            }
+        }
+    }
+
+    /// Hands on what has happened in followed ranges.
+    fn tell(&mut self, engine: &mut Engine, watch: &mut dyn FnMut(&Engine, &Told)) {
+        if !engine.has_told() {
+            return;
+        }
+        for told in engine.take_told() {
+            let shards = told.followers.partition_point(|follower| follower.0 < CLIENTS_FROM);
+            if shards < told.followers.len() {
+                watch(engine, &told);
+            }
+            if shards > 0 {
+                let item = match &told.what {
+                    ToldWhat::Set { key, value } => {
+                        let value = Some(engine.held(*value).to_vec());
+                        Item::Change(Change { key: key.to_vec(), value })
+                    }
+                    ToldWhat::Gone { key } => {
+                        Item::Change(Change { key: key.to_vec(), value: None })
+                    }
+                    ToldWhat::Reset { range } => Item::Reset(range.clone()),
+                };
+                for follower in &told.followers[..shards] {
+                    self.hub.tell(Shard(follower.0 as u16), item.clone());
+                }
+            }
+            if let ToldWhat::Set { value, .. } = told.what {
+                engine.release(value);
+            }
+        }
+    }
+}
