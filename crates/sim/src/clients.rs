@@ -1,0 +1,50 @@
+//! Sessions: what they have written and seen, and reads that wait.
+
+use headwater_base::{KeyRange, Shard};
+use headwater_node::{Positions, Ticket, WaitId};
+use std::collections::BTreeMap;
+
+/// One client.
+#[derive(Default)]
+pub(crate) struct Session {
+    /// Where shards stood at least after what it has done.
+    pub(crate) positions: Positions,
+    /// Takes up the positions of what it reads, too.
+    pub(crate) causal: bool,
+    /// Of each base key, the number of the value that it has written or seen last.
+    pub(crate) seen: BTreeMap<Vec<u8>, usize>,
+    /// Reads that wait.
+    pub(crate) open: usize,
+}
+
+/// What is asked of one shard.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    /// The own keys of a range.
+    Range(KeyRange),
+    /// One key, whose home it is.
+    Get(Vec<u8>),
+    /// Whether what is stored is right.
+    Verify(KeyRange),
+}
+
+/// Why a read waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    Data(Ticket),
+    Settled(WaitId),
+}
+
+/// A read at one shard that waits.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) session: usize,
+    pub(crate) shard: Shard,
+    pub(crate) ask: Ask,
+    /// What the session had done when it asked.
+    pub(crate) after: Positions,
+    pub(crate) seen: BTreeMap<Vec<u8>, usize>,
+    pub(crate) until: Until,
+    /// What had been written by anybody then.
+    pub(crate) writes: u64,
+}

@@ -1,0 +1,142 @@
+//! What keys, joins and ranges a simulation is about: a small site, or anything.
+
+use headwater_base::KeyRange;
+use headwater_model::generate::World as AnyWorld;
+use headwater_model::join::{Join, Mode, Operator, Part, Pattern};
+use headwater_model::rng::Rng;
+
+/// Views over one group, over many, of other joins, of several layers.
+const SITE: [&str; 14] = [
+    "t|<u>|<c>|<p> = check s|<u>|<p> copy p|<p>|<c>",
+    "t|<u>|<c>|<p> = copy m|<u>|<c>|<p>",
+    "k|<p> = count p|<p>|<c>",
+    "f|<p> = count s|<u>|<p>",
+    "top|<u>|<p> = check s|<u>|<p> copy f|<p>",
+    "w|<c> = sum p|<p>|<c>",
+    "r|<p>|<u> = copy s|<u>|<p>",
+    "g|all|<p> = copy k|<p>",
+    "x|<u> = max p|<p>|<c> check s|<u>|<p>",
+    "l|<p> = last p|<p>|<c>",
+    "q|<u>|<c>|<p> = pull check s|<u>|<p> copy p|<p>|<c>",
+    "total = count p|<p>|<c>",
+    "y|<u>|<n> = check top|<u>|<p> copy g|all|<p> check r|<p>|<n>",
+    "z|<c>|<p> = check t|<u>|<c>|<p> copy l|<p>",
+];
+const COMPONENTS: [&[&str]; 3] =
+    [&["a", "b", "ab", "a}", "~"], &["1", "10", "100", "2", "3"], &["x", "y", "x\u{0}", "{"]];
+
+/// A pattern of keys.
+fn pattern(text: &str) -> Pattern {
+    let join = Join::parse(&format!("o = count {text}")).expect("known patterns are well formed");
+    join.sources[0].1.clone()
+}
+
+/// Keys, joins and ranges.
+pub(crate) struct Domain {
+    /// Joins that may be installed, with their names.
+    pub(crate) joins: Vec<(String, Join)>,
+    components: Vec<String>,
+    /// Patterns of keys that clients write.
+    sources: Vec<Pattern>,
+    /// Beginnings of ranges: all tables, and nothing.
+    pub(crate) prefixes: Vec<String>,
+}
+
+impl Domain {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        if rng.chance(50) { Self::site(rng) } else { Self::any(rng) }
+    }
+
+    fn site(rng: &mut Rng) -> Self {
+        let joins = SITE.iter().enumerate();
+        let joins = joins.map(|(at, text)| {
+            (format!("j{at}"), Join::parse(text).expect("known joins are well formed"))
+        });
+        let mut components: Vec<_> = (0..2 + rng.below(5)).map(|at| format!("u{at}")).collect();
+        components.push(String::from("1"));
+        let sources = ["s|<u>|<p>", "p|<p>|<c>", "p|<p>|<c>", "m|<u>|<c>|<p>"];
+        let sources = sources.map(pattern);
+        Self::of(joins.collect(), components, sources.to_vec())
+    }
+
+    fn any(rng: &mut Rng) -> Self {
+        // What snapshots may show, and what functions make, is checked elsewhere.
+        let plain = |join: &Join| {
+            !matches!(join.mode, Mode::Snapshot(_))
+                && !join.sources.iter().any(|(operator, _)| matches!(operator, Operator::Map(_)))
+        };
+        let mut joins = AnyWorld::new(rng).joins;
+        joins.extend(AnyWorld::new(rng).joins);
+        joins.retain(|(_, join)| plain(join));
+        let mut components: Vec<String> = Vec::new();
+        for _ in 0..1 + rng.below(2) {
+            components.extend(rng.pick(&COMPONENTS).iter().map(|text| (*text).to_string()));
+        }
+        rng.shuffle(&mut components);
+        components.truncate(2 + rng.below(4));
+        let mut sources: Vec<Pattern> = Vec::new();
+        for (_, join) in &joins {
+            sources.extend(join.sources.iter().map(|(_, pattern)| pattern.clone()));
+        }
+        sources.push(pattern("other|<a>|<b>"));
+        Self::of(joins, components, sources)
+    }
+
+    fn of(joins: Vec<(String, Join)>, components: Vec<String>, sources: Vec<Pattern>) -> Self {
+        let outputs = joins.iter().map(|(_, join)| &join.output);
+        let mut prefixes: Vec<String> = Vec::new();
+        for pattern in outputs.chain(&sources) {
+            let end = if pattern.parts.is_empty() { "" } else { "|" };
+            prefixes.push(format!("{}{end}", pattern.table));
+        }
+        prefixes.push(String::new());
+        prefixes.sort();
+        prefixes.dedup();
+        Self { joins, components, sources, prefixes }
+    }
+
+    /// A key that clients may write, if no join gives it.
+    pub(crate) fn key(&self, rng: &mut Rng) -> Vec<u8> {
+        let pattern = rng.pick(&self.sources).clone();
+        let mut bound: Vec<(String, String)> = Vec::new();
+        let mut key = pattern.table.clone();
+        for part in &pattern.parts {
+            key.push('|');
+            match part {
+                Part::Literal(text) => key += text,
+                Part::Slot { name, .. } => {
+                    let known = bound.iter().find(|(other, _)| other == name);
+                    let value = match known {
+                        Some((_, value)) => value.clone(),
+                        None => rng.pick(&self.components).clone(),
+                    };
+                    key += &value;
+                    bound.push((name.clone(), value));
+                }
+            }
+        }
+        key.into_bytes()
+    }
+
+    /// A range to read.
+    pub(crate) fn range(&self, rng: &mut Rng) -> KeyRange {
+        let mut text = rng.pick(&self.prefixes).clone();
+        if text.ends_with('|') && rng.chance(65) {
+            text += rng.pick::<String>(&self.components);
+            if rng.chance(80) {
+                text.push('|');
+                if rng.chance(50) {
+                    text += rng.pick::<String>(&self.components);
+                }
+            }
+        }
+        let mut range = KeyRange::prefix(text.as_bytes());
+        if rng.chance(20) {
+            let (one, other) = (self.key(rng), self.key(rng));
+            range = KeyRange::new(&one, &other);
+        } else if rng.chance(15) {
+            range.first.extend_from_slice(rng.pick(&self.components).as_bytes());
+        }
+        range
+    }
+}
