@@ -388,9 +388,17 @@ impl Engine {
 
     fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {
         let Some(placed) = self.placed.as_deref_mut() else { return };
-        if placed.placement.home(key) == home && self.remove_base(table, key) {
-            self.replica_gone(table);
+        if placed.placement.home(key) != home {
+            return;
         }
+        // It is no client's key (D4): only joins are told.
+        let Some(old) = self.store.remove(table, key) else { return };
+        if self.has_readers(table) {
+            let was = self.store.pool.content(old);
+            self.notify(table, key, crate::cells::Change::new(Some(was), None));
+        }
+        self.store.pool.release(old);
+        self.replica_gone(table);
     }
 
     fn replica_gone(&mut self, table: TableId) {
