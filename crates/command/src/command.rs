@@ -31,6 +31,8 @@ pub enum Command<'a> {
     Data(Data<'a>),
     /// Concerns channels.
     PubSub(PubSub<'a>),
+    /// Concerns watches of ranges.
+    RangeWatch(RangeWatch<'a>),
     /// Concerns transactions.
     Transaction(Transaction<'a>),
     /// Concerns the connection itself.

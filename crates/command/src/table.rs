@@ -236,7 +236,7 @@ ids! {
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo
-    Range Prefix RangeDel Explain ExplainRange Verify
+    Range Prefix RangeDel RangeWatch RangeUnwatch Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay

@@ -175,6 +175,11 @@ pub struct Clients {
     pub output_bytes_max: usize,
     /// As `output-bytes-max`, for a client that is subscribed to channels.
     pub pubsub_output_bytes_max: usize,
+    /// Unsent output beyond which a client that watches ranges is sent no more changes until it has taken
+    /// some; then it is told to read again.
+    pub watch_output_bytes_max: usize,
+    /// Changes of watched ranges that are kept for clients that come back, in bytes; 0: none.
+    pub watch_history_bytes_max: usize,
     /// A client that takes none of its pending replies for so long is disconnected.
     pub output_stuck_seconds_max: u64,
     /// Commands that one transaction may queue.
@@ -372,6 +377,8 @@ impl Default for Clients {
             output_bytes_soft: 64 << 20,
             output_bytes_max: 256 << 20,
             pubsub_output_bytes_max: 32 << 20,
+            watch_output_bytes_max: 8 << 20,
+            watch_history_bytes_max: 8 << 20,
             output_stuck_seconds_max: 60,
             transaction_commands_max: 100_000,
             watched_keys_max: 10_000,
@@ -576,6 +583,8 @@ impl Config {
             ("output-bytes-soft", clients.output_bytes_soft, 1 << 10, 1 << 40),
             ("output-bytes-max", clients.output_bytes_max, 1 << 10, 1 << 40),
             ("pubsub-output-bytes-max", clients.pubsub_output_bytes_max, 1 << 10, 1 << 40),
+            ("watch-output-bytes-max", clients.watch_output_bytes_max, 1 << 10, 1 << 40),
+            ("watch-history-bytes-max", clients.watch_history_bytes_max, 0, 1 << 40),
             ("turn-requests-max", clients.turn_requests_max, 1, 1 << 20),
             ("functions-max", functions.functions_max, 0, 4096),
             ("function-module-bytes-max", functions.function_module_bytes_max, 8, 16 << 20),

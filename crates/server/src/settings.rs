@@ -101,6 +101,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "output-bytes-soft" &[], clients.output_bytes_soft),
     setting!(live "output-bytes-max" &[], clients.output_bytes_max),
     setting!(live "pubsub-output-bytes-max" &[], clients.pubsub_output_bytes_max),
+    setting!(live "watch-output-bytes-max" &[], clients.watch_output_bytes_max),
+    setting!(live "watch-history-bytes-max" &[], clients.watch_history_bytes_max),
     setting!(live "output-stuck-seconds-max" &[], clients.output_stuck_seconds_max),
     setting!(live "transaction-commands-max" &[], clients.transaction_commands_max),
     setting!(live "watched-keys-max" &[], clients.watched_keys_max),

@@ -25,4 +25,5 @@ mod spill;
 mod streams;
 mod support;
 mod tracking;
+mod watching;
 mod webhooks;

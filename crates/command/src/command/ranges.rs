@@ -1,4 +1,4 @@
-//! Commands about ranges of keys, joins, tables and sources.
+//! Commands about ranges of keys, watches of them, joins, tables and sources.
 
 use crate::args::Args;
 
@@ -73,6 +73,25 @@ pub enum Ranges<'a> {
         first: &'a [u8],
         /// The least key beyond.
         last: &'a [u8],
+    },
+}
+
+/// Commands about watches of ranges.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum RangeWatch<'a> {
+    /// Tells the client of each change in `[first, last)` from now on.
+    Begin {
+        /// The least key wanted.
+        first: &'a [u8],
+        /// The least key beyond; empty: to the end.
+        last: &'a [u8],
+        /// The last position that the client knows of: what came after it is told first.
+        from: Option<&'a [u8]>,
+    },
+    /// Ends a watch.
+    End {
+        /// The number that the watch was given.
+        id: u32,
     },
 }
 

@@ -18,6 +18,7 @@ const UNLOAD: Flags = Flags::ADMIN.and(Flags::NOSCRIPT);
 const UNDEFINE: Flags = Flags::WRITE.and(Flags::ADMIN);
 const MANAGE: Flags = UNDEFINE.and(Flags::NO_MULTI);
 const LISTEN: Flags = Flags::PUBSUB.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE);
+const FOLLOW: Flags = Flags::READONLY.and(Flags::NOSCRIPT).and(Flags::NO_MULTI);
 const SPEAK: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE).and(Flags::FAST);
 const TRANSACT: Flags =
     Flags::NOSCRIPT.and(Flags::LOADING).and(Flags::STALE).and(Flags::FAST).and(Flags::ALLOW_BUSY);
@@ -242,6 +243,12 @@ pub static SPECS: &[Spec] = &[
     spec!(RangeDel "range.del" 3, WRITE_DANGEROUS, KeyArgs::NONE, Range, "0.1.0",
         "first last",
         "Removes the base keys of a range."),
+    spec!(RangeWatch "range.watch" -3, FOLLOW, KeyArgs::NONE, Range, "0.1.0",
+        "first last [FROM position]",
+        "Tells the client of each change in a range from now on."),
+    spec!(RangeUnwatch "range.unwatch" 2, FOLLOW, KeyArgs::NONE, Range, "0.1.0",
+        "id",
+        "Ends a watch of a range."),
     spec!(Explain "explain" 2, READ, ONE, Range, "0.1.0",
         "key",
         "Which joins and source keys give the answer for a key."),

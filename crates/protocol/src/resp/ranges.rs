@@ -3,11 +3,20 @@
 use super::options::{is, text};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, Ranges, Spec, number,
+    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, RangeWatch, Ranges, Spec, number,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
     let (one, two) = (args.get(1).unwrap_or_default(), args.get(2).unwrap_or_default());
+    match spec.id {
+        Id::RangeWatch => return watch(args).map(Command::RangeWatch),
+        Id::RangeUnwatch => {
+            let id = number::parse_u64(one).and_then(|id| u32::try_from(id).ok());
+            let id = id.ok_or(Refusal::Text("a watch is named by the number RANGE.WATCH gave"))?;
+            return Ok(Command::RangeWatch(RangeWatch::End { id }));
+        }
+        _ => {}
+    }
     Ok(Command::Data(match spec.id {
         Id::Range => {
             Data::Ranges(Ranges::Range { first: one, last: two, read: read(args.from(3))? })
@@ -22,6 +31,21 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::JoinInfo => Data::Joins(Joins::Info { name: join_name(one)? }),
         _ => Data::Joins(Joins::List),
     }))
+}
+
+fn watch(args: Args<'_>) -> Result<RangeWatch<'_>, Refusal<'_>> {
+    let from = match (args.get(3), args.get(4)) {
+        (None, _) => None,
+        (Some(option), Some(position)) if is(option, "from") && args.len() == 5 => Some(position),
+        (Some(option), _) => {
+            return Err(Refusal::Quoting {
+                before: "syntax error near '",
+                bytes: option,
+                after: "'; allowed is FROM position",
+            });
+        }
+    };
+    Ok(RangeWatch::Begin { first: args.at(1), last: args.at(2), from })
 }
 
 fn read(options: Args<'_>) -> Result<RangeRead<'_>, Refusal<'_>> {

@@ -40,6 +40,8 @@ impl ClientShare {
             (&mut clients.output_bytes_soft, 8),
             (&mut clients.output_bytes_max, 2),
             (&mut clients.pubsub_output_bytes_max, 4),
+            (&mut clients.watch_output_bytes_max, 8),
+            (&mut clients.watch_history_bytes_max, 8),
             (&mut limits.value_bytes_max, 3),
         ] {
             *setting = (*setting).min(share / parts);

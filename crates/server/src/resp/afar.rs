@@ -43,7 +43,9 @@ impl Resp {
         if matches!(command, Command::Transaction(_)) {
             return self.transact_afar(spec, command, args, work);
         }
-        if spec.id == Id::JoinAdd || matches!(spec.group, Group::Flow | Group::Source) {
+        if matches!(spec.id, Id::JoinAdd | Id::RangeWatch)
+            || matches!(spec.group, Group::Flow | Group::Source)
+        {
             self.stats.errors += 1;
             let name = spec.full_name;
             let text = format_args!("'{name}' needs shards = 1: it does not work with several yet");

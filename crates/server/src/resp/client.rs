@@ -102,7 +102,7 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
          psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
          oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir={} resp={} \
-         lib-name={} lib-ver={}",
+         lib-name={} lib-ver={} range-watches={}",
         id.number,
         connection.descriptor(),
         text(identity.map(|identity| &identity.name)),
@@ -120,5 +120,6 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         if session.version == Version::Resp3 { 3 } else { 2 },
         text(identity.map(|identity| &identity.library)),
         text(identity.map(|identity| &identity.library_version)),
+        session.watches.len(),
     );
 }

@@ -156,6 +156,7 @@ impl Resp {
         let id = work.connection.id;
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
+        self.forget_range_watches(session);
         self.forget_watches(session);
         self.forget_tracking(id, session);
         *session = Session {

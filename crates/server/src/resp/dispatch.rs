@@ -19,7 +19,7 @@ impl Resp {
         session.last_command = spec.full_name;
         let plain = session.authenticated
             && session.queue.is_none()
-            && session.subscriptions.is_none()
+            && !session.is_subscriber()
             && session.answering == Answering::On;
         if plain { self.execute(spec, args, work) } else { self.admit(spec, args, work) }
     }
@@ -39,6 +39,9 @@ impl Resp {
 
     /// Executes a request of a session in which not everything is allowed, or not at once.
     fn admit(&mut self, spec: &'static Spec, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        if !work.connection.session.watches.is_empty() {
+            self.tell_watchers(work);
+        }
         self.answered(work, |service, work| {
             let session = &mut work.connection.session;
             if !session.authenticated && !is_before_authentication(spec.id) {
@@ -58,10 +61,12 @@ impl Resp {
             {
                 service.stats.errors += 1;
                 let name = spec.full_name;
+                let watches = !session.watches.is_empty();
+                let also = if watches { "RANGE.WATCH / RANGE.UNWATCH / " } else { "" };
                 encoder(work).error(
                     "ERR",
                     format_args!(
-                        "Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / \
+                        "Can't execute '{name}': only {also}(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / \
                          QUIT / RESET are allowed in this context"
                     ),
                 );
@@ -143,6 +148,7 @@ impl Resp {
             },
             Command::Connection(command) => self.connection(command, work),
             Command::PubSub(command) => self.pub_sub(command, work),
+            Command::RangeWatch(command) => self.range_watch(command, args, work),
             Command::Transaction(command) => self.transaction(command, args, work),
             Command::Server(command) => self.server(command, work),
             Command::Sources(command) => self.sources(command, args, work),
@@ -223,7 +229,7 @@ fn is_never_queued(id: Id) -> bool {
     matches!(id, Id::Multi | Id::Exec | Id::Discard | Id::Watch | Id::Quit | Id::Reset)
 }
 
-/// Commands that a RESP2 client may send while it listens to channels.
+/// Commands that a RESP2 client may send while it listens to channels or watches ranges.
 fn is_for_subscribers(id: Id) -> bool {
     matches!(
         id,
@@ -231,6 +237,8 @@ fn is_for_subscribers(id: Id) -> bool {
             | Id::Unsubscribe
             | Id::PSubscribe
             | Id::PUnsubscribe
+            | Id::RangeWatch
+            | Id::RangeUnwatch
             | Id::Ping
             | Id::Quit
             | Id::Reset

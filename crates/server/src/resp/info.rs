@@ -130,7 +130,7 @@ impl Resp {
             let own = core::iter::once(&*work.connection);
             work.peers.iter().chain(own)
         };
-        let subscribers = sessions().filter(|other| other.session.is_subscriber()).count();
+        let subscribers = sessions().filter(|other| other.session.subscriptions.is_some()).count();
         let waiting = sessions().filter(|other| other.session.waiting.is_some()).count();
         let largest = |part: fn((usize, usize)) -> usize| {
             sessions().map(|other| part(other.reserved_bytes())).max().unwrap_or(0)
@@ -166,6 +166,9 @@ impl Resp {
         line(out, "tracking_total_keys", keys);
         line(out, "tracking_total_items", copies);
         line(out, "tracking_total_prefixes", prefixes);
+        for (name, number) in self.watching.counts() {
+            line(out, name, number);
+        }
         line(out, "total_error_replies", self.stats.errors);
     }
 }

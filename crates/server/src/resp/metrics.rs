@@ -54,6 +54,10 @@ impl Resp {
         one("status_ranges", "Materialized ranges", Gauge, stats.status_ranges);
         one("updaters", "Updaters", Gauge, stats.updaters);
         one("groups", "Groups of keys", Gauge, stats.groups);
+        for (name, number) in self.watching.counts() {
+            let kind = if name.ends_with("_sent") { Counter } else { Gauge };
+            one(name, "Watches of ranges", kind, number);
+        }
         if let Some(bound) = self.gauge.bound() {
             one("memory_bound_bytes", "What the process may take", Gauge, bound as u64);
         }

@@ -36,6 +36,7 @@ mod sourced;
 mod stats;
 mod tracking;
 mod transaction;
+mod watching;
 
 #[cfg(test)]
 mod tests;
@@ -74,6 +75,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tracking::Tracking;
+use watching::Watching;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +124,7 @@ pub(crate) struct Resp {
     scout: RequestParser,
     channels: Channels,
     tracking: Tracking,
+    watching: Watching,
     pub(crate) stats: Stats,
     pub(crate) clock: CommandClock,
     slowlog: Slowlog,
@@ -199,6 +202,7 @@ impl Resp {
         }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
+        let stats = Stats::new(hash_seed);
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -208,7 +212,8 @@ impl Resp {
             scout: RequestParser::new(),
             channels: Channels::new(hash_seed),
             tracking: Tracking::new(hash_seed),
-            stats: Stats::new(hash_seed),
+            watching: Watching::new(hash_seed, &stats.run_id),
+            stats,
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
@@ -449,6 +454,7 @@ impl Service for Resp {
             None => core::mem::take(&mut self.parser),
         };
         let served = self.batch(&mut parser, &mut work);
+        self.tell_watchers(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
             work.connection.session.parser = Some(Box::new(parser));
         } else {
@@ -507,6 +513,7 @@ impl Service for Resp {
         self.run_flows(connections);
         self.node.engine_mut().poll_functions();
         self.answer_probes(connections);
+        self.tell_all_watchers(connections);
         loop {
             let effects = self.node.engine_mut().take_effects();
             if effects.is_empty() {
@@ -573,7 +580,7 @@ impl Service for Resp {
     }
 
     fn output_bytes_max(&self, session: &Session) -> usize {
-        if session.is_subscriber() {
+        if session.subscriptions.is_some() {
             self.lowered.clients.pubsub_output_bytes_max
         } else {
             self.lowered.clients.output_bytes_max
@@ -615,6 +622,7 @@ impl Service for Resp {
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
+        self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);
         if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {

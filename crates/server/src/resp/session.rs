@@ -7,6 +7,7 @@ use crate::memcached;
 use crate::shards::Front;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
+use headwater_engine::Follower;
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
 
@@ -133,6 +134,10 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// How it is told when what it has read changes, if it is.
     pub(crate) tracking: Option<Box<Tracks>>,
+    /// Its watches of ranges.
+    pub(crate) watches: Vec<Follower>,
+    /// Bytes of the watched ranges' ends.
+    pub(crate) watch_bytes: usize,
     /// What it goes on with when it is woken.
     pub(crate) waiting: Option<Box<Waiting>>,
     /// What it says about itself.
@@ -168,9 +173,9 @@ impl Session {
         matches!(&self.afar, Afar::Front(front) if !front.is_done())
     }
 
-    /// Whether only a few commands are allowed, because messages may come at any time.
+    /// Whether only a few commands are allowed in RESP2, because messages may come at any time.
     pub(crate) fn is_subscriber(&self) -> bool {
-        self.subscriptions.is_some()
+        self.subscriptions.is_some() || !self.watches.is_empty()
     }
 
     /// What it says about itself, to change it.
@@ -202,7 +207,10 @@ impl Session {
             let names: usize = tracks.prefixes.iter().map(Vec::len).sum();
             size_of::<Tracks>() + 2 * (names + tracks.prefixes.len() * ENTRY_BYTES)
         };
+        // So do the ends of ranges, with the engine and the history.
+        let follows = 4 * self.watch_bytes + self.watches.len() * 4 * ENTRY_BYTES;
         watched
+            + follows
             + afar(&self.afar)
             + self.tracking.as_deref().map_or(0, tracks)
             + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())

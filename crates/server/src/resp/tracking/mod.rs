@@ -37,7 +37,7 @@ use table::{Entry, Table};
 /// What the table may take of clients' share of the memory bound.
 const TABLE_SHARE: usize = 4;
 /// All that is followed here is followed under this name.
-const FOLLOWER: Follower = Follower(u32::MAX);
+pub(super) const FOLLOWER: Follower = Follower(u32::MAX);
 
 /// Who keeps copies of what.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub(super) struct Tracking {
     table: Table,
     prefixes: Prefixes,
     followed: BTreeSet<Box<[u8]>>,
+    /// Followed keys that have changed.
+    heard: Vec<Heard>,
     /// Keys that were followed, and are in the table no more.
     unfollowed: Vec<Box<[u8]>>,
     /// Read just now, and not followed: the copies count no longer.
@@ -57,6 +59,15 @@ pub(super) struct Tracking {
     own: Vec<u8>,
     /// Room for the engine's list.
     changed: ChangedKeys,
+}
+
+/// What has become of what is followed.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A key has changed.
+    Key(Box<[u8]>),
+    /// The keys of a range are followed no more.
+    Reset(KeyRange),
 }
 
 /// A message, encoded when somebody is to read it.
@@ -132,6 +143,7 @@ impl Tracking {
             table: Table::new(seed),
             prefixes: Prefixes::default(),
             followed: BTreeSet::new(),
+            heard: Vec::new(),
             unfollowed: Vec::new(),
             at_once: Vec::new(),
             all: false,
@@ -202,10 +214,7 @@ impl Tracking {
         if core::mem::take(&mut self.all) {
             self.tell_all(reach);
         }
-        engine.keep_followed();
-        if engine.has_told() {
-            self.tell_followed(engine, reach);
-        }
+        self.tell_followed(reach);
         for key in changed.iter() {
             let writer = writer.filter(|writer| writer.wrote(key)).map(|writer| writer.id);
             self.key_changed(key, writer, reach);
@@ -221,15 +230,11 @@ impl Tracking {
     }
 
     /// Tells of followed keys. A client's own doing they are not, even where they come of what it wrote.
-    fn tell_followed(&mut self, engine: &mut Engine, reach: &mut Reach<'_>) {
-        for told in engine.take_told() {
-            match told.what {
-                ToldWhat::Set { key, value } => {
-                    engine.release(value);
-                    self.key_changed(&key, None, reach);
-                }
-                ToldWhat::Gone { key } => self.key_changed(&key, None, reach),
-                ToldWhat::Reset { range } => {
+    fn tell_followed(&mut self, reach: &mut Reach<'_>) {
+        for heard in core::mem::take(&mut self.heard) {
+            match heard {
+                Heard::Key(key) => self.key_changed(&key, None, reach),
+                Heard::Reset(range) => {
                     let from = self.followed.range(range.first.into_boxed_slice()..);
                     let within = from.take_while(|key| before_end(key, &range.last));
                     for key in within.cloned().collect::<Vec<_>>() {
@@ -238,6 +243,14 @@ impl Tracking {
                 }
             }
         }
+    }
+
+    /// What the engine has told of a followed key.
+    pub(super) fn hear(&mut self, what: &ToldWhat) {
+        self.heard.push(match what {
+            ToldWhat::Set { key, .. } | ToldWhat::Gone { key } => Heard::Key(key.clone()),
+            ToldWhat::Reset { range } => Heard::Reset(range.clone()),
+        });
     }
 
     /// A key has changed, by a client's own doing or not.
@@ -346,6 +359,7 @@ impl Tracking {
             self.forget_all();
             self.unfollowed.clear();
             self.at_once.clear();
+            self.heard.clear();
             self.all = false;
         }
     }
@@ -425,6 +439,7 @@ impl Resp {
     fn tell_reach(&mut self, writer: Option<Writer<'_>>, reach: &mut Reach<'_>) {
         let keys_max = self.config.clients.tracking_table_keys_max;
         self.tracking.shrink(keys_max, self.clients_share / TABLE_SHARE, reach);
+        self.hear();
         self.tracking.tell(self.node.engine_mut(), writer, reach);
     }
 
