@@ -467,6 +467,10 @@ impl Engine {
             self.check_keep(&shown, existing, keep)?;
         }
         self.check_source_of(&prefix, options)?;
+        if let Some(boundary) = options.boundary {
+            self.check_placing(&prefix, boundary)?;
+            self.place_by(&prefix, boundary);
+        }
         let table = self.store.table_for(&prefix);
         if !self.catalog.role_for(table).declared {
             self.store.pin(table);

@@ -4,6 +4,7 @@
 //! is the default below. `headwater.example.toml` describes them all; a test holds the two
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
+mod check;
 mod flows;
 
 pub use flows::{Flow, Flows};
@@ -12,7 +13,6 @@ use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
 use headwater_base::functions::FunctionLimits;
-use headwater_engine::Policy;
 use headwater_keep::Durability;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -21,9 +21,6 @@ use std::str::FromStr;
 
 /// Longest line of a memcached client: some hundred thousand keys.
 const MULTI_GET_BYTES_MAX: usize = 16 << 20;
-
-/// Most shards.
-const SHARDS_MAX: usize = 256;
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
@@ -546,98 +543,6 @@ impl Config {
         headwater_protocol::memcached::Limits {
             line_bytes_max: self.clients.request_bytes_max.min(MULTI_GET_BYTES_MAX),
             value_bytes_max: self.limits.value_bytes_max,
-        }
-    }
-
-    /// Checks what no single setting can tell.
-    ///
-    /// # Errors
-    /// A setting is out of its bounds, or settings contradict each other.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |text: String| Err(ConfigError(text));
-        if self.listen.bind.is_empty() {
-            return refuse(String::from("bind names no address (allowed: at least one)"));
-        }
-        if self.listen.requirepass.is_empty()
-            && let Some(open) = self.listen.bind.iter().find(|address| !address.is_loopback())
-        {
-            return refuse(format!(
-                "bind {open} lets other machines in, which needs a password: set requirepass, \
-                 or bind a loopback address (127.0.0.1, ::1)"
-            ));
-        }
-        let ceiling = Limits::KEY_BYTES_CEILING;
-        let clients = &self.clients;
-        let limits = &self.limits;
-        let functions = &self.functions;
-        let bounds = [
-            ("key-bytes-max", limits.key_bytes_max, 1, ceiling),
-            ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
-            ("sources-max", limits.sources_max, 1, 64),
-            ("slots-max", limits.slots_max, 1, 64),
-            ("shards", usize::from(self.listen.shards), 1, SHARDS_MAX),
-            ("clients-max", clients.clients_max, 1, 1_000_000),
-            ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
-            ("arguments-max", clients.arguments_max, 16, 1 << 24),
-            ("inline-bytes-max", clients.inline_bytes_max, 64, 1 << 20),
-            ("output-bytes-soft", clients.output_bytes_soft, 1 << 10, 1 << 40),
-            ("output-bytes-max", clients.output_bytes_max, 1 << 10, 1 << 40),
-            ("pubsub-output-bytes-max", clients.pubsub_output_bytes_max, 1 << 10, 1 << 40),
-            ("watch-output-bytes-max", clients.watch_output_bytes_max, 1 << 10, 1 << 40),
-            ("watch-history-bytes-max", clients.watch_history_bytes_max, 0, 1 << 40),
-            ("turn-requests-max", clients.turn_requests_max, 1, 1 << 20),
-            ("functions-max", functions.functions_max, 0, 4096),
-            ("function-module-bytes-max", functions.function_module_bytes_max, 8, 16 << 20),
-            ("function-milliseconds-max", functions.function_milliseconds_max as usize, 1, 60_000),
-            ("function-memory-bytes-max", functions.function_memory_bytes_max, 0, 1 << 30),
-            ("function-reply-bytes-max", functions.function_reply_bytes_max, 0, 256 << 20),
-            ("function-write-bytes-max", functions.function_write_bytes_max, 0, 512 << 20),
-            ("slowlog-entries-max", self.observe.slowlog_entries_max, 0, 1 << 20),
-        ];
-        for (name, value, least, most) in bounds {
-            if !(least..=most).contains(&value) {
-                return refuse(format!("{name} is {value} (allowed: {least} to {most})"));
-            }
-        }
-        if Policy::named(&self.memory.policy).is_none() {
-            let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
-            return refuse(format!(
-                "argument(s) must be one of the following: {} (policy)",
-                names.join(", ")
-            ));
-        }
-        if let Err(allowed) = self.data.durability.parse::<Durability>() {
-            return refuse(format!("durability is '{}' ({allowed})", self.data.durability));
-        }
-        if clients.output_bytes_soft > clients.output_bytes_max {
-            return refuse(format!(
-                "output-bytes-soft is {} (allowed: at most output-bytes-max, which is {})",
-                clients.output_bytes_soft, clients.output_bytes_max
-            ));
-        }
-        self.check_shards()
-    }
-
-    /// Checks that everything that is asked for works with several shards.
-    fn check_shards(&self) -> Result<(), ConfigError> {
-        if self.listen.shards == 1 {
-            return Ok(());
-        }
-        let one_shard_only = [
-            ("memcached-port", self.listen.memcached_port != OptionalPort::Off),
-            ("http-port", self.listen.http_port != OptionalPort::Off),
-            ("maxmemory", self.memory.max.0 > 0),
-            ("spill-dir", !self.spill.spill_dir.is_empty()),
-            ("data-dir", !self.data.data_dir.is_empty()),
-            ("[[source]]", !self.source_list.is_empty()),
-            ("[[flow]]", !self.flows.is_empty()),
-        ];
-        match one_shard_only.iter().find(|(_, asked)| *asked) {
-            None => Ok(()),
-            Some((name, _)) => Err(ConfigError(format!(
-                "{name} needs shards = 1, which is {}: it does not work with several yet",
-                self.listen.shards
-            ))),
         }
     }
 }

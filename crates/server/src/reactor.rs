@@ -18,16 +18,17 @@
 //! Per turn one `epoll_wait` and one reading of the clock; per batch one `read` and one
 //! `write`. A batch that is larger than the shared buffer takes one of each per 256 KiB.
 
+mod accept;
 mod safety;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
-use crate::memory::CLIENT_BYTES;
 use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
+use accept::listen;
 use headwater_base::Millis;
 use headwater_protocol::Held;
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use safety::UnsafeReplies;
 use signal_hook_mio::v1_0::Signals;
@@ -46,14 +47,10 @@ const OUT_BYTES_FULL: usize = 256 << 10;
 const OUT_BYTES_KEPT: usize = 1 << 20;
 /// Readiness reports taken at once.
 const EVENTS: usize = 1024;
-/// Connections accepted in one turn.
-const ACCEPTS: usize = 256;
 /// The longest wait: expiry goes on while no client asks anything.
 const TICK: Duration = Duration::from_millis(100);
 /// How often connections are checked for idleness, in milliseconds.
 const CHECK_EVERY: u64 = 1000;
-/// Connections that may wait to be accepted at one socket.
-const LISTEN_BACKLOG: i32 = 1024;
 /// How long pending replies may take at the end.
 const FAREWELL: Duration = Duration::from_millis(1000);
 
@@ -233,67 +230,6 @@ impl<S: Service> Reactor<S> {
 
     fn first_connection(&self) -> usize {
         FIRST_LISTENER + self.listeners.len()
-    }
-
-    /// Accepts what has come, on all listeners.
-    fn accept(&mut self) {
-        self.accepting = false;
-        for at in 0..self.listeners.len() {
-            for taken in 0.. {
-                if taken == ACCEPTS {
-                    self.accepting = true;
-                    break;
-                }
-                let (listener, door) = &self.listeners[at];
-                let door = *door;
-                match listener.accept() {
-                    Ok((socket, peer)) => {
-                        if let Some(socket) = self.service.hand_on(socket, peer, door) {
-                            self.admit(socket, peer, door);
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    Err(_) => {
-                        // No descriptor is free: try again in the next turn, which comes
-                        // after a wait.
-                        self.accepting = true;
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
-        let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
-        if self.connections.open() >= self.service.bounds().clients_max
-            || bytes > self.service.clients_bytes_max()
-        {
-            // Whether the client reads it is its own affair.
-            let _ = io::Write::write(&mut socket, self.service.refusal(door));
-            return;
-        }
-        let _ = socket.set_nodelay(true);
-        if self.tcp_keepalive_seconds > 0 {
-            use rustix::net::sockopt;
-            let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
-            let _ = sockopt::set_socket_keepalive(&socket, true);
-            let _ = sockopt::set_tcp_keepidle(&socket, idle);
-        }
-        let local = socket.local_addr().unwrap_or(peer);
-        let id = self.connections.next_id();
-        let token = Token(self.first_connection() + id.slot);
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, token, both).is_err() {
-            self.connections.ended(id, false);
-            return;
-        }
-        let session = self.service.opened(id, door);
-        let now = self.time.uptime;
-        let mut connection = Box::new(Connection::new(id, socket, (peer, local), session, now));
-        self.connections.count(&mut connection, 0);
-        self.connections.put(connection);
     }
 
     /// Takes the connection in `slot` (only if it has this number, where one is given), gives
@@ -593,20 +529,3 @@ impl<S: Service> Reactor<S> {
 
 const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
 const SIGINT: i32 = rustix::process::Signal::INT.as_raw();
-
-/// A socket that listens; several may be `shared`, one of each thread, between which the system shares
-/// out who connects.
-fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
-    if !shared {
-        return TcpListener::bind(address);
-    }
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
-    net::bind(&socket, &address)?;
-    net::listen(&socket, LISTEN_BACKLOG)?;
-    Ok(TcpListener::from_std(std::net::TcpListener::from(socket)))
-}

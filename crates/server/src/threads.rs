@@ -63,8 +63,8 @@ impl Threads {
                 if started.recv().is_ok()
                     && let Err(error) = reactor.run()
                 {
-                    eprintln!("headwater: shard {at}: {error}");
-                    std::process::abort();
+                    // The others cannot do without its keys.
+                    panic!("shard {at}: {error}");
                 }
             };
             let thread = std::thread::Builder::new().name(format!("shard-{at}")).spawn(serve);

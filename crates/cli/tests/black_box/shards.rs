@@ -166,6 +166,80 @@ fn several_shards_answer_as_one() {
     }
 }
 
+/// A key of the tables that the joins read.
+fn source_key(draws: &mut Draws) -> String {
+    let people = ["ann", "bob", "cy", "dee", "eve"];
+    let (one, other) = (draws.of(&people), draws.of(&people));
+    match draws.below(3) {
+        0 => format!("s|{one}|{other}"),
+        1 => format!("p|{one}|{:02}", draws.below(20)),
+        _ => format!("vote|{one}|{}|{other}", draws.below(3)),
+    }
+}
+
+/// A request to what the joins read or give.
+fn joined_request(draws: &mut Draws) -> Vec<String> {
+    let person = draws.of(&["ann", "bob", "cy", "dee", "eve"]);
+    let table = draws.of(&["t", "karma", "page", "hot", "busy", "s", "p", "vote"]);
+    let words: Vec<String> = match draws.below(16) {
+        0..7 => vec!["SET".into(), source_key(draws), draws.below(50).to_string()],
+        7 => vec!["DEL".into(), source_key(draws), source_key(draws)],
+        8..11 => vec!["PREFIX".into(), format!("{table}|{person}|")],
+        11 => vec!["PREFIX".into(), format!("{table}|"), "REV".into(), "LIMIT".into(), "5".into()],
+        12 => vec!["GET".into(), format!("karma|{person}")],
+        13 => vec!["RANGE".into(), format!("{table}|b"), String::new(), "LIMIT".into(), "9".into()],
+        14 => vec!["VERIFY".into(), format!("{table}|"), format!("{table}}}")],
+        _ => vec!["RANGE.DEL".into(), format!("p|{person}|05"), format!("p|{person}|12")],
+    };
+    words
+}
+
+/// Joins whose sources live elsewhere than their outputs; joins over joins; aggregates.
+const JOINS: [(&str, &str); 5] = [
+    ("timeline", "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"),
+    ("karma", "karma|<author> = count vote|<author>|<id>|<voter>"),
+    ("page", "page|<voter>|<author> = check vote|<author>|<id>|<voter> copy karma|<author>"),
+    ("hot", "hot|<id>|<author> = count vote|<author>|<id>|<voter>"),
+    ("busy", "busy|<user> = pull count t|<user>|<time>|<poster>"),
+];
+
+#[test]
+fn joins_over_several_shards_show_what_a_client_wrote() {
+    let rounds = number_from("HEADWATER_SHARDS_ROUNDS", 60);
+    let first = number_from("HEADWATER_SHARDS_SEED", 1);
+    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    for server in [&one, &three] {
+        let mut client = server.client(3);
+        for (name, spec) in JOINS {
+            let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
+        }
+    }
+    for seed in first..first + rounds {
+        let mut draws = Draws(seed);
+        let mut pipes = (Pipe::new(&one, 3), Pipe::new(&three, 3));
+        let flush = [vec!["FLUSHALL".to_owned()]];
+        pipes.0.run(&flush);
+        pipes.1.run(&flush);
+        for _ in 0..15 {
+            let requests: Vec<_> =
+                (0..=draws.below(10)).map(|_| joined_request(&mut draws)).collect();
+            let (expected, answers) = (pipes.0.run(&requests), pipes.1.run(&requests));
+            for ((words, expected), answer) in requests.iter().zip(expected).zip(answers) {
+                assert_eq!(answer, expected, "seed {seed}: {words:?}");
+            }
+        }
+    }
+    // What one shard refuses no shard has.
+    let mut client = three.client(3);
+    let () = cmd("SET").arg("odd|x").arg(1).query(&mut client).unwrap();
+    let mut odd = cmd("JOIN.ADD");
+    odd.arg("odd").arg("odd|<a> = count p|<a>|<b>");
+    let refused = odd.query::<Value>(&mut client).unwrap_err().to_string();
+    assert!(refused.contains("1 key") || refused.contains("existing"), "{refused}");
+    let _: i64 = cmd("DEL").arg("odd|x").query(&mut client).unwrap();
+    let _: Value = odd.query(&mut client).unwrap();
+}
+
 /// Connections to a server of three shards; between them, each shard has one.
 fn clients(server: &Server) -> Vec<Connection> {
     (0..6).map(|_| server.client(3)).collect()

@@ -27,6 +27,7 @@
 //! that is not aligned costs the hash of its group and a search among the ranges of its home; one over
 //! several groups, such a search for each home.
 
+mod boundary;
 mod give;
 mod held;
 mod moves;

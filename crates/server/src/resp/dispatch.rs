@@ -157,6 +157,9 @@ impl Resp {
                 Flow::Next
             }
         };
+        if self.shards.is_some() && flow == Flow::Next {
+            self.wrote(spec, &mut work.connection.session);
+        }
         let may_define = spec.flags.has(Flags::ADMIN);
         if may_define && flow == Flow::Next && work.out.get(before) != Some(&b'-') {
             self.defined(&command);
@@ -190,11 +193,13 @@ impl Resp {
             self.hub.forget_named(work.connection.id);
         }
         match waiting {
-            Waiting::Request(_) if failure.is_some() => Flow::Next,
+            Waiting::Request(_) | Waiting::Shards(..) if failure.is_some() => Flow::Next,
             Waiting::Exec { queue, next } if failure.is_some() => {
                 self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
-            Waiting::Request(request) => self.run_again(&request, work),
+            Waiting::Request(request) | Waiting::Shards(request, _) => {
+                self.run_again(&request, work)
+            }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
             Waiting::Exec { queue, next } => {
                 self.answered(work, |service, work| service.run_queue(queue, next, work))

@@ -8,6 +8,7 @@ use crate::shards::Front;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
 use headwater_engine::Follower;
+use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
 
@@ -55,6 +56,8 @@ pub(crate) enum Waiting {
     },
     /// This request, which waits for another client.
     Blocked(Blocked),
+    /// This request, which is to show what was written at other shards.
+    Shards(OwnedArgs, WaitId),
 }
 
 /// The channels and patterns that a client listens to.
@@ -144,6 +147,8 @@ pub(crate) struct Session {
     pub(crate) identity: Option<Box<Identity>>,
     /// What is known of a client of memcached's protocol; `None`: it speaks RESP.
     pub(crate) memcached: Option<Box<memcached::Session>>,
+    /// Where shards stood after its last writes there.
+    pub(crate) positions: Positions,
     /// Its replies must be bytes, none of them a value that lies elsewhere.
     pub(crate) whole_replies: bool,
     /// What other shards do for it, or for whom this shard does it.
@@ -192,7 +197,7 @@ impl Session {
     pub(crate) fn bytes(&self) -> usize {
         let queue = |queue: &Queue| queue.bytes;
         let waiting = |waiting: &Waiting| match waiting {
-            Waiting::Request(request) => request.reserved_bytes(),
+            Waiting::Request(request) | Waiting::Shards(request, _) => request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
             Waiting::Blocked(_) => size_of::<Waiting>(),
         };

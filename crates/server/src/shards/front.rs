@@ -11,11 +11,23 @@
 
 use super::gather::Gather;
 use headwater_base::Shard;
+use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{ReplyCutter, Version};
 use std::collections::VecDeque;
 
 /// Requests that may be under way for one client.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
+
+/// What a request does, as far as the order of requests to different shards goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// It reads what no other key's change can change.
+    Plain,
+    /// It reads what joins give.
+    Derived,
+    /// It writes.
+    Write,
+}
 
 /// What comes next in a client's answers.
 #[derive(Debug)]
@@ -24,8 +36,8 @@ pub(crate) enum Expected {
     Reply {
         /// Which shard's.
         from: Shard,
-        /// It is the answer to a write.
-        write: bool,
+        /// What was asked.
+        kind: Kind,
         /// The client does not want it.
         silent: bool,
     },
@@ -45,6 +57,8 @@ struct Stream {
     used: bool,
     /// Writes that it has not answered.
     writes: u32,
+    /// Reads of what joins give that it has not answered.
+    reads: u32,
 }
 
 /// What other shards do for one client.
@@ -57,9 +71,24 @@ pub(crate) struct Front {
     pub(crate) holds: bool,
     /// Where it watches keys.
     pub(crate) watches_at: Option<Shard>,
+    /// What must be taken back where it was done, since it was refused elsewhere.
+    undo: Vec<(Shard, OwnedArgs)>,
 }
 
 impl Stream {
+    /// A request was sent.
+    fn sent(&mut self, kind: Kind) {
+        self.used = true;
+        self.writes += u32::from(kind == Kind::Write);
+        self.reads += u32::from(kind == Kind::Derived);
+    }
+
+    /// A request was answered.
+    fn answered(&mut self, kind: Kind) {
+        self.writes -= u32::from(kind == Kind::Write);
+        self.reads -= u32::from(kind == Kind::Derived);
+    }
+
     /// The next reply, if all of it is there.
     fn next(&mut self) -> Option<&[u8]> {
         let len = self.cutter.cut(&self.bytes[self.taken..])?;
@@ -88,6 +117,7 @@ impl Front {
             ready: Vec::new(),
             holds: false,
             watches_at: None,
+            undo: Vec::new(),
         }
     }
 
@@ -103,10 +133,17 @@ impl Front {
         self.expected.len() >= UNDER_WAY_MAX
     }
 
-    /// Shards other than `but` that have not answered writes.
-    pub(crate) fn writes_elsewhere(&self, but: Option<Shard>) -> bool {
-        let is_other = |at: usize| but.is_none_or(|but| usize::from(but.0) != at);
-        self.streams.iter().enumerate().any(|(at, stream)| stream.writes > 0 && is_other(at))
+    /// Whether a request to `at` (to several shards: `None`) must wait until others are answered: what is derived
+    /// may only be read when writes elsewhere are done, and written only when what was derived before
+    /// has been read.
+    pub(crate) fn must_wait(&self, kind: Kind, at: Option<Shard>) -> bool {
+        let is_other = |place: usize| at.is_none_or(|at| usize::from(at.0) != place);
+        let against = |stream: &Stream| match kind {
+            Kind::Plain => false,
+            Kind::Derived => stream.writes > 0,
+            Kind::Write => stream.reads > 0,
+        };
+        self.streams.iter().enumerate().any(|(place, stream)| against(stream) && is_other(place))
     }
 
     /// The shards that have executed something for the client.
@@ -117,19 +154,15 @@ impl Front {
 
     /// A request was sent to `from`.
     #[inline]
-    pub(crate) fn expect(&mut self, from: Shard, write: bool, silent: bool) {
-        let stream = &mut self.streams[usize::from(from.0)];
-        stream.used = true;
-        stream.writes += u32::from(write);
-        self.expected.push_back(Expected::Reply { from, write, silent });
+    pub(crate) fn expect(&mut self, from: Shard, kind: Kind, silent: bool) {
+        self.streams[usize::from(from.0)].sent(kind);
+        self.expected.push_back(Expected::Reply { from, kind, silent });
     }
 
     /// Requests were sent whose replies make up one.
     pub(crate) fn expect_gather(&mut self, gather: Gather) {
         for from in gather.missing() {
-            let stream = &mut self.streams[usize::from(from.0)];
-            stream.used = true;
-            stream.writes += u32::from(gather.write);
+            self.streams[usize::from(from.0)].sent(gather.kind);
         }
         self.expected.push_back(Expected::Gather(Box::new(gather)));
     }
@@ -149,17 +182,17 @@ impl Front {
 
     /// Puts what is complete behind the answers that are ready; whether there are any.
     pub(crate) fn advance(&mut self, version: Version) -> bool {
-        let Self { expected, streams, ready, .. } = self;
+        let Self { expected, streams, ready, undo, .. } = self;
         while let Some(next) = expected.front_mut() {
             match next {
                 Expected::Own(bytes) => ready.append(bytes),
-                Expected::Reply { from, write, silent } => {
+                Expected::Reply { from, kind, silent } => {
                     let stream = &mut streams[usize::from(from.0)];
                     let Some(reply) = stream.next() else { break };
                     if !*silent {
                         ready.extend_from_slice(reply);
                     }
-                    stream.writes -= u32::from(*write);
+                    stream.answered(*kind);
                     stream.trim();
                 }
                 Expected::Gather(gather) => {
@@ -167,7 +200,7 @@ impl Front {
                         let stream = &mut streams[usize::from(from.0)];
                         if let Some(reply) = stream.next() {
                             gather.take(from, reply);
-                            stream.writes -= u32::from(gather.write);
+                            stream.answered(gather.kind);
                             stream.trim();
                         }
                     }
@@ -177,6 +210,7 @@ impl Front {
                     if !gather.silent {
                         gather.write(version, ready);
                     }
+                    undo.extend(gather.to_undo());
                 }
             }
             expected.pop_front();
@@ -189,6 +223,11 @@ impl Front {
     pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.ready);
         self.ready.shrink_to(64 << 10);
+    }
+
+    /// Takes what is to be taken back, and where.
+    pub(crate) fn take_undo(&mut self) -> Vec<(Shard, OwnedArgs)> {
+        core::mem::take(&mut self.undo)
     }
 
     /// Memory that it takes.
@@ -223,19 +262,22 @@ mod tests {
     #[test]
     fn answers_are_in_the_order_of_the_requests() {
         let mut front = Front::new(3);
-        front.expect(Shard(1), true, false);
+        front.expect(Shard(1), Kind::Write, false);
         front.expect_own(b"+own\r\n");
-        front.expect(Shard(2), false, true);
-        front.expect_gather(Gather::new(Merge::Sum, [Shard(1), Shard(2)].into(), false));
+        front.expect(Shard(2), Kind::Derived, true);
+        front.expect_gather(Gather::new(Merge::Sum, [Shard(1), Shard(2)].into(), Kind::Plain));
         front.expect_own(b"+last\r\n");
-        assert!(front.writes_elsewhere(None) && !front.writes_elsewhere(Some(Shard(1))));
+        let waits = |front: &Front, kind, at: u16| front.must_wait(kind, Some(Shard(at)));
+        assert!(front.must_wait(Kind::Derived, None) && !front.must_wait(Kind::Plain, None));
+        assert!(!waits(&front, Kind::Derived, 1) && waits(&front, Kind::Derived, 2));
+        assert!(waits(&front, Kind::Write, 1) && !waits(&front, Kind::Write, 2));
         front.came(Shard(2), b"+silent\r\n:3\r\n");
         assert_eq!(collected(&mut front), "");
         front.came(Shard(1), b"+first\r");
         assert_eq!(collected(&mut front), "");
         front.came(Shard(1), b"\n:4\r");
         assert_eq!(collected(&mut front), "+first\r\n+own\r\n");
-        assert!(!front.is_done() && !front.writes_elsewhere(None));
+        assert!(!front.is_done() && !front.must_wait(Kind::Derived, None));
         front.came(Shard(1), b"\n");
         assert_eq!(collected(&mut front), ":7\r\n+last\r\n");
         assert!(front.is_done());

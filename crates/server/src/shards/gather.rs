@@ -4,8 +4,9 @@
 //! A range read copies each pair once more; what is merged are the replies' bytes, no value is
 //! decoded.
 
+use super::front::Kind;
 use headwater_base::Shard;
-use headwater_command::{RangeAnswer, Reply};
+use headwater_command::{OwnedArgs, RangeAnswer, Reply};
 use headwater_protocol::resp::{Encoder, Version, elements, integer, is_error, text};
 use std::collections::BTreeMap;
 
@@ -56,16 +57,18 @@ pub(crate) struct Gather {
     merge: Merge,
     /// The replies by shard; empty: it has not come.
     parts: Vec<(Shard, Vec<u8>)>,
-    /// They are answers to writes.
-    pub(crate) write: bool,
+    /// What was asked.
+    pub(crate) kind: Kind,
     /// The client does not want it.
     pub(crate) silent: bool,
+    /// Takes it back where it was done, should another shard refuse it.
+    pub(crate) undo: Option<OwnedArgs>,
 }
 
 impl Gather {
-    pub(crate) fn new(merge: Merge, from: Vec<Shard>, write: bool) -> Self {
+    pub(crate) fn new(merge: Merge, from: Vec<Shard>, kind: Kind) -> Self {
         let parts = from.into_iter().map(|shard| (shard, Vec::new())).collect();
-        Self { merge, parts, write, silent: false }
+        Self { merge, parts, kind, silent: false, undo: None }
     }
 
     /// The shards whose replies have not come.
@@ -82,6 +85,16 @@ impl Gather {
         if let Some((_, part)) = self.parts.iter_mut().find(|(shard, _)| *shard == from) {
             *part = reply.to_vec();
         }
+    }
+
+    /// What is to be taken back, and where: a part was refused.
+    pub(crate) fn to_undo(&self) -> Vec<(Shard, OwnedArgs)> {
+        let Some(undo) = &self.undo else { return Vec::new() };
+        let done = |(_, part): &&(Shard, Vec<u8>)| !is_error(part);
+        if self.parts.iter().all(|part| done(&part)) {
+            return Vec::new();
+        }
+        self.parts.iter().filter(done).map(|(shard, _)| (*shard, undo.clone())).collect()
     }
 
     /// Memory that it takes.
@@ -249,7 +262,7 @@ mod tests {
 
     fn merged(merge: Merge, replies: &[&[u8]]) -> String {
         let from = (0..replies.len() as u16).map(Shard).collect();
-        let mut gather = Gather::new(merge, from, false);
+        let mut gather = Gather::new(merge, from, Kind::Plain);
         for (at, reply) in replies.iter().enumerate() {
             assert!(!gather.is_complete());
             gather.take(Shard(at as u16), reply);

@@ -9,7 +9,9 @@
 
 use crate::connection::ConnectionId;
 use crate::service::Door;
+use headwater_base::source::Position;
 use headwater_base::{Partition, Shard};
+use headwater_node::{Packet, Positions};
 use headwater_protocol::resp::Version;
 use mio::Waker;
 use std::net::{SocketAddr, TcpStream};
@@ -35,6 +37,15 @@ pub(crate) enum Letter {
         session: ConnectionId,
         /// Where the bytes end.
         end: usize,
+        /// Where the sender stood after the last write among them; 0: there was none yet.
+        position: Position,
+    },
+    /// What such requests must show: they read what is derived.
+    After {
+        /// The client's session at the sender.
+        session: ConnectionId,
+        /// How far each shard had come when the client wrote there last.
+        positions: Positions,
     },
     /// The client has gone.
     Gone {
@@ -70,6 +81,8 @@ pub(crate) enum Letter {
         /// Where it is.
         home: Shard,
     },
+    /// Loads, changes, and how far everybody has come.
+    Packet(Box<Packet>),
     /// The process is to end.
     Stop,
 }
@@ -97,7 +110,7 @@ pub(crate) struct Mail {
 /// What all shards share.
 #[derive(Debug)]
 pub(crate) struct Office {
-    boxes: Vec<Box<Mailbox>>,
+    boxes: Vec<Mailbox>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +134,7 @@ pub(crate) struct Post {
 impl Office {
     /// Mailboxes for so many shards.
     pub(crate) fn new(shards: u16) -> Arc<Self> {
-        Arc::new(Self { boxes: (0..shards).map(|_| Box::default()).collect() })
+        Arc::new(Self { boxes: (0..shards).map(|_| Mailbox::default()).collect() })
     }
 
     fn of(&self, shard: Shard) -> &Mailbox {
@@ -217,7 +230,11 @@ mod tests {
                 let mail = one.to(Shard(1));
                 mail.bytes.push(number as u8);
                 let session = ConnectionId { slot: 0, number };
-                mail.letters.push(Letter::Replies { session, end: mail.bytes.len() });
+                mail.letters.push(Letter::Replies {
+                    session,
+                    end: mail.bytes.len(),
+                    position: Position(0),
+                });
             }
             one.send();
         }

@@ -16,15 +16,16 @@ mod info;
 mod mail;
 mod route;
 
-pub(crate) use front::Front;
+pub(crate) use front::{Front, Kind};
 pub(crate) use gather::{Gather, Merge};
 pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
 pub(crate) use route::{Request, Route, route};
 
 use crate::connection::ConnectionId;
 use crate::resp::Origin;
-use headwater_base::{Placement, Shard};
+use headwater_base::{Millis, Shard};
 use headwater_command::Args;
+use headwater_node::{Peers, WaitId};
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -34,10 +35,12 @@ use std::sync::Arc;
 pub(crate) struct Shards {
     /// Which one this is.
     pub(crate) me: Shard,
-    /// Where keys live.
-    pub(crate) placement: Placement,
     /// Letters.
     pub(crate) post: Post,
+    /// Loads from other shards, and theirs from here.
+    pub(crate) peers: Peers,
+    /// Sessions that wait until what is here shows their writes elsewhere.
+    pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
     pub(crate) backs: HashMap<Origin, ConnectionId>,
 }
@@ -46,8 +49,16 @@ impl Shards {
     /// What the shard `me` knows when it begins.
     pub(crate) fn of(me: Shard, office: &Arc<Office>) -> Box<Self> {
         let post = Post::new(me, office.clone());
-        let placement = Placement::even(post.shards());
-        Box::new(Self { me, placement, post, backs: HashMap::new() })
+        // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
+        let peers = Peers::new(me, post.shards(), 1, Millis(0));
+        Box::new(Self { me, post, peers, waits: HashMap::new(), backs: HashMap::new() })
+    }
+
+    /// Posts what the engines have to say to one another.
+    pub(crate) fn post_packets(&mut self) {
+        for (to, packet) in self.peers.take_packets() {
+            self.post.to(to).letters.push(Letter::Packet(Box::new(packet)));
+        }
     }
 
     /// Sends a request of a session of this shard to another shard (or to this one, behind what it does

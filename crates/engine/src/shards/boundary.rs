@@ -1,0 +1,38 @@
+//! Boundaries of tables, which decide where keys live.
+
+use crate::engine::Engine;
+use crate::report::EngineError;
+use alloc::format;
+use alloc::string::String;
+use headwater_base::key::SEPARATOR;
+
+impl Engine {
+    /// Whether a table, by its prefix, may have another boundary: with several shards not where its keys
+    /// would live elsewhere then, or joins rely on where they do.
+    pub(crate) fn check_placing(&self, prefix: &[u8], boundary: usize) -> Result<(), EngineError> {
+        let Some(placed) = &self.placed else { return Ok(()) };
+        let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
+        let now = placed.placement.boundary(name);
+        let Some(table) = self.store.find(prefix).filter(|_| boundary.max(1) != now) else {
+            return Ok(());
+        };
+        let role = self.catalog.role(table);
+        let is_read = role.is_some_and(|it| !it.readers.is_empty() || !it.writers.is_empty());
+        if is_read || self.store.table(table).sizes().keys > 0 {
+            let shown = String::from_utf8_lossy(name);
+            return Err(EngineError::Refused(format!(
+                "the boundary of table '{shown}' says where its keys live: with several shards it can be changed \
+                 only while the table has no keys and no join names it (it is {now})"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Places the keys of a table by so many components.
+    pub(crate) fn place_by(&mut self, prefix: &[u8], boundary: usize) {
+        if let Some(placed) = &mut self.placed {
+            let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
+            placed.placement.set_boundary(name, boundary);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Listening, and clients that come.
+
+use super::Reactor;
+use crate::connection::Connection;
+use crate::memory::CLIENT_BYTES;
+use crate::service::{Door, Service};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Token};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Connections accepted in one turn.
+const ACCEPTS: usize = 256;
+/// Connections that may wait to be accepted at one socket.
+const LISTEN_BACKLOG: i32 = 1024;
+
+impl<S: Service> Reactor<S> {
+    /// Accepts what has come, on all listeners.
+    pub(super) fn accept(&mut self) {
+        self.accepting = false;
+        for at in 0..self.listeners.len() {
+            for taken in 0.. {
+                if taken == ACCEPTS {
+                    self.accepting = true;
+                    break;
+                }
+                let (listener, door) = &self.listeners[at];
+                let door = *door;
+                match listener.accept() {
+                    Ok((socket, peer)) => {
+                        if let Some(socket) = self.service.hand_on(socket, peer, door) {
+                            self.admit(socket, peer, door);
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(_) => {
+                        // No descriptor is free: try again in the next turn, which comes
+                        // after a wait.
+                        self.accepting = true;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
+        let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
+        if self.connections.open() >= self.service.bounds().clients_max
+            || bytes > self.service.clients_bytes_max()
+        {
+            // Whether the client reads it is its own affair.
+            let _ = io::Write::write(&mut socket, self.service.refusal(door));
+            return;
+        }
+        let _ = socket.set_nodelay(true);
+        if self.tcp_keepalive_seconds > 0 {
+            use rustix::net::sockopt;
+            let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
+            let _ = sockopt::set_socket_keepalive(&socket, true);
+            let _ = sockopt::set_tcp_keepidle(&socket, idle);
+        }
+        let local = socket.local_addr().unwrap_or(peer);
+        let id = self.connections.next_id();
+        let token = Token(self.first_connection() + id.slot);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, token, both).is_err() {
+            self.connections.ended(id, false);
+            return;
+        }
+        let session = self.service.opened(id, door);
+        let now = self.time.uptime;
+        let mut connection = Box::new(Connection::new(id, socket, (peer, local), session, now));
+        self.connections.count(&mut connection, 0);
+        self.connections.put(connection);
+    }
+}
+
+/// A socket that listens; several may be `shared`, one of each thread, between which the system shares
+/// out who connects.
+pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+    if !shared {
+        return TcpListener::bind(address);
+    }
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    net::bind(&socket, &address)?;
+    net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(TcpListener::from_std(std::net::TcpListener::from(socket)))
+}

@@ -1,0 +1,193 @@
+//! Letters of other shards: requests to execute, replies, and what the engines have to say to one another.
+
+use crate::connection::{Connection, ConnectionId};
+use crate::connections::Connections;
+use crate::resp::Resp;
+use crate::resp::session::{Afar, Origin, Session};
+use crate::shards::{Kind, Letter, Mail, Voice};
+use headwater_base::Shard;
+use mio::net::TcpStream;
+
+impl Resp {
+    /// A message for the channels of all other shards, from within a transaction.
+    pub(in crate::resp) fn publish_afar(&mut self, channel: &[u8], message: &[u8]) {
+        let Some(shards) = &mut self.shards else { return };
+        let me = shards.me;
+        for to in (0..shards.post.shards()).map(Shard).filter(|to| *to != me) {
+            let mail = shards.post.to(to);
+            mail.bytes.extend_from_slice(channel);
+            mail.bytes.extend_from_slice(message);
+            let end = mail.bytes.len();
+            mail.letters.push(Letter::Publish { name: channel.len(), end });
+        }
+    }
+
+    /// Takes the letters that have come.
+    pub(in crate::resp) fn take_mail_of_shards(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &self.shards else { return };
+        let mails = shards.post.take();
+        shards.post.set_clients(connections.open());
+        for mail in mails {
+            self.take_letters(mail, connections);
+        }
+    }
+
+    fn take_letters(&mut self, mail: Mail, connections: &mut Connections<Session>) {
+        let Mail { from, bytes, letters } = mail;
+        let mut begin = 0;
+        for letter in letters {
+            match letter {
+                Letter::Requests { session, voice, end } => {
+                    let origin = Origin { shard: from, session };
+                    self.take_requests(origin, Some(voice), &bytes[begin..end], connections);
+                    begin = end;
+                }
+                Letter::Replies { session, end, position } => {
+                    if let Some(connection) = connections.get_mut(session) {
+                        connection.session.positions.reach(from, position);
+                    }
+                    self.take_replies(from, session, &bytes[begin..end], connections);
+                    begin = end;
+                }
+                Letter::After { session, positions } => {
+                    let origin = Origin { shard: from, session };
+                    self.take_requests(origin, None, &[], connections);
+                    let back = self.shards.as_ref().and_then(|it| it.backs.get(&origin).copied());
+                    if let Some(back) = back.and_then(|back| connections.get_mut(back)) {
+                        back.session.positions.merge(&positions);
+                    }
+                }
+                Letter::Packet(packet) => {
+                    if let Some(shards) = &mut self.shards {
+                        shards.peers.receive(from, *packet);
+                    }
+                }
+                Letter::Gone { session } => {
+                    let origin = Origin { shard: from, session };
+                    let back = self.shards.as_mut().and_then(|shards| shards.backs.remove(&origin));
+                    if let Some(back) = back {
+                        connections.kill(back);
+                    }
+                }
+                Letter::Broken { session } => connections.kill(session),
+                Letter::Client { socket, peer, door } => {
+                    self.new_clients.push((TcpStream::from_std(socket), peer, door));
+                }
+                Letter::Publish { name, end } => {
+                    let (channel, message) = bytes[begin..end].split_at(name);
+                    self.publish_from_flow(channel, message, connections);
+                    begin = end;
+                }
+                Letter::Home { partition, home } => {
+                    self.node.engine_mut().set_home(partition, home);
+                }
+                Letter::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    /// Replies of another shard have come for a client of this one.
+    fn take_replies(
+        &mut self,
+        from: Shard,
+        session: ConnectionId,
+        bytes: &[u8],
+        connections: &mut Connections<Session>,
+    ) {
+        let Some(connection) = connections.get_mut(session) else { return };
+        let Session { version, blob_errors, .. } = connection.session;
+        let Some(front) = connection.session.front() else { return };
+        front.came(from, bytes);
+        let is_ready = front.advance(version);
+        for (at, undo) in front.take_undo() {
+            front.expect(at, Kind::Write, true);
+            if let Some(shards) = &mut self.shards {
+                shards.request(at, session, Voice { version, blob_errors }, undo.args());
+            }
+        }
+        if front.holds && front.is_done() {
+            front.holds = false;
+            connections.wake(session);
+        }
+        if is_ready {
+            connections.touch(session);
+        }
+    }
+
+    /// Gives requests to the connection that stands for their client.
+    fn take_requests(
+        &mut self,
+        origin: Origin,
+        voice: Option<Voice>,
+        bytes: &[u8],
+        connections: &mut Connections<Session>,
+    ) {
+        let Some(shards) = &mut self.shards else { return };
+        let known = shards.backs.get(&origin).copied();
+        let id = known.filter(|&id| connections.get_mut(id).is_some()).unwrap_or_else(|| {
+            let id = connections.next_id_by_mail();
+            let session = Session {
+                authenticated: true,
+                afar: Afar::Back(origin),
+                no_evict: true,
+                ..Session::default()
+            };
+            let mut connection = Box::new(Connection::by_mail(id, session, self.time.uptime));
+            connections.count(&mut connection, 0);
+            connections.put(connection);
+            shards.backs.insert(origin, id);
+            id
+        });
+        if let (Some(connection), Some(voice)) = (connections.get_mut(id), voice) {
+            connection.session.version = voice.version;
+            connection.session.blob_errors = voice.blob_errors;
+            connection.take_requests(bytes);
+            connections.touch(id);
+        }
+    }
+
+    /// Posts the replies that a connection by mail has for its client.
+    pub(in crate::resp) fn post_replies(&mut self, connection: &mut Connection<Session>) {
+        let Afar::Back(origin) = connection.session.afar else { return };
+        let Some(shards) = &mut self.shards else { return };
+        let Some(replies) = connection.mail() else { return };
+        if replies.is_empty() {
+            return;
+        }
+        let mail = shards.post.to(origin.shard);
+        mail.bytes.append(replies);
+        replies.shrink_to(64 << 10);
+        let end = mail.bytes.len();
+        let position = connection.session.positions.get(shards.me);
+        mail.letters.push(Letter::Replies { session: origin.session, end, position });
+    }
+
+    /// A session has ended: what stands for it elsewhere is to end, or who has its client is told.
+    pub(in crate::resp) fn part(&mut self, id: ConnectionId, session: &mut Session) {
+        let Some(shards) = &mut self.shards else { return };
+        match core::mem::take(&mut session.afar) {
+            Afar::None => {}
+            Afar::Front(front) => {
+                for at in front.used() {
+                    shards.post.to(at).letters.push(Letter::Gone { session: id });
+                }
+            }
+            Afar::Back(origin) => {
+                if shards.backs.get(&origin) == Some(&id) {
+                    shards.backs.remove(&origin);
+                    let letter = Letter::Broken { session: origin.session };
+                    shards.post.to(origin.shard).letters.push(letter);
+                }
+            }
+        }
+    }
+
+    /// Tells all shards that the process ends.
+    pub(in crate::resp) fn stop_all(&mut self) {
+        let Some(shards) = &mut self.shards else { return };
+        for to in (0..shards.post.shards()).map(Shard) {
+            shards.post.to(to).letters.push(Letter::Stop);
+        }
+        shards.post.send();
+    }
+}

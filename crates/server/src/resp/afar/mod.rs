@@ -1,0 +1,325 @@
+//! Requests that other shards execute, and requests that are executed for clients of other shards.
+//!
+//! # Order
+//! A client's requests to one shard are executed in their order. Requests to different shards may be
+//! executed at the same time, but for what is derived: it is read only when the client's earlier writes at other shards
+//! are done, and a client's later writes wait until it was read. So a client's pipeline gives the answers that it would give
+//! request by request.
+
+mod letters;
+mod transactions;
+
+use super::session::{Afar, Answering, Session, Waiting};
+use super::{Flow, Resp, Turn, encoder};
+use crate::connections::Connections;
+use crate::service::Door;
+use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Voice, route};
+use headwater_base::Shard;
+use headwater_command::table::Group;
+use headwater_command::{Args, Command, Data, Flags, Id, OwnedArgs, Ranges, Reply, Spec};
+use headwater_engine::Effect;
+use headwater_node::{Positions, WaitId};
+use headwater_protocol::resp::find;
+use mio::net::TcpStream;
+use std::net::SocketAddr;
+
+const CROSS_SLOT: &str = "Keys in request don't hash to the same slot: they live on several shards \
+     (keys of one group, or plain keys with one {tag}, live together)";
+
+/// A client that another shard accepted.
+pub(super) type Client = (TcpStream, SocketAddr, Door);
+
+impl Resp {
+    /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it
+    /// is to be executed here.
+    #[inline]
+    pub(super) fn execute_afar(
+        &mut self,
+        spec: &'static Spec,
+        command: &Command<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        let shards = self.shards.as_ref()?;
+        let me = shards.me;
+        if self.executing_queue || matches!(work.connection.session.afar, Afar::Back(_)) {
+            return self.await_writes(spec, command, args, work);
+        }
+        if matches!(command, Command::Transaction(_)) {
+            return self.transact_afar(command, args, work);
+        }
+        if spec.id == Id::RangeWatch || matches!(spec.group, Group::Flow | Group::Source) {
+            self.stats.errors += 1;
+            let name = spec.full_name;
+            let text = format_args!("'{name}' needs shards = 1: it does not work with several yet");
+            encoder(work).error("ERR", text);
+            return Some(Flow::Next);
+        }
+        let route = route(self.node.engine().placement()?, spec, command, args);
+        let kind = if spec.flags.has(Flags::WRITE) {
+            Kind::Write
+        } else if matches!(route, Route::At(_) | Route::Parts { .. })
+            && self.may_be_derived(command, args, spec)
+        {
+            Kind::Derived
+        } else {
+            Kind::Plain
+        };
+        let at = match &route {
+            Route::At(at) => Some(*at),
+            _ => None,
+        };
+        if let Some(front) = work.connection.session.front()
+            && (front.is_full() || front.must_wait(kind, at))
+        {
+            return Some(hold(Some(args), work));
+        }
+        match route {
+            Route::Here => None,
+            Route::At(at) if at == me => self.await_writes(spec, command, args, work),
+            Route::At(at) => {
+                if kind == Kind::Derived {
+                    self.ask_after(at, work);
+                }
+                self.ask(at, args, kind, false, work);
+                Some(Flow::Next)
+            }
+            Route::Parts { merge, parts } => {
+                if kind == Kind::Derived {
+                    parts.iter().for_each(|(at, _)| self.ask_after(*at, work));
+                }
+                Some(self.ask_all(spec, kind, merge, &parts, args, work))
+            }
+            Route::Several => {
+                self.stats.errors += 1;
+                encoder(work).error("CROSSSLOT", format_args!("{CROSS_SLOT}"));
+                Some(Flow::Next)
+            }
+        }
+    }
+
+    /// Whether a reading command may concern keys that joins give.
+    fn may_be_derived(&self, command: &Command<'_>, args: Args<'_>, spec: &Spec) -> bool {
+        let engine = self.node.engine();
+        match command {
+            Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
+            Command::Data(Data::Ranges(_) | Data::Functions(_)) => true,
+            _ => {
+                let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
+                keys.any(|key| engine.may_derive(key))
+            }
+        }
+    }
+
+    /// Lets a request that reads what is derived wait until what is here shows the client's writes
+    /// elsewhere. `None`: it does.
+    fn await_writes(
+        &mut self,
+        spec: &'static Spec,
+        command: &Command<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        let is_read = !spec.flags.has(Flags::WRITE) && matches!(command, Command::Data(_));
+        if !is_read || !self.may_be_derived(command, args, spec) {
+            return None;
+        }
+        let shards = self.shards.as_mut()?;
+        let session = &mut work.connection.session;
+        let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
+        shards.waits.insert(wait, work.connection.id);
+        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait)));
+        Some(Flow::Parked)
+    }
+
+    /// Notes that a session has written here.
+    #[inline]
+    pub(super) fn wrote(&mut self, spec: &Spec, session: &mut Session) {
+        if spec.flags.has(Flags::WRITE)
+            && let Some(shards) = &mut self.shards
+        {
+            let position = shards.peers.stamp();
+            session.positions.reach(shards.me, position);
+        }
+    }
+
+    /// Tells a shard what the next request of a session must show.
+    fn ask_after(&mut self, at: Shard, work: &Turn<'_>) {
+        let Some(shards) = &mut self.shards else { return };
+        let positions = work.connection.session.positions.clone();
+        if positions == Positions::default() {
+            return;
+        }
+        let session = work.connection.id;
+        shards.post.to(at).letters.push(Letter::After { session, positions });
+    }
+
+    /// The effects of what was done; those that concern other shards are dealt with.
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        match &mut self.shards {
+            None => self.node.engine_mut().take_effects(),
+            Some(shards) => shards.peers.turn(self.node.engine_mut(), &mut |_, _| {}),
+        }
+    }
+
+    /// Wakes the sessions whose writes elsewhere are shown here now; whether there were any.
+    pub(super) fn wake_settled(&mut self, connections: &mut Connections<Session>) -> bool {
+        let Some(shards) = &mut self.shards else { return false };
+        let settled = shards.peers.take_settled();
+        for wait in &settled {
+            if let Some(id) = shards.waits.remove(wait) {
+                connections.wake(id);
+            }
+        }
+        !settled.is_empty()
+    }
+
+    /// Ends the wait of a session that is gone.
+    pub(super) fn forget_wait(&mut self, wait: WaitId) {
+        if let Some(shards) = &mut self.shards {
+            shards.waits.remove(&wait);
+            shards.peers.forget(wait);
+        }
+    }
+
+    /// Has another shard execute a request.
+    pub(super) fn ask(
+        &mut self,
+        at: Shard,
+        args: Args<'_>,
+        kind: Kind,
+        silent: bool,
+        work: &mut Turn<'_>,
+    ) {
+        let Some(shards) = &mut self.shards else { return };
+        let id = work.connection.id;
+        let session = &mut work.connection.session;
+        let voice = Voice { version: session.version, blob_errors: session.blob_errors };
+        shards.request(at, id, voice, args);
+        let silent = silent || session.answering != Answering::On;
+        front_of(session, shards.post.shards()).expect(at, kind, silent);
+    }
+
+    /// Has several shards execute parts of a request.
+    fn ask_all(
+        &mut self,
+        spec: &'static Spec,
+        kind: Kind,
+        merge: Merge,
+        parts: &[(Shard, crate::shards::Request)],
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let Some(me) = self.shards.as_ref().map(|shards| shards.me) else { return Flow::Next };
+        // Figures are of one moment if nothing else is under way; and what is declared is so
+        // everywhere before anything else of this client is executed.
+        let mut gather = Gather::new(merge, parts.iter().map(|(at, _)| *at).collect(), kind);
+        gather.silent = work.connection.session.answering != Answering::On;
+        if spec.id == Id::JoinAdd {
+            let name = args.get(1).unwrap_or_default();
+            gather.undo = Some([&b"JOIN.DROP"[..], name].into_iter().collect());
+        }
+        let mut own = None;
+        for (at, request) in parts {
+            let request = request.args(args);
+            if *at == me {
+                own = Some(request);
+                continue;
+            }
+            let Some(shards) = &mut self.shards else { continue };
+            let session = &work.connection.session;
+            let voice = Voice { version: session.version, blob_errors: session.blob_errors };
+            shards.request(*at, work.connection.id, voice, request.args());
+        }
+        let mut holds = spec.flags.has(Flags::ADMIN);
+        let mut flow = Flow::Next;
+        if let Some(request) = own {
+            match self.execute_part(request.args(), work) {
+                Ok((reply, ended)) => {
+                    gather.take(me, &reply);
+                    flow = ended;
+                }
+                Err(()) => {
+                    // Its data is not here: it waits as a request by mail, and what follows waits
+                    // for it.
+                    let Some(shards) = &mut self.shards else { return Flow::Next };
+                    let session = &work.connection.session;
+                    let voice =
+                        Voice { version: session.version, blob_errors: session.blob_errors };
+                    shards.request(me, work.connection.id, voice, request.args());
+                    holds = true;
+                }
+            }
+        }
+        let Some(shards) = &self.shards else { return Flow::Next };
+        let version = work.connection.session.version;
+        let front = front_of(&mut work.connection.session, shards.post.shards());
+        front.expect_gather(gather);
+        front.advance(version);
+        if front.is_done() {
+            front.collect(work.out);
+            return flow;
+        }
+        // A join that another shard refuses is dropped here as well, by mail.
+        if holds && flow == Flow::Next { hold(None, work) } else { flow }
+    }
+
+    /// Executes this shard's part of a request; its reply, unless it would have to wait.
+    fn execute_part(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(Vec<u8>, Flow), ()> {
+        let Ok(spec) = find(args) else { return Err(()) };
+        let out = core::mem::take(work.out);
+        let before = core::mem::replace(&mut work.connection.session.whole_replies, true);
+        let queue = core::mem::replace(&mut self.executing_queue, true);
+        let flow = self.execute(spec, args, work);
+        self.executing_queue = queue;
+        work.connection.session.whole_replies = before;
+        let reply = core::mem::replace(work.out, out);
+        if flow == Flow::Parked {
+            let id = work.connection.id;
+            if let Some(Waiting::Shards(_, wait)) =
+                work.connection.session.waiting.take().as_deref()
+            {
+                self.forget_wait(*wait);
+            }
+            self.hub.forget(id);
+            self.tickets.retain(|_, waiting| *waiting != id);
+            return Err(());
+        }
+        Ok((reply, flow))
+    }
+
+    /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
+    #[inline]
+    pub(super) fn keep_order(before: usize, work: &mut Turn<'_>) {
+        if let Some(front) = work.connection.session.front()
+            && !front.is_done()
+            && work.out.len() > before
+        {
+            front.expect_own(&work.out[before..]);
+            work.out.truncate(before);
+        }
+    }
+}
+
+/// What other shards do for a session.
+fn front_of(session: &mut Session, shards: u16) -> &mut Front {
+    if !matches!(session.afar, Afar::Front(_)) {
+        session.afar = Afar::Front(Box::new(Front::new(shards)));
+    }
+    match &mut session.afar {
+        Afar::Front(front) => front,
+        Afar::None | Afar::Back(_) => unreachable!("it was just put there"),
+    }
+}
+
+/// Lets a session wait until everything is answered; then it goes on with this request.
+fn hold(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
+    let session = &mut work.connection.session;
+    if let Some(args) = args {
+        session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
+    }
+    if let Some(front) = session.front() {
+        front.holds = true;
+    }
+    Flow::Parked
+}

@@ -1,0 +1,283 @@
+//! The service as the loop sees it.
+
+use super::session::Waiting;
+use super::{Flow, Resp, Session, Turn, afar};
+use crate::connection::{Connection, ConnectionId};
+use crate::connections::Connections;
+use crate::keeping::Keeping;
+use crate::memcached;
+use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time};
+use crate::shards::{Letter, Shards};
+use headwater_engine::{Effect, Value, ValueRef};
+use mio::net::TcpStream;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+impl Service for Resp {
+    type Session = Session;
+
+    fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    fn opened(&mut self, _id: ConnectionId, door: Door) -> Session {
+        self.stats.connections += 1;
+        let memcached = match door {
+            Door::Resp => None,
+            Door::Memcached => Some(Box::default()),
+        };
+        Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
+    }
+
+    fn turn(&mut self, time: Time, clients_bytes: usize) {
+        self.time = time;
+        self.look_in_time(clients_bytes);
+        self.stats.sample(time.uptime);
+        self.node.advance(time.wall);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.look_for_failure();
+        }
+        self.flush_in_time();
+    }
+
+    #[inline]
+    fn moved(&mut self, clients_bytes: usize) {
+        self.look_if_due(clients_bytes);
+    }
+
+    fn serve(&mut self, mut work: Turn<'_>) -> Served {
+        if let Some(owner) = self.exclusive
+            && owner != work.connection.id
+        {
+            self.held.push(work.connection.id);
+            return Served { consumed: 0, stopped: Stopped::Parked };
+        }
+        self.before_request(&mut work);
+        if work.connection.session.memcached.is_some() {
+            return self.serve_memcached(work);
+        }
+        if let Some(waiting) = work.connection.session.waiting.take() {
+            let before = work.out.len();
+            let flow = self.resume(*waiting, &mut work);
+            Self::keep_order(before, &mut work);
+            self.tell_own(&mut work);
+            match flow {
+                Flow::Next => {}
+                Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
+                Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
+            }
+        }
+        let mut parser = match work.connection.session.parser.take() {
+            Some(parser) => *parser,
+            None => core::mem::take(&mut self.parser),
+        };
+        let served = self.batch(&mut parser, &mut work);
+        self.tell_watchers(&mut work);
+        if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
+            work.connection.session.parser = Some(Box::new(parser));
+        } else {
+            self.parser = parser;
+        }
+        served
+    }
+
+    fn set_waker(&mut self, waker: Arc<mio::Waker>) {
+        if let Some(shards) = &self.shards {
+            shards.post.set_waker(waker.clone());
+        }
+        self.hub.inbox.set_waker(waker);
+    }
+
+    fn numbers(&self) -> (u64, u64) {
+        let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.post.shards()));
+        self.shards.as_deref().map_or((1, 1), of)
+    }
+
+    fn hand_on(&mut self, socket: TcpStream, peer: SocketAddr, door: Door) -> Option<TcpStream> {
+        let Some(shards) = &mut self.shards else { return Some(socket) };
+        let to = shards.post.least_busy();
+        if to == shards.me {
+            return Some(socket);
+        }
+        let letter = Letter::Client { socket: socket.into(), peer, door };
+        shards.post.to(to).letters.push(letter);
+        None
+    }
+
+    fn take_clients(&mut self) -> Vec<afar::Client> {
+        core::mem::take(&mut self.new_clients)
+    }
+
+    #[inline]
+    fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
+        if let Some(front) = connection.session.front() {
+            front.collect(out);
+        }
+    }
+
+    #[inline]
+    fn expects(&self, session: &Session) -> bool {
+        session.expects()
+    }
+
+    fn take_mail(&mut self, connection: &mut Connection<Session>) {
+        self.post_replies(connection);
+    }
+
+    fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.take_mail_of_shards(connections);
+        self.wake_late(connections);
+        self.take_news(connections);
+        self.run_flows(connections);
+        self.node.engine_mut().poll_functions();
+        self.answer_probes(connections);
+        self.tell_all_watchers(connections);
+        loop {
+            let settled = self.wake_settled(connections);
+            let effects = self.take_effects();
+            if effects.is_empty() && !settled {
+                break;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Wake(ticket) => {
+                        if let Some(id) = self.tickets.remove(&ticket) {
+                            connections.wake(id);
+                        }
+                    }
+                    Effect::Fail { ticket, error } => {
+                        if let Some(id) = self.tickets.remove(&ticket) {
+                            self.failures.insert(id, error);
+                            connections.wake(id);
+                        }
+                    }
+                    Effect::Load { fetch, source, range } => {
+                        self.ask_load(fetch, &source, &range);
+                    }
+                    Effect::Unfollow { source, range } => self.hub.unfollow(&source, &range),
+                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {
+                        unreachable!("shards deal with it among themselves")
+                    } // Nothing lives elsewhere without a placement.
+                }
+            }
+        }
+        self.tell_trackers(connections);
+        if self.exclusive.is_none() {
+            for id in self.held.drain(..) {
+                connections.wake(id);
+            }
+        }
+    }
+
+    #[inline]
+    fn safety(&self) -> Safety {
+        self.keeping.as_ref().map_or_else(Safety::default, Keeping::safety)
+    }
+
+    #[inline]
+    fn end_turn(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            self.node.end_turn();
+            keeping.end_turn();
+        }
+        if let Some(shards) = &mut self.shards {
+            shards.post_packets();
+            shards.post.send();
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.settle();
+        }
+    }
+
+    fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
+        let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
+        let session = &connection.session;
+        let may_be_silent =
+            session.is_subscriber() || session.is_waiting() || connection.is_by_mail();
+        most > 0 && !may_be_silent && now > connection.heard + most
+    }
+
+    fn output_bytes_max(&self, session: &Session) -> usize {
+        if session.subscriptions.is_some() {
+            self.lowered.clients.pubsub_output_bytes_max
+        } else {
+            self.lowered.clients.output_bytes_max
+        }
+    }
+
+    fn session_bytes(session: &Session) -> usize {
+        session.bytes()
+    }
+
+    fn clients_bytes_max(&self) -> usize {
+        self.clients_bytes_max
+    }
+
+    fn may_end(session: &Session) -> bool {
+        !session.no_evict
+    }
+
+    fn evicted_client(&mut self) {
+        self.stats.clients_evicted += 1;
+    }
+
+    fn refusal(&mut self, door: Door) -> &'static [u8] {
+        self.stats.connections_refused += 1;
+        match door {
+            Door::Resp => b"-ERR max number of clients reached\r\n",
+            Door::Memcached => memcached::REFUSAL,
+        }
+    }
+
+    fn value(&self, value: ValueRef) -> Value<'_> {
+        self.node.engine().held(value)
+    }
+
+    fn release(&mut self, value: ValueRef) {
+        self.node.engine_mut().release(value);
+    }
+
+    fn closed(&mut self, connection: &mut Connection<Session>) {
+        let id = connection.id;
+        self.forget_subscriptions(id, &mut connection.session);
+        self.forget_range_watches(&mut connection.session);
+        self.forget_watches(&mut connection.session);
+        self.forget_tracking(id, &mut connection.session);
+        if let Some(Waiting::Shards(_, wait)) = connection.session.waiting.as_deref() {
+            self.forget_wait(*wait);
+        } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
+            self.forget_blocked(id, blocked);
+        } else if connection.session.is_waiting() {
+            self.hub.forget(id);
+            self.tickets.retain(|_, waiting| *waiting != id);
+            self.failures.remove(&id);
+        }
+        if self.exclusive == Some(id) {
+            self.exclusive = None;
+        }
+        self.part(id, &mut connection.session);
+    }
+
+    fn is_over(&self, session: &Session) -> bool {
+        matches!(session.waiting.as_deref(), Some(Waiting::Blocked(_)))
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        // A thread compiles beside the loop, and has no way to wake it.
+        let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
+        let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
+        let flows = self.flows_deadline();
+        blocking.into_iter().chain(sources).chain(flows).chain(loading).min()
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn stopped(&mut self) {
+        self.stop_all();
+    }
+}
