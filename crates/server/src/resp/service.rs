@@ -133,9 +133,9 @@ impl Service for Resp {
         self.answer_probes(connections);
         self.tell_all_watchers(connections);
         loop {
-            let settled = self.wake_settled(connections);
             let effects = self.take_effects();
-            if effects.is_empty() && !settled {
+            self.wake_settled(connections);
+            if effects.is_empty() {
                 break;
             }
             for effect in effects {

@@ -162,16 +162,14 @@ impl Resp {
         }
     }
 
-    /// Wakes the sessions whose writes elsewhere are shown here now; whether there were any.
-    pub(super) fn wake_settled(&mut self, connections: &mut Connections<Session>) -> bool {
-        let Some(shards) = &mut self.shards else { return false };
-        let settled = shards.peers.take_settled();
-        for wait in &settled {
-            if let Some(id) = shards.waits.remove(wait) {
+    /// Wakes the sessions whose writes elsewhere are shown here now.
+    pub(super) fn wake_settled(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.shards else { return };
+        for wait in shards.peers.take_settled() {
+            if let Some(id) = shards.waits.remove(&wait) {
                 connections.wake(id);
             }
         }
-        !settled.is_empty()
     }
 
     /// Ends the wait of a session that is gone.
