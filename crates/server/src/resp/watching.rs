@@ -372,6 +372,10 @@ impl Resp {
     /// Takes what the engine has to tell, for those whom it concerns: watches, and clients that track keys.
     #[inline]
     pub(super) fn hear(&mut self) {
+        if self.shards.is_some() {
+            // Nobody watches there, and what is told is for the other shards.
+            return;
+        }
         let engine = self.node.engine_mut();
         engine.keep_followed();
         if engine.has_told() {
