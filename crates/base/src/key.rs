@@ -101,6 +101,23 @@ impl KeyRange {
         Self { first: self.first.as_slice().max(&other.first).to_vec(), last: last.clone() }
     }
 
+    /// The parts of the range that are not in `other`.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Vec<Self> {
+        if !self.overlaps(other) {
+            return [self.clone()].into();
+        }
+        let mut left = Vec::new();
+        if self.first < other.first {
+            left.push(Self::new(&self.first, &other.first));
+        }
+        if !other.last.is_empty() {
+            left.push(Self::new(&other.last, &self.last));
+        }
+        left.retain(|range| !range.is_empty());
+        left
+    }
+
     /// Whether some key lies in both ranges.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
@@ -135,6 +152,19 @@ mod tests {
         assert_eq!(prefix_end(b"a\xff\xff"), b"b");
         assert_eq!(prefix_end(b"\xff"), b"");
         assert_eq!(prefix_end(b""), b"");
+    }
+
+    #[test]
+    fn what_is_left_of_a_range_without_another() {
+        let range = KeyRange::new(b"c", b"m");
+        let without = |first: &[u8], last: &[u8]| range.without(&KeyRange::new(first, last));
+        assert_eq!(without(b"e", b"g"), [KeyRange::new(b"c", b"e"), KeyRange::new(b"g", b"m")]);
+        assert_eq!(without(b"a", b"g"), [KeyRange::new(b"g", b"m")]);
+        assert_eq!(without(b"g", b""), [KeyRange::new(b"c", b"g")]);
+        assert_eq!(without(b"m", b"z"), [KeyRange::new(b"c", b"m")]);
+        assert!(without(b"", b"").is_empty());
+        let tail = KeyRange::new(b"c", b"");
+        assert_eq!(tail.without(&range), [KeyRange::new(b"m", b"")]);
     }
 
     #[test]

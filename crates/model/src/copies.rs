@@ -7,21 +7,18 @@ use headwater_base::KeyRange;
 use headwater_script::bytes::escape;
 use std::collections::BTreeMap;
 
-/// The parts of a range that are not in another one.
+/// Follows, each by whom and of what, without what one of them follows no more.
 #[must_use]
-pub fn without(range: &KeyRange, other: &KeyRange) -> Vec<KeyRange> {
-    if !range.overlaps(other) {
-        return vec![range.clone()];
-    }
-    let mut left = Vec::new();
-    if range.first < other.first {
-        left.push(KeyRange::new(&range.first, &other.first));
-    }
-    if !other.last.is_empty() {
-        left.push(KeyRange::new(&other.last, &range.last));
-    }
-    left.retain(|range| !range.is_empty());
-    left
+pub fn unfollowed(
+    follows: Vec<(u32, KeyRange)>,
+    by: u32,
+    range: &KeyRange,
+) -> Vec<(u32, KeyRange)> {
+    let rest = |(other, held): (u32, KeyRange)| {
+        let left = if other == by { held.without(range) } else { vec![held] };
+        left.into_iter().map(move |range| (other, range))
+    };
+    follows.into_iter().flat_map(rest).collect()
 }
 
 /// What one follower has.
@@ -65,7 +62,7 @@ impl Copies {
     /// A follower follows a range no more.
     pub fn cut(&mut self, by: u32, range: &KeyRange) {
         let copy = self.0.entry(by).or_default();
-        copy.ranges = copy.ranges.iter().flat_map(|held| without(held, range)).collect();
+        copy.ranges = copy.ranges.iter().flat_map(|held| held.without(range)).collect();
         copy.pairs.retain(|key, _| !range.contains(key));
     }
 

@@ -10,7 +10,7 @@ use headwater_engine::{
     Stats, Stop, TableOptions, TableReport,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
-use headwater_model::copies::without;
+use headwater_model::copies::unfollowed;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::oracle::{Oracle, Pairs, Verdict, View, within};
@@ -382,13 +382,7 @@ impl Subject for Standin {
         Ok(pairs)
     }
     fn unfollow(&mut self, by: u32, range: &KeyRange) {
-        let followed = std::mem::take(&mut self.followed).into_iter();
-        self.followed = followed
-            .flat_map(|(other, held)| {
-                let left = if other == by { without(&held, range) } else { vec![held] };
-                left.into_iter().map(move |range| (other, range))
-            })
-            .collect();
+        self.followed = unfollowed(std::mem::take(&mut self.followed), by, range);
         self.known.entry(by).or_default().retain(|key, _| !range.contains(key));
     }
     fn told(&mut self) -> Vec<ToldTo> {

@@ -7,7 +7,7 @@ use headwater_engine::{
     Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
-use headwater_model::copies::without;
+use headwater_model::copies::unfollowed;
 use headwater_model::join::Join;
 use headwater_model::oracle::{Oracle, Pairs, within};
 use headwater_model::subject::{Pair, Subject, ToldChange, ToldTo};
@@ -175,13 +175,7 @@ impl Subject for Standin {
         Ok(pairs)
     }
     fn unfollow(&mut self, by: u32, range: &KeyRange) {
-        let followed = std::mem::take(&mut self.followed).into_iter();
-        self.followed = followed
-            .flat_map(|(other, held)| {
-                let left = if other == by { without(&held, range) } else { vec![held] };
-                left.into_iter().map(move |range| (other, range))
-            })
-            .collect();
+        self.followed = unfollowed(std::mem::take(&mut self.followed), by, range);
     }
     /// Nothing is known of changes: all is to be read again.
     fn told(&mut self) -> Vec<ToldTo> {

@@ -165,29 +165,13 @@ impl History {
         let mut parts: Vec<KeyRange> =
             self.kept.extract_if(.., |kept| is_over(kept)).map(|kept| kept.range).collect();
         for kept in &self.kept {
-            parts = parts.iter().flat_map(|part| without(part, &kept.range)).collect();
+            parts = parts.iter().flat_map(|part| part.without(&kept.range)).collect();
         }
         if self.kept.is_empty() {
             self.shrink(0);
         }
         parts
     }
-}
-
-/// The parts of a range that are not in another one.
-fn without(range: &KeyRange, other: &KeyRange) -> Vec<KeyRange> {
-    if !range.overlaps(other) {
-        return vec![range.clone()];
-    }
-    let mut left = Vec::new();
-    if range.first < other.first {
-        left.push(KeyRange::new(&range.first, &other.first));
-    }
-    if !other.last.is_empty() {
-        left.push(KeyRange::new(&other.last, &range.last));
-    }
-    left.retain(|range| !range.is_empty());
-    left
 }
 
 #[cfg(test)]
