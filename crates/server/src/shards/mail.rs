@@ -9,8 +9,8 @@
 
 use crate::connection::ConnectionId;
 use crate::service::Door;
+use headwater_base::Shard;
 use headwater_base::source::Position;
-use headwater_base::{Partition, Shard};
 use headwater_node::{Packet, Positions};
 use headwater_protocol::resp::Version;
 use mio::Waker;
@@ -72,14 +72,6 @@ pub(crate) enum Letter {
         name: usize,
         /// Where name and message end.
         end: usize,
-    },
-    /// A partition has another home.
-    #[expect(dead_code, reason = "partitions do not move yet")]
-    Home {
-        /// Which.
-        partition: Partition,
-        /// Where it is.
-        home: Shard,
     },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),

@@ -78,9 +78,6 @@ impl Resp {
                     self.publish_from_flow(channel, message, connections);
                     begin = end;
                 }
-                Letter::Home { partition, home } => {
-                    self.node.engine_mut().set_home(partition, home);
-                }
                 Letter::Stop => self.stopping = true,
             }
         }

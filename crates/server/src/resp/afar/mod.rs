@@ -192,7 +192,7 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let id = work.connection.id;
         let session = &mut work.connection.session;
-        let voice = Voice { version: session.version, blob_errors: session.blob_errors };
+        let voice = voice_of(session);
         shards.request(at, id, voice, args);
         let silent = silent || session.answering != Answering::On;
         front_of(session, shards.post.shards()).expect(at, kind, silent);
@@ -226,7 +226,7 @@ impl Resp {
             }
             let Some(shards) = &mut self.shards else { continue };
             let session = &work.connection.session;
-            let voice = Voice { version: session.version, blob_errors: session.blob_errors };
+            let voice = voice_of(session);
             shards.request(*at, work.connection.id, voice, request.args());
         }
         let mut holds = spec.flags.has(Flags::ADMIN);
@@ -242,8 +242,7 @@ impl Resp {
                     // for it.
                     let Some(shards) = &mut self.shards else { return Flow::Next };
                     let session = &work.connection.session;
-                    let voice =
-                        Voice { version: session.version, blob_errors: session.blob_errors };
+                    let voice = voice_of(session);
                     shards.request(me, work.connection.id, voice, request.args());
                     holds = true;
                 }
@@ -258,7 +257,6 @@ impl Resp {
             front.collect(work.out);
             return flow;
         }
-        // A join that another shard refuses is dropped here as well, by mail.
         if holds && flow == Flow::Next { hold(None, work) } else { flow }
     }
 
@@ -297,6 +295,11 @@ impl Resp {
             work.out.truncate(before);
         }
     }
+}
+
+/// How a client wants its answers.
+fn voice_of(session: &Session) -> Voice {
+    Voice { version: session.version, blob_errors: session.blob_errors }
 }
 
 /// What other shards do for a session.
