@@ -100,6 +100,11 @@ impl<Op> Schedule<Op> {
         self.lanes.iter().map(|lane| lane.ops.len() as u64).sum()
     }
 
+    /// The operations, lane by lane.
+    pub fn all(&self) -> impl Iterator<Item = &Op> {
+        self.lanes.iter().flat_map(|lane| &lane.ops)
+    }
+
     fn batch(&self, lane: usize, number: usize) -> Option<Range<usize>> {
         let ends = &self.lanes[lane].ends;
         let end = *ends.get(number)?;

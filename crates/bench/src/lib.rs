@@ -8,7 +8,7 @@
 //!
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
-//! - [`twip`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
+//! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
 //!   [`functions`], [`flows`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
@@ -25,6 +25,7 @@ pub mod peer;
 pub mod pool;
 pub mod raw;
 pub mod report;
+pub mod scale;
 pub mod sourced;
 pub mod twip;
 pub mod wire;
@@ -38,6 +39,8 @@ pub enum Workload {
     Twip(Box<twip::run::Twip>),
     /// Pages of a news site.
     Newp(Box<newp::run::Newp>),
+    /// Timelines over growing numbers of shards: what scaling costs.
+    Scale(Box<scale::Scale>),
     /// Single keys and ranges.
     Raw(Box<raw::run::Raw>),
     /// GET against the ceiling of the I/O path.
@@ -68,6 +71,7 @@ pub fn run(workload: &Workload) -> Result<()> {
     match workload {
         Workload::Twip(twip) => twip.run(),
         Workload::Newp(newp) => newp.run(),
+        Workload::Scale(scale) => scale.run(),
         Workload::Raw(raw) => raw.run(),
         Workload::Null(null) => null.run(),
         Workload::Cache(cache) => cache.run(),

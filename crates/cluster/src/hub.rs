@@ -6,7 +6,7 @@ use crate::message::{Item, Message, Packet};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::source::{FetchId, Pair, Position};
+use headwater_base::source::{Change, FetchId, Pair, Position};
 use headwater_base::{KeyRange, Millis, Shard};
 
 /// Where something may be lost on the way: after so many milliseconds of silence something is said.
@@ -68,6 +68,41 @@ pub enum Event {
     Settled(WaitId),
 }
 
+/// What a shard has sent so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sent {
+    /// Messages.
+    pub packets: u64,
+    /// Loads that were asked for.
+    pub loads: u64,
+    /// Changes of keys, one for each follower.
+    pub changes: u64,
+    /// Bytes of the keys and values in changes and in answers to loads.
+    pub bytes: u64,
+}
+
+impl Sent {
+    fn count(&mut self, message: &Message) {
+        self.packets += 1;
+        match message {
+            Message::Load { .. } => self.loads += 1,
+            Message::Changes { items, .. } => {
+                for item in items {
+                    if let Item::Change(Change { key, value }) = item {
+                        self.changes += 1;
+                        self.bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
+                    }
+                }
+            }
+            Message::Loaded { answer: Ok(pairs), .. } => {
+                let bytes = |pair: &Pair| (pair.key.len() + pair.value.len()) as u64;
+                self.bytes += pairs.iter().map(bytes).sum::<u64>();
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Who waits for homes to say where they stand.
 #[derive(Debug)]
 struct Wait {
@@ -94,6 +129,7 @@ pub struct Hub {
     next_wait: u64,
     events: Vec<Event>,
     packets: Vec<(Shard, Packet)>,
+    sent: Sent,
 }
 
 impl Hub {
@@ -113,7 +149,14 @@ impl Hub {
             next_wait: 0,
             events: Vec::new(),
             packets: Vec::new(),
+            sent: Sent::default(),
         }
+    }
+
+    /// What was sent so far.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        self.sent
     }
 
     /// Notes how many joins read one another's outputs in a row at most: what is loaded from a home may have come to it
@@ -176,6 +219,7 @@ impl Hub {
     fn send(&mut self, to: Shard, message: Message) {
         let (epoch, now) = (self.epoch, self.now);
         if let Some(link) = self.links.get_mut(&to) {
+            self.sent.count(&message);
             self.packets.push((to, link.packet(epoch, now, message)));
         }
     }

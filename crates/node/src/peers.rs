@@ -21,7 +21,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, Position};
 use headwater_base::{KeyRange, Millis, Shard};
-use headwater_cluster::{Asked, Event, Hub, Item, Packet, Positions, WaitId};
+use headwater_cluster::{Asked, Event, Hub, Item, Packet, Positions, Sent, WaitId};
 use headwater_engine::{Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat};
 
 /// Followers from this number on are clients; those below are shards.
@@ -63,6 +63,12 @@ impl Peers {
     /// Takes what is to be sent, and to whom.
     pub fn take_packets(&mut self) -> Vec<(Shard, Packet)> {
         self.hub.take_packets()
+    }
+
+    /// What was sent so far.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        self.hub.sent()
     }
 
     /// The position of what was done in this turn, for the session that did it.

@@ -152,7 +152,12 @@ impl<S: Service> Reactor<S> {
         while !self.service.stopping() {
             let wait = if self.queue.is_empty() { self.patience() } else { Duration::ZERO };
             self.service.end_turn();
-            self.wait(&mut events, wait)?;
+            if wait.is_zero() || !self.service.may_sleep() {
+                self.wait(&mut events, Duration::ZERO)?;
+            } else {
+                self.wait(&mut events, wait)?;
+                self.service.awoke();
+            }
             self.tell_time();
             self.send_safe_replies();
             if self.accepting {

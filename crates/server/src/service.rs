@@ -166,6 +166,16 @@ pub(crate) trait Service {
     /// A turn of the loop is over.
     fn end_turn(&mut self) {}
 
+    /// Whether the loop may wait for sockets now; others wake it from now on, until [`Service::awoke`].
+    #[inline]
+    fn may_sleep(&mut self) -> bool {
+        true
+    }
+
+    /// The loop waits no longer.
+    #[inline]
+    fn awoke(&mut self) {}
+
     /// Waits until all writes are safe, or never will be.
     fn settle(&mut self) {}
 

@@ -82,7 +82,7 @@ pub const ROOMS: &[Room] = &[
     ),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
-    room("bench", &["pool", "buffers", "workload"]),
+    room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),
     room("script", &["base", "engine"]),
     // Joins through functions are told to real modules too.
     Room {

@@ -89,6 +89,44 @@ impl Twip {
         launch.check(&systems)?;
         launch.pinning.enter_generator()?;
         stop::handle_signals()?;
+        let plan = self.plan()?;
+        let mut report = Report {
+            workload: "twip",
+            params: self.params(&plan),
+            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
+        };
+        report.cases[0].runs =
+            take_turns(&systems, self.common.pairs, |system, pair, progress| {
+                self.one(&plan, &launch, system, pair, progress, &mut |_| Ok(()))
+            })?;
+        self.common.tell(&report)
+    }
+
+    /// The options that all workloads share.
+    pub(crate) fn common(&self) -> &Common {
+        &self.common
+    }
+
+    /// Whether each timeline is read once before the measurement.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm
+    }
+
+    /// Operations in flight at once, for each connection.
+    pub(crate) fn pipeline(&self) -> usize {
+        self.pipeline
+    }
+
+    /// Whether timelines are kept by the push join, all alike.
+    pub(crate) fn is_plain_push(&self) -> bool {
+        self.mode == Mode::Push && !self.celebrities
+    }
+
+    /// Draws what happens.
+    ///
+    /// # Errors
+    /// The graph cannot be read, or is of no use.
+    pub(crate) fn plan(&self) -> Result<Plan> {
         let graph = self.graph()?;
         let posts = self.posts.unwrap_or(graph.users);
         let params = Params {
@@ -100,20 +138,14 @@ impl Twip {
             connections: self.common.connections,
             pipeline: self.pipeline,
         };
-        let plan = Plan::draw(graph, &params);
-        let mut report = Report {
-            workload: "twip",
-            params: self.params(&plan, posts),
-            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
-        };
-        report.cases[0].runs =
-            take_turns(&systems, self.common.pairs, |system, pair, progress| {
-                self.one(&plan, &launch, system, pair, progress)
-            })?;
-        self.common.tell(&report)
+        Ok(Plan::draw(graph, &params))
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// One is wrong; the message says what is allowed.
+    pub(crate) fn check(&self) -> Result<()> {
         self.common.check()?;
         within("--active", self.active, 0.001, 100.0)?;
         within("--checks", self.checks, 0.001, 1e6)?;
@@ -145,7 +177,8 @@ impl Twip {
         Ok(graph)
     }
 
-    fn params(&self, plan: &Plan, posts: usize) -> Map<String, Value> {
+    /// The settings, for the report.
+    pub(crate) fn params(&self, plan: &Plan) -> Map<String, Value> {
         let graph = match (&self.graph, self.users) {
             (Some(path), _) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             (None, Some(_)) => String::from("generated"),
@@ -157,7 +190,7 @@ impl Twip {
             "edges": plan.graph.edges(),
             "active_percent": self.active,
             "checks_per_active_user": self.checks * self.common.scale,
-            "posts_before": posts,
+            "posts_before": plan.first_posters.len(),
             "window_posts": plan.window,
             "mode": format!("{:?}", self.mode).to_lowercase(),
             "celebrities": self.celebrities,
@@ -190,13 +223,18 @@ impl Twip {
         Box::new(WithJoins::new(joins, world))
     }
 
-    fn one(
+    /// One run on a server of its own; `look` is called right before and after what is measured.
+    ///
+    /// # Errors
+    /// The server does not start, refuses something, or answers what is no answer.
+    pub(crate) fn one(
         &self,
         plan: &Plan,
         launch: &Launch,
         system: System,
         pair: usize,
         progress: &Progress,
+        look: &mut dyn FnMut(&mut Connection) -> Result<()>,
     ) -> Result<Run> {
         let server = Server::start(system, launch)?;
         let mut world = World::new(plan);
@@ -220,12 +258,14 @@ impl Twip {
                 read_one(&mut *backend, &mut control, user, world.recent(), None)?;
             }
         }
+        look(&mut control)?;
         progress.phase("running", plan.schedule.operations());
         let lanes = (0..connections.len()).map(|_| Lane::default()).collect();
         let mut driver = TwipDriver { world: &mut world, backend: &mut *backend, lanes };
         let (schedule, limit, bar) = (&plan.schedule, self.common.limit(), &progress.bar);
         let cost =
             Cost::of(&server, || drive(&mut driver, &mut connections, schedule, limit, bar))?;
+        look(&mut control)?;
         progress.phase("verifying", self.common.sample as u64);
         let verified = self.verify(&world, &mut *backend, &mut control)?;
         Ok(cost.run(system, pair, verified))

@@ -80,6 +80,12 @@ impl<'p> World<'p> {
         self.followed[user as usize].push(poster);
     }
 
+    /// Notes a post whose moment somebody else has given.
+    pub fn posted(&mut self, poster: u32, time: u32) {
+        self.now = self.now.max(time);
+        self.posts[poster as usize].push(time);
+    }
+
     /// Whom `user` follows.
     pub fn follows(&self, user: u32) -> impl Iterator<Item = u32> {
         let more = &self.followed[user as usize];

@@ -12,6 +12,8 @@ use headwater_store::TableId;
 pub struct RemoteReport {
     /// Keys of other homes that are stored here.
     pub replicas: u64,
+    /// Bytes of their keys and values.
+    pub replica_bytes: u64,
     /// Ranges that are loaded from other homes, and followed there.
     pub loaded: u64,
     /// Ranges that are being loaded.
@@ -65,6 +67,7 @@ impl Engine {
         let parts = || placed.tables.values().flat_map(|remote| remote.homes.values());
         RemoteReport {
             replicas: placed.replicas as u64,
+            replica_bytes: placed.replica_bytes as u64,
             loaded: parts().map(|part| part.loaded.len() as u64).sum(),
             loading: parts().map(|part| part.loading.len() as u64).sum(),
         }
@@ -96,8 +99,8 @@ impl Engine {
     /// Checks D1.
     pub(crate) fn check_replicas(&self) {
         let Some(placed) = &self.placed else { return };
-        let mut replicas = 0;
-        let _ = self.store.scan(b"", b"", false, &mut |key, _| {
+        let (mut replicas, mut bytes) = (0, 0);
+        let _ = self.store.scan(b"", b"", false, &mut |key, value| {
             let home = placed.placement.home(key);
             if home != placed.me {
                 let table = self.store.table_of(key).expect("a stored key has a table");
@@ -105,10 +108,11 @@ impl Engine {
                 let part = remote.homes.get(&home).expect("D1");
                 assert!(part.loaded.around(key).is_some(), "D1: {}", key.escape_ascii());
                 replicas += 1;
+                bytes += key.len() + self.store.pool.view(value).len();
             }
             ControlFlow::Continue(())
         });
-        assert_eq!(replicas, placed.replicas, "D1");
+        assert_eq!((replicas, bytes), (placed.replicas, placed.replica_bytes), "D1");
         let by_table: usize = placed.tables.values().map(|remote| remote.replicas).sum();
         assert_eq!(replicas, by_table, "D1");
     }

@@ -64,6 +64,8 @@ pub(crate) struct Placed {
     doomed: Vec<(FetchId, Shard, KeyRange)>,
     /// Replicas in all tables.
     replicas: usize,
+    /// Bytes of their keys and values.
+    replica_bytes: usize,
 }
 
 /// What is here of a table's keys elsewhere.
@@ -135,8 +137,14 @@ impl Engine {
     /// shard it changes nothing.
     pub fn set_placement(&mut self, me: Shard, placement: Placement) {
         if placement.shards() > 1 {
-            let (tables, doomed, replicas) = (BTreeMap::new(), Vec::new(), 0);
-            self.placed = Some(Box::new(Placed { me, placement, tables, doomed, replicas }));
+            self.placed = Some(Box::new(Placed {
+                me,
+                placement,
+                tables: BTreeMap::new(),
+                doomed: Vec::new(),
+                replicas: 0,
+                replica_bytes: 0,
+            }));
         }
     }
 
@@ -377,12 +385,17 @@ impl Engine {
         if placed.placement.home(key) != home {
             return;
         }
-        if self.store.table(table).get(key).is_none() {
-            placed.replicas += 1;
-            if let Some(remote) = placed.tables.get_mut(&table) {
-                remote.replicas += 1;
+        match self.store.table(table).get(key) {
+            Some(old) => placed.replica_bytes -= self.store.pool.view(old).len(),
+            None => {
+                placed.replicas += 1;
+                placed.replica_bytes += key.len();
+                if let Some(remote) = placed.tables.get_mut(&table) {
+                    remote.replicas += 1;
+                }
             }
         }
+        placed.replica_bytes += value.len();
         let value = self.store.pool.insert(value);
         self.place_base(table, key, value);
     }
@@ -394,17 +407,20 @@ impl Engine {
         }
         // It is no client's key (D4): only joins are told.
         let Some(old) = self.store.remove(table, key) else { return };
+        let bytes = key.len() + self.store.pool.view(old).len();
         if self.has_readers(table) {
             let was = self.store.pool.content(old);
             self.notify(table, key, crate::cells::Change::new(Some(was), None));
         }
         self.store.pool.release(old);
-        self.replica_gone(table);
+        self.replica_gone(table, bytes);
     }
 
-    fn replica_gone(&mut self, table: TableId) {
+    /// A replica with so many bytes of key and value is here no more.
+    fn replica_gone(&mut self, table: TableId, bytes: usize) {
         let Some(placed) = self.placed.as_deref_mut() else { return };
         placed.replicas -= 1;
+        placed.replica_bytes -= bytes;
         if let Some(remote) = placed.tables.get_mut(&table) {
             remote.replicas -= 1;
         }
@@ -417,8 +433,9 @@ impl Engine {
         keys.retain(|key| self.placed.as_ref().is_some_and(|it| it.placement.home(key) == home));
         for key in keys {
             if let Some(value) = self.store.remove(table, &key) {
+                let bytes = key.len() + self.store.pool.view(value).len();
                 self.store.pool.release(value);
-                self.replica_gone(table);
+                self.replica_gone(table, bytes);
             }
         }
     }
@@ -470,7 +487,7 @@ impl Engine {
             remote.replicas = 0;
         }
         if let Some(placed) = self.placed.as_deref_mut() {
-            placed.replicas = 0;
+            (placed.replicas, placed.replica_bytes) = (0, 0);
         }
     }
 

@@ -8,7 +8,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 14] = [
+const SECTIONS: [(&str, bool); 15] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, bool); 14] = [
     ("sources", true),
     ("flows", true),
     ("functions", true),
+    ("shards", true),
 ];
 
 impl Resp {
@@ -77,6 +78,7 @@ impl Resp {
             "joins" => self.node.write_info(InfoSection::Joins, out),
             "flows" => self.write_flows(out),
             "sources" => self.write_sources(out),
+            "shards" => self.write_shards(out),
             "functions" => self.node.write_info(InfoSection::Functions, out),
             "tables" => self.node.write_info(InfoSection::Tables, out),
             _ => self.node.write_info(InfoSection::Keyspace, out),
@@ -105,6 +107,31 @@ impl Resp {
                 .map(|(title, text)| format!("{title}={}", text.replace(['\r', '\n'], " ")))
                 .collect();
             line(out, &format!("source_{name}"), facts.join(","));
+        }
+    }
+
+    /// What the shards say to one another, and hold of one another.
+    fn write_shards(&self, out: &mut String) {
+        out.push_str("# Shards\r\n");
+        let count = self.shards.as_ref().map_or(1, |shards| shards.post.shards());
+        line(out, "shards", count);
+        let Some(shards) = &self.shards else { return };
+        let (posted, sent) = (shards.post.posted(), shards.peers.sent());
+        let remote = self.node.engine().remote();
+        for (name, number) in [
+            ("shards_requests_forwarded", posted.requests),
+            ("shards_mails_sent", posted.mails),
+            ("shards_letters_sent", posted.letters),
+            ("shards_letter_bytes_sent", posted.bytes),
+            ("shards_packets_sent", sent.packets),
+            ("shards_loads_sent", sent.loads),
+            ("shards_changes_sent", sent.changes),
+            ("shards_data_bytes_sent", sent.bytes),
+            ("shards_replicas", remote.replicas),
+            ("shards_replica_bytes", remote.replica_bytes),
+            ("shards_ranges_followed", remote.loaded),
+        ] {
+            line(out, name, number);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::keeping::Keeping;
 use crate::memcached;
 use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time};
-use crate::shards::{Letter, Shards};
+use crate::shards::{HELD_BACK_FOR, Letter, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
 use mio::net::TcpStream;
 use std::net::SocketAddr;
@@ -73,6 +73,7 @@ impl Service for Resp {
         };
         let served = self.batch(&mut parser, &mut work);
         self.tell_watchers(&mut work);
+        self.hold_back(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
             work.connection.session.parser = Some(Box::new(parser));
         } else {
@@ -126,6 +127,7 @@ impl Service for Resp {
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.take_mail_of_shards(connections);
+        self.send_held_back(connections);
         self.wake_late(connections);
         self.take_news(connections);
         self.run_flows(connections);
@@ -172,6 +174,16 @@ impl Service for Resp {
     #[inline]
     fn safety(&self) -> Safety {
         self.keeping.as_ref().map_or_else(Safety::default, Keeping::safety)
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.shards.as_ref().is_none_or(|shards| shards.post.may_sleep())
+    }
+
+    fn awoke(&mut self) {
+        if let Some(shards) = &self.shards {
+            shards.post.awoke();
+        }
     }
 
     #[inline]
@@ -270,7 +282,9 @@ impl Service for Resp {
         let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
         let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
         let flows = self.flows_deadline();
-        blocking.into_iter().chain(sources).chain(flows).chain(loading).min()
+        let held_back = self.shards.as_ref().and_then(|shards| shards.held_back.front());
+        let held_back = held_back.map(|(_, since)| since + HELD_BACK_FOR);
+        blocking.into_iter().chain(held_back).chain(sources).chain(flows).chain(loading).min()
     }
 
     fn stopping(&self) -> bool {

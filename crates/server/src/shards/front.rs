@@ -8,6 +8,8 @@
 //! - S4. `expected` is in the order of the client's requests; each shard's replies lie in its stream in
 //!   the order of the entries that name it.
 //! - S5. While something is expected, no answer of this shard's own goes around it.
+//! - S6. Answers that are ready wait for those behind them, so that they go out together, but not
+//!   beyond [`HELD_BACK_MAX`] bytes, and not for longer than [`HELD_BACK_FOR`].
 
 use super::gather::Gather;
 use headwater_base::Shard;
@@ -17,6 +19,12 @@ use std::collections::VecDeque;
 
 /// Requests that may be under way for one client.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
+
+/// Bytes of ready answers beyond which they wait for nothing.
+const HELD_BACK_MAX: usize = 16 << 10;
+/// How long answers that are ready may wait for those behind them, in milliseconds; more than one, since time is counted
+/// in whole ones.
+pub(crate) const HELD_BACK_FOR: u64 = 2;
 
 /// What a request does, as far as the order of requests to different shards goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +75,10 @@ pub(crate) struct Front {
     expected: VecDeque<Expected>,
     streams: Vec<Stream>,
     ready: Vec<u8>,
+    /// It is noted that answers wait here.
+    pub(crate) noted: bool,
+    /// What is ready has waited for long enough.
+    pub(crate) overdue: bool,
     /// Nothing more is executed until everything is answered.
     pub(crate) holds: bool,
     /// Where it watches keys.
@@ -115,6 +127,8 @@ impl Front {
             expected: VecDeque::new(),
             streams: (0..shards).map(|_| Stream::default()).collect(),
             ready: Vec::new(),
+            noted: false,
+            overdue: false,
             holds: false,
             watches_at: None,
             undo: Vec::new(),
@@ -180,8 +194,8 @@ impl Front {
         self.streams[usize::from(from.0)].bytes.extend_from_slice(bytes);
     }
 
-    /// Puts what is complete behind the answers that are ready; whether there are any.
-    pub(crate) fn advance(&mut self, version: Version) -> bool {
+    /// Puts what is complete behind the answers that are ready.
+    pub(crate) fn advance(&mut self, version: Version) {
         let Self { expected, streams, ready, undo, .. } = self;
         while let Some(next) = expected.front_mut() {
             match next {
@@ -215,14 +229,41 @@ impl Front {
             }
             expected.pop_front();
         }
-        !self.ready.is_empty()
     }
 
-    /// Moves the answers that are ready into `out`.
+    /// Takes answers that come before all that is expected.
+    #[inline]
+    pub(crate) fn hold_back(&mut self, out: &mut Vec<u8>) {
+        if out.len() <= HELD_BACK_MAX {
+            self.ready.append(out);
+        }
+    }
+
+    /// Whether answers are there that are not to be sent yet (S6).
+    #[inline]
+    pub(crate) fn holds_back(&self) -> bool {
+        !self.ready.is_empty() && !self.may_send()
+    }
+
+    /// Whether answers are there, and to be sent.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty() && self.may_send()
+    }
+
+    #[inline]
+    fn may_send(&self) -> bool {
+        self.overdue || self.is_done() || self.ready.len() > HELD_BACK_MAX
+    }
+
+    /// Moves the answers that are to be sent into `out`.
     #[inline]
     pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.ready);
-        self.ready.shrink_to(64 << 10);
+        if self.may_send() {
+            self.overdue = false;
+            out.append(&mut self.ready);
+            self.ready.shrink_to(64 << 10);
+        }
     }
 
     /// Takes what is to be taken back, and where.
@@ -256,6 +297,7 @@ mod tests {
         front.advance(Version::Resp2);
         let mut out = Vec::new();
         front.collect(&mut out);
+        assert!(out.is_empty() || !front.holds_back());
         String::from_utf8(out).unwrap()
     }
 
@@ -276,11 +318,27 @@ mod tests {
         front.came(Shard(1), b"+first\r");
         assert_eq!(collected(&mut front), "");
         front.came(Shard(1), b"\n:4\r");
-        assert_eq!(collected(&mut front), "+first\r\n+own\r\n");
-        assert!(!front.is_done() && !front.must_wait(Kind::Derived, None));
+        assert_eq!(collected(&mut front), "");
+        assert!(front.holds_back() && !front.is_done() && !front.must_wait(Kind::Derived, None));
         front.came(Shard(1), b"\n");
-        assert_eq!(collected(&mut front), ":7\r\n+last\r\n");
+        assert_eq!(collected(&mut front), "+first\r\n+own\r\n:7\r\n+last\r\n");
         assert!(front.is_done());
         assert_eq!(front.used().collect::<Vec<_>>(), [Shard(1), Shard(2)]);
+    }
+
+    #[test]
+    fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
+        let mut front = Front::new(2);
+        let mut out = b"+own\r\n".to_vec();
+        front.expect(Shard(1), Kind::Plain, false);
+        front.hold_back(&mut out);
+        assert!(out.is_empty() && front.holds_back());
+        front.overdue = true;
+        assert_eq!(collected(&mut front), "+own\r\n");
+        let mut much = vec![b'x'; HELD_BACK_MAX + 1];
+        front.hold_back(&mut much);
+        assert!(!much.is_empty() && !front.holds_back());
+        front.came(Shard(1), b"+late\r\n");
+        assert_eq!(collected(&mut front), "+late\r\n");
     }
 }

@@ -30,6 +30,7 @@ const NOT_ADDED: &[&str] = &[
     "mem_fragmentation_ratio",
     "loading",
     "async_loading",
+    "shards",
 ];
 
 /// The first text, with the numbers of all added up, also within `keys=1,expires=2`. A section or a line that the

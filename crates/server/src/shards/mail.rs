@@ -4,6 +4,11 @@
 //! turn's end: one lock, and at most one wake-up, for all of it. Letters of one sender to one receiver arrive in
 //! the order in which they were written.
 //!
+//! # Invariants
+//! - M1. A loop that waits for sockets has said so and then found no mail; whoever brings mail puts it down first and looks
+//!   whether the loop waits then. So one of the two sees the other, and a loop that is at work is not woken: it looks
+//!   for mail in every turn.
+//!
 //! # Cost
 //! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
 
@@ -109,8 +114,10 @@ pub(crate) struct Office {
 struct Mailbox {
     mails: Mutex<Vec<Mail>>,
     waker: OnceLock<Arc<Waker>>,
-    /// It has been rung, and nobody has come yet.
-    rung: AtomicBool,
+    /// There is mail.
+    full: AtomicBool,
+    /// The loop waits for sockets, and is to be woken.
+    sleeps: AtomicBool,
     /// Clients that this shard serves.
     clients: AtomicUsize,
 }
@@ -121,6 +128,19 @@ pub(crate) struct Post {
     me: Shard,
     office: Arc<Office>,
     outgoing: Vec<Mail>,
+    posted: Posted,
+}
+
+/// What a shard has posted so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Posted {
+    /// Turns' letters to one shard: what takes a lock, and at most one wake-up.
+    pub(crate) mails: u64,
+    pub(crate) letters: u64,
+    /// Bytes of requests and replies.
+    pub(crate) bytes: u64,
+    /// Requests of clients here that others executed.
+    pub(crate) requests: u64,
 }
 
 impl Office {
@@ -137,7 +157,10 @@ impl Office {
 impl Mailbox {
     fn put(&self, mail: Mail) {
         self.mails.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
-        if !self.rung.swap(true, Ordering::AcqRel)
+        // M1: all of this is in one order for all threads.
+        self.full.store(true, Ordering::SeqCst);
+        if self.sleeps.load(Ordering::SeqCst)
+            && self.sleeps.swap(false, Ordering::SeqCst)
             && let Some(waker) = self.waker.get()
         {
             // Without it the loop comes round by itself, a little later.
@@ -149,7 +172,7 @@ impl Mailbox {
 impl Post {
     pub(crate) fn new(me: Shard, office: Arc<Office>) -> Self {
         let mails = office.boxes.iter().map(|_| Mail { from: me, ..Mail::default() });
-        Self { me, outgoing: mails.collect(), office }
+        Self { me, outgoing: mails.collect(), office, posted: Posted::default() }
     }
 
     /// Sets what wakes this shard's loop.
@@ -174,6 +197,9 @@ impl Post {
     pub(crate) fn send(&mut self) {
         for (at, mail) in self.outgoing.iter_mut().enumerate() {
             if !mail.letters.is_empty() {
+                self.posted.mails += 1;
+                self.posted.letters += mail.letters.len() as u64;
+                self.posted.bytes += mail.bytes.len() as u64;
                 let empty = Mail { from: self.me, ..Mail::default() };
                 self.office.boxes[at].put(core::mem::replace(mail, empty));
             }
@@ -184,10 +210,37 @@ impl Post {
     #[inline]
     pub(crate) fn take(&self) -> Vec<Mail> {
         let own = self.office.of(self.me);
-        if !own.rung.swap(false, Ordering::AcqRel) {
+        if !own.full.load(Ordering::Acquire) || !own.full.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
         core::mem::take(&mut *own.mails.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that a request goes to another shard.
+    #[inline]
+    pub(crate) fn count_request(&mut self) {
+        self.posted.requests += 1;
+    }
+
+    /// What was posted so far.
+    pub(crate) fn posted(&self) -> Posted {
+        self.posted
+    }
+
+    /// Whether this shard's loop may wait for sockets: there is no mail. It is woken when some comes.
+    pub(crate) fn may_sleep(&self) -> bool {
+        let own = self.office.of(self.me);
+        own.sleeps.store(true, Ordering::SeqCst);
+        let may = !own.full.load(Ordering::SeqCst);
+        if !may {
+            own.sleeps.store(false, Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// The loop waits no longer.
+    pub(crate) fn awoke(&self) {
+        self.office.of(self.me).sleeps.store(false, Ordering::SeqCst);
     }
 
     /// Counts the clients of this shard.
@@ -234,6 +287,11 @@ mod tests {
         let bytes: Vec<u8> = mails.iter().flat_map(|mail| mail.bytes.clone()).collect();
         assert_eq!((mails.len(), bytes), (3, vec![0, 1, 2, 3, 4, 5]));
         assert!(mails.iter().all(|mail| mail.from == Shard(0)) && two.take().is_empty());
+        assert!(two.may_sleep());
+        one.to(Shard(1)).letters.push(Letter::Stop);
+        one.send();
+        assert!(!two.may_sleep() && two.take().len() == 1 && two.may_sleep());
+        two.awoke();
         assert_eq!((one.least_busy(), one.least_busy()), (Shard(0), Shard(1)));
         two.set_clients(0);
         assert_eq!(one.least_busy(), Shard(1));

@@ -16,7 +16,7 @@ mod info;
 mod mail;
 mod route;
 
-pub(crate) use front::{Front, Kind};
+pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
 pub(crate) use gather::{Gather, Merge};
 pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
 pub(crate) use route::{Request, Route, route};
@@ -24,10 +24,10 @@ pub(crate) use route::{Request, Route, route};
 use crate::connection::ConnectionId;
 use crate::resp::Origin;
 use headwater_base::{Millis, Shard};
-use headwater_command::Args;
+use headwater_command::{Args, Reply};
 use headwater_node::{Peers, WaitId};
-use std::collections::HashMap;
-use std::io::Write;
+use headwater_protocol::resp::{Encoder, Version};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What a shard knows of the others.
@@ -43,6 +43,8 @@ pub(crate) struct Shards {
     pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
     pub(crate) backs: HashMap<Origin, ConnectionId>,
+    /// Clients for whom answers are ready that wait for others, with the moment since when.
+    pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
 }
 
 impl Shards {
@@ -51,7 +53,8 @@ impl Shards {
         let post = Post::new(me, office.clone());
         // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
-        Box::new(Self { me, post, peers, waits: HashMap::new(), backs: HashMap::new() })
+        let (waits, backs, held_back) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Box::new(Self { me, post, peers, waits, backs, held_back })
     }
 
     /// Posts what the engines have to say to one another.
@@ -71,6 +74,7 @@ impl Shards {
         voice: Voice,
         args: Args<'_>,
     ) {
+        self.post.count_request();
         let mail = self.post.to(to);
         write_request(args, &mut mail.bytes);
         let end = mail.bytes.len();
@@ -88,11 +92,7 @@ impl Shards {
 /// A request as clients send it.
 fn write_request(args: Args<'_>, out: &mut Vec<u8>) {
     out.reserve(args.bytes() + 16 * (args.len() + 1));
-    // Writing into memory does not fail.
-    let _ = write!(out, "*{}\r\n", args.len());
-    for arg in args.iter() {
-        let _ = write!(out, "${}\r\n", arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
+    let mut request = Encoder::new(out, Version::Resp2);
+    request.array(args.len());
+    args.iter().for_each(|arg| request.bulk(arg));
 }

@@ -2,9 +2,9 @@
 
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::resp::Resp;
+use crate::resp::{Resp, Turn};
 use crate::resp::session::{Afar, Origin, Session};
-use crate::shards::{Kind, Letter, Mail, Voice};
+use crate::shards::{HELD_BACK_FOR, Kind, Letter, Mail, Voice};
 use headwater_base::Shard;
 use mio::net::TcpStream;
 
@@ -95,19 +95,55 @@ impl Resp {
         let Session { version, blob_errors, .. } = connection.session;
         let Some(front) = connection.session.front() else { return };
         front.came(from, bytes);
-        let is_ready = front.advance(version);
+        front.advance(version);
         for (at, undo) in front.take_undo() {
             front.expect(at, Kind::Write, true);
             if let Some(shards) = &mut self.shards {
                 shards.request(at, session, Voice { version, blob_errors }, undo.args());
             }
         }
+        let (is_ready, holds_back) = (front.is_ready(), front.holds_back() && !front.noted);
+        front.noted |= holds_back;
         if front.holds && front.is_done() {
             front.holds = false;
             connections.wake(session);
         }
         if is_ready {
             connections.touch(session);
+        } else if holds_back && let Some(shards) = &mut self.shards {
+            shards.held_back.push_back((session, self.time.uptime));
+        }
+    }
+
+    /// Keeps answers that are ready until those that others have yet to give are there, for a while.
+    #[inline]
+    pub(in crate::resp) fn hold_back(&mut self, work: &mut Turn<'_>) {
+        let Some(shards) = &mut self.shards else { return };
+        let Some(front) = work.connection.session.front() else { return };
+        if front.is_done() || work.out.is_empty() || !work.held.is_empty() {
+            return;
+        }
+        front.hold_back(work.out);
+        if front.holds_back() && !front.noted {
+            front.noted = true;
+            shards.held_back.push_back((work.connection.id, self.time.uptime));
+        }
+    }
+
+    /// Sends the answers that have waited for others for long enough.
+    pub(in crate::resp) fn send_held_back(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.shards else { return };
+        while let Some(&(id, since)) = shards.held_back.front()
+            && since + HELD_BACK_FOR <= self.time.uptime
+        {
+            shards.held_back.pop_front();
+            let Some(connection) = connections.get_mut(id) else { continue };
+            let Some(front) = connection.session.front() else { continue };
+            front.noted = false;
+            if front.holds_back() {
+                front.overdue = true;
+                connections.touch(id);
+            }
         }
     }
 
