@@ -103,6 +103,19 @@ impl Sent {
     }
 }
 
+/// What a hub has yet to bring to an end, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Open {
+    /// Waits for positions, of this shard's own and of others.
+    pub waits: usize,
+    /// Questions of others where this shard stands.
+    pub asks: usize,
+    /// Loads that others were asked for.
+    pub loads: usize,
+    /// Things that others are to be told with the end of the turn.
+    pub items: usize,
+}
+
 /// Who waits for homes to say where they stand.
 #[derive(Debug)]
 struct Wait {
@@ -432,6 +445,18 @@ impl Hub {
             } else if link.is_idle(now, HEARTBEAT) {
                 self.send(shard, Message::Ping);
             }
+        }
+    }
+
+    /// How much is open here.
+    #[must_use]
+    pub fn open(&self) -> Open {
+        let links = || self.links.values();
+        Open {
+            waits: self.waits.len(),
+            asks: links().map(|link| link.asks.len()).sum(),
+            loads: links().map(|link| link.loads.len()).sum(),
+            items: links().map(|link| link.items.len()).sum(),
         }
     }
 

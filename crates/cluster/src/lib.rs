@@ -22,6 +22,6 @@ mod link;
 mod message;
 mod positions;
 
-pub use hub::{Asked, Event, Hub, Sent, WaitId};
+pub use hub::{Asked, Event, Hub, Open, Sent, WaitId};
 pub use message::{Item, Message, Packet};
 pub use positions::Positions;

@@ -53,6 +53,7 @@ impl Engine {
             });
             assert!(stored, "Y1");
         }
+        self.updaters.check_counts();
         assert_eq!(statuses, self.statuses.len(), "every status range is in its join's cover");
         assert_eq!(targets, self.updaters.targets(), "R3: every target is its status range's");
     }

@@ -11,6 +11,7 @@
 #![no_std]
 extern crate alloc;
 
+mod accept;
 mod catalog;
 mod cells;
 mod changed;

@@ -382,6 +382,9 @@ impl Engine {
     /// Refuses keys that a join or a source maintains.
     #[inline]
     pub(crate) fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
+        if !self.catalog.prepared.is_empty() {
+            self.check_prepared(key)?;
+        }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         for &id in &role.writers {

@@ -27,7 +27,7 @@ mod strings;
 
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
-pub use headwater_cluster::{Packet, Positions, Sent, WaitId};
+pub use headwater_cluster::{Open, Packet, Positions, Sent, WaitId};
 pub use headwater_command::Data;
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{

@@ -21,7 +21,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, Position};
 use headwater_base::{KeyRange, Millis, Shard};
-use headwater_cluster::{Asked, Event, Hub, Item, Packet, Positions, Sent, WaitId};
+use headwater_cluster::{Asked, Event, Hub, Item, Open, Packet, Positions, Sent, WaitId};
 use headwater_engine::{Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat};
 
 /// Followers from this number on are clients; those below are shards.
@@ -96,6 +96,12 @@ impl Peers {
     /// Takes the waits that are over.
     pub fn take_settled(&mut self) -> Vec<WaitId> {
         core::mem::take(&mut self.settled)
+    }
+
+    /// How much is open here, loads that others wait for included: for tests.
+    #[must_use]
+    pub fn open(&self) -> (Open, usize) {
+        (self.hub.open(), self.asked.len())
     }
 
     fn look_at_joins(&mut self, engine: &Engine) {

@@ -1,71 +1,65 @@
 //! Answers, held against the oracle.
 
 use crate::clients::{Ask, Parked};
+use crate::shard::Pair;
 use crate::world::World;
-use headwater_base::{KeyRange, Shard};
-use headwater_engine::RemoteReport;
+use headwater_base::KeyRange;
+use headwater_model::expect::check_range;
 use headwater_model::oracle::Pairs;
-
-impl Ask {
-    /// The keys that it is about.
-    pub(crate) fn range(&self) -> KeyRange {
-        match self {
-            Self::Range(range) | Self::Verify(range) => range.clone(),
-            Self::Get(key) => KeyRange::point(key),
-        }
-    }
-}
+use std::collections::BTreeMap;
 
 impl World {
     /// Checks an answer that a shard gives now.
-    pub(crate) fn check(
-        &mut self,
-        parked: &Parked,
-        pairs: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<(), String> {
+    pub(crate) fn check(&mut self, parked: &Parked, pairs: &[Pair]) -> Result<(), String> {
         let shard = parked.shard;
+        let at = usize::from(shard.0);
         self.check_replicas(parked)?;
         if matches!(parked.ask, Ask::Verify(_)) {
             return Ok(());
         }
         let range = parked.ask.range();
-        let given: Pairs = pairs.into_iter().collect();
-        let own = self.explained(shard, &range);
-        differ(&given, &own).map_err(|text| format!("of what is held: {text}"))?;
-        let alone = self.sessions.len() == 1 && !self.lost && parked.writes == self.writes();
-        if alone || self.quiet {
+        let one = &mut self.shards[at];
+        let (oracle, view) = one.explained(&self.placement);
+        let has_snapshots = one.has_snapshots();
+        if has_snapshots {
+            self.note("answers with snapshots");
+            let one = &self.shards[at];
+            let mut oracle = (*oracle).clone();
+            oracle.now = one.oracle.now;
+            let allowed = one.moments.allowed(&oracle, &view);
             let placement = &self.placement;
-            let mut all = self.oracle.view().seen;
-            all.retain(|key, _| range.contains(key) && placement.home(key) == shard);
-            differ(&given, &all).map_err(|text| format!("of all that is written: {text}"))?;
+            let inside = |key: &[u8]| range.contains(key) && placement.home(key) == shard;
+            check_range(pairs, &allowed, &inside, false, None)
+                .map_err(|text| format!("of what was held: {text}"))?;
+        } else {
+            differ(pairs, &view.seen, &range, &|_| true)
+                .map_err(|text| format!("of what is held: {text}"))?;
+        }
+        let alone = self.sessions.len() == 1
+            && !self.lost
+            && !has_snapshots
+            && self.change.is_none()
+            && parked.events == self.events;
+        if alone || self.quiet {
+            self.note("answers that show all writes");
+            let (_, whole) = self.whole();
+            let placement = &self.placement;
+            differ(pairs, &whole.seen, &range, &|key| placement.home(key) == shard)
+                .map_err(|text| format!("of all that is written: {text}"))?;
         }
         Ok(())
-    }
-
-    /// What the oracle gives for a shard's keys of a range, from its own base keys and the replicas that it holds.
-    fn explained(&self, shard: Shard, range: &KeyRange) -> Pairs {
-        let placement = &self.placement;
-        let is_own = |key: &[u8]| placement.home(key) == shard;
-        let mut oracle = self.oracle.clone();
-        oracle.base.retain(|key, _| is_own(key));
-        self.shards[usize::from(shard.0)].engine.replicas(&mut |key, value| {
-            oracle.base.insert(key.to_vec(), (value, None));
-        });
-        let view = oracle.view_with(&mut |_, mut made| {
-            made.retain(|key, _| is_own(key));
-            made
-        });
-        let mut seen = view.seen;
-        seen.retain(|key, _| range.contains(key) && is_own(key));
-        seen
     }
 
     /// Checks that replicas of base keys have values that the keys had, none older than the session knows of.
     fn check_replicas(&mut self, parked: &Parked) -> Result<(), String> {
         let mut wrong = Ok(());
         let mut found = Vec::new();
-        let (history, lost) = (&self.history, self.lost);
+        let (history, lost, outputs) = (&self.history, self.lost, &self.outputs);
         self.shards[usize::from(parked.shard.0)].engine.replicas(&mut |key, value| {
+            // What a join gives there, or gave, was never written.
+            if outputs.iter().any(|output| output.matches(key)) {
+                return;
+            }
             let Some(values) = history.get(key) else { return };
             let shown = || format!("{} = {}", key.escape_ascii(), value.escape_ascii());
             match values.iter().position(|other| *other == value) {
@@ -86,32 +80,41 @@ impl World {
         wrong
     }
 
-    /// Checks that without joins nothing of others is here.
-    pub(crate) fn check_left(&self) -> Result<(), String> {
-        for (at, one) in self.shards.iter().enumerate() {
-            let (stats, remote) = (one.engine.stats(), one.engine.remote());
-            let left = stats.updaters + stats.updater_targets + stats.status_ranges;
-            if left > 0 || remote != RemoteReport::default() {
-                return Err(format!("shard {at} keeps {remote:?}, {stats:?}"));
-            }
-            if one.engine.is_anything_followed() {
-                return Err(format!("shard {at} still tells of changes"));
+    /// Checks each shard by itself: its engine's invariants, and that watching clients have what a read would give, as far
+    /// as the shard has done its work.
+    pub(crate) fn check_shards(&mut self) -> Result<(), String> {
+        for one in &mut self.shards {
+            one.engine.check_invariants();
+            if one.engine.is_followed_current() && !one.engine.has_told() && !one.copies.is_empty()
+            {
+                *self.seen.entry("copies checked").or_default() += 1;
+                let (_, view) = one.explained(&self.placement);
+                one.copies.compare(&view.seen).map_err(|text| format!("{:?}: {text}", one.me))?;
             }
         }
         Ok(())
     }
 }
 
-/// The first difference.
-fn differ(given: &Pairs, expected: &Pairs) -> Result<(), String> {
-    let shown = |pairs: &Pairs| -> Vec<String> {
-        let pair = |(key, value): (&Vec<u8>, &Vec<u8>)| {
-            format!("{}={}", key.escape_ascii(), value.escape_ascii())
-        };
-        pairs.iter().map(pair).collect()
-    };
-    if given == expected {
+/// The first differences between an answer and the right keys that lie in its range.
+fn differ(
+    given: &[Pair],
+    right: &Pairs,
+    range: &KeyRange,
+    is_own: &dyn Fn(&[u8]) -> bool,
+) -> Result<(), String> {
+    let expected = right.iter().filter(|(key, _)| range.contains(key) && is_own(key));
+    if given.iter().map(|(key, value)| (key, value)).eq(expected.clone()) {
         return Ok(());
     }
-    Err(format!("gives {:?}, expected {:?}", shown(given), shown(expected)))
+    let shown = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+        format!("{}={}", key.escape_ascii(), value.escape_ascii())
+    };
+    let pairs: BTreeMap<_, _> = given.iter().map(|(key, value)| (key, value)).collect();
+    let more: Vec<_> =
+        pairs.iter().filter(|(key, value)| right.get(**key) != Some(**value)).collect();
+    let more: Vec<_> = more.into_iter().map(|(key, value)| shown((key, value))).collect();
+    let less: Vec<_> = expected.filter(|(key, value)| pairs.get(key) != Some(value)).collect();
+    let less: Vec<_> = less.into_iter().map(shown).collect();
+    Err(format!("gives {} pairs, wrongly {more:?}, not {less:?}", given.len()))
 }

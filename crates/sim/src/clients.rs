@@ -1,4 +1,4 @@
-//! Sessions: what they have written and seen, and reads that wait.
+//! Sessions: what they have written and seen, and requests that wait.
 
 use headwater_base::{KeyRange, Shard};
 use headwater_node::{Positions, Ticket, WaitId};
@@ -13,7 +13,7 @@ pub(crate) struct Session {
     pub(crate) causal: bool,
     /// Of each base key, the number of the value that it has written or seen last.
     pub(crate) seen: BTreeMap<Vec<u8>, usize>,
-    /// Reads that wait.
+    /// Requests that wait.
     pub(crate) open: usize,
 }
 
@@ -26,16 +26,32 @@ pub(crate) enum Ask {
     Get(Vec<u8>),
     /// Whether what is stored is right.
     Verify(KeyRange),
+    /// The own keys of a range, and their changes from then on for this follower.
+    Watch(u32, KeyRange),
+    /// That a key be removed.
+    Remove(Vec<u8>),
+    /// That a key be there until this moment only, or for ever.
+    Expire(Vec<u8>, Option<u64>),
 }
 
-/// Why a read waits.
+impl Ask {
+    /// The keys that it is about.
+    pub(crate) fn range(&self) -> KeyRange {
+        match self {
+            Self::Range(range) | Self::Verify(range) | Self::Watch(_, range) => range.clone(),
+            Self::Get(key) | Self::Remove(key) | Self::Expire(key, _) => KeyRange::point(key),
+        }
+    }
+}
+
+/// Why a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
     Data(Ticket),
     Settled(WaitId),
 }
 
-/// A read at one shard that waits.
+/// A request at one shard that waits.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) session: usize,
@@ -45,6 +61,6 @@ pub(crate) struct Parked {
     pub(crate) after: Positions,
     pub(crate) seen: BTreeMap<Vec<u8>, usize>,
     pub(crate) until: Until,
-    /// What had been written by anybody then.
-    pub(crate) writes: u64,
+    /// What had happened then.
+    pub(crate) events: u64,
 }

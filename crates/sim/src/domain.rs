@@ -2,11 +2,12 @@
 
 use headwater_base::KeyRange;
 use headwater_model::generate::World as AnyWorld;
-use headwater_model::join::{Join, Mode, Operator, Part, Pattern};
+use headwater_model::join::{Join, Operator, Part, Pattern};
+use headwater_model::oracle::Installed;
 use headwater_model::rng::Rng;
 
 /// Views over one group, over many, of other joins, of several layers.
-const SITE: [&str; 14] = [
+const SITE: [&str; 16] = [
     "t|<u>|<c>|<p> = check s|<u>|<p> copy p|<p>|<c>",
     "t|<u>|<c>|<p> = copy m|<u>|<c>|<p>",
     "k|<p> = count p|<p>|<c>",
@@ -21,6 +22,8 @@ const SITE: [&str; 14] = [
     "total = count p|<p>|<c>",
     "y|<u>|<n> = check top|<u>|<p> copy g|all|<p> check r|<p>|<n>",
     "z|<c>|<p> = check t|<u>|<c>|<p> copy l|<p>",
+    "h|<p> = snapshot 1.5 count s|<u>|<p>",
+    "v|<u>|<c>|<p> = pull copy q|<u>|<c>|<p>",
 ];
 const COMPONENTS: [&[&str]; 3] =
     [&["a", "b", "ab", "a}", "~"], &["1", "10", "100", "2", "3"], &["x", "y", "x\u{0}", "{"]];
@@ -29,6 +32,12 @@ const COMPONENTS: [&[&str]; 3] =
 fn pattern(text: &str) -> Pattern {
     let join = Join::parse(&format!("o = count {text}")).expect("known patterns are well formed");
     join.sources[0].1.clone()
+}
+
+/// What all keys of a pattern begin with.
+fn prefix(pattern: &Pattern) -> String {
+    let end = if pattern.parts.is_empty() { "" } else { "|" };
+    format!("{}{end}", pattern.table)
 }
 
 /// Keys, joins and ranges.
@@ -44,7 +53,7 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        if rng.chance(50) { Self::site(rng) } else { Self::any(rng) }
+        if rng.chance(60) { Self::site(rng) } else { Self::any(rng) }
     }
 
     fn site(rng: &mut Rng) -> Self {
@@ -60,10 +69,9 @@ impl Domain {
     }
 
     fn any(rng: &mut Rng) -> Self {
-        // What snapshots may show, and what functions make, is checked elsewhere.
+        // What functions make is checked elsewhere.
         let plain = |join: &Join| {
-            !matches!(join.mode, Mode::Snapshot(_))
-                && !join.sources.iter().any(|(operator, _)| matches!(operator, Operator::Map(_)))
+            !join.sources.iter().any(|(operator, _)| matches!(operator, Operator::Map(_)))
         };
         let mut joins = AnyWorld::new(rng).joins;
         joins.extend(AnyWorld::new(rng).joins);
@@ -85,19 +93,30 @@ impl Domain {
     fn of(joins: Vec<(String, Join)>, components: Vec<String>, sources: Vec<Pattern>) -> Self {
         let outputs = joins.iter().map(|(_, join)| &join.output);
         let mut prefixes: Vec<String> = Vec::new();
-        for pattern in outputs.chain(&sources) {
-            let end = if pattern.parts.is_empty() { "" } else { "|" };
-            prefixes.push(format!("{}{end}", pattern.table));
-        }
+        prefixes.extend(outputs.chain(&sources).map(prefix));
         prefixes.push(String::new());
         prefixes.sort();
         prefixes.dedup();
         Self { joins, components, sources, prefixes }
     }
 
-    /// A key that clients may write, if no join gives it.
-    pub(crate) fn key(&self, rng: &mut Rng) -> Vec<u8> {
-        let pattern = rng.pick(&self.sources).clone();
+    /// A table.
+    pub(crate) fn table(&self, rng: &mut Rng) -> String {
+        rng.pick(&self.sources).table.clone()
+    }
+
+    /// A key that clients may write, if no join gives it: mostly one that an installed join reads.
+    pub(crate) fn key(&self, rng: &mut Rng, installed: &[Installed]) -> Vec<u8> {
+        let is_given = |it: &Pattern| self.joins.iter().any(|(_, join)| join.output.overlaps(it));
+        let pattern = if !installed.is_empty() && rng.chance(50) {
+            let (_, source) = rng.pick(&rng.clone().pick(installed).join.sources);
+            if is_given(source) { rng.pick(&self.sources) } else { source }
+        } else if !self.joins.is_empty() && rng.chance(10) {
+            // It stands in the way of a join, or is refused.
+            &rng.pick(&self.joins).1.output
+        } else {
+            rng.pick(&self.sources)
+        };
         let mut bound: Vec<(String, String)> = Vec::new();
         let mut key = pattern.table.clone();
         for part in &pattern.parts {
@@ -118,9 +137,13 @@ impl Domain {
         key.into_bytes()
     }
 
-    /// A range to read.
-    pub(crate) fn range(&self, rng: &mut Rng) -> KeyRange {
-        let mut text = rng.pick(&self.prefixes).clone();
+    /// A range to read: mostly of what an installed join gives.
+    pub(crate) fn range(&self, rng: &mut Rng, installed: &[Installed]) -> KeyRange {
+        let mut text = if !installed.is_empty() && rng.chance(60) {
+            prefix(&rng.pick(installed).join.output)
+        } else {
+            rng.pick(&self.prefixes).clone()
+        };
         if text.ends_with('|') && rng.chance(65) {
             text += rng.pick::<String>(&self.components);
             if rng.chance(80) {
@@ -132,7 +155,7 @@ impl Domain {
         }
         let mut range = KeyRange::prefix(text.as_bytes());
         if rng.chance(20) {
-            let (one, other) = (self.key(rng), self.key(rng));
+            let (one, other) = (self.key(rng, installed), self.key(rng, installed));
             range = KeyRange::new(&one, &other);
         } else if rng.chance(15) {
             range.first.extend_from_slice(rng.pick(&self.components).as_bytes());

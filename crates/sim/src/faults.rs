@@ -13,7 +13,7 @@ pub struct Faults {
     pub early: usize,
     /// Shards that stop for a while.
     pub slow: usize,
-    /// Shards that restart without their memory.
+    /// Shards that restart, without their memory.
     pub crashes: usize,
     /// Partitions that move.
     pub moves: usize,
@@ -21,14 +21,51 @@ pub struct Faults {
     pub evictions: usize,
     /// Joins that are added, dropped or replaced.
     pub joins: usize,
-    /// Packets that say less than they were to say, which nobody can find out: what is checked has to show it.
-    pub cut: usize,
+    /// FLUSHALL.
+    pub flushes: usize,
+    /// Clients that begin or cease to watch a range.
+    pub watches: usize,
+    /// Keys expire.
+    pub lives: bool,
+    /// Shards keep base keys on disk, over their restarts.
+    pub disks: bool,
+    /// Of what was written last, a shard's disk may lose some in a crash.
+    pub forgetful: bool,
+    /// What is left out again and again, on purpose. Nobody can find that out: what is checked has to show it.
+    pub cut: Option<Cut>,
+}
+
+/// What may be left out, on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// A change that a home tells another shard.
+    Changes,
+    /// That what was loaded is not to be believed any more.
+    Resets,
+    /// That a range is followed no more.
+    Unfollows,
+    /// A key of a range that is loaded.
+    Pairs,
+    /// That a home has not come as far as it says.
+    Positions,
+    /// A change that a watching client is told.
+    Told,
+    /// A key that is read from disk.
+    Disk,
+    /// That time moves, to engines.
+    Expiry,
 }
 
 impl Faults {
     /// Those of a seed: mostly some kinds, and in one case of five none.
     pub fn of(rng: &mut Rng) -> Self {
-        let mut faults = Self::default();
+        let mut faults = Self {
+            watches: if rng.chance(40) { 20 + rng.below(100) } else { 0 },
+            lives: rng.chance(40),
+            disks: rng.chance(40),
+            forgetful: rng.chance(50),
+            ..Self::default()
+        };
         if rng.chance(20) {
             return faults;
         }
@@ -37,10 +74,11 @@ impl Faults {
             (&mut faults.twice, 40),
             (&mut faults.early, 40),
             (&mut faults.slow, 30),
-            (&mut faults.crashes, 8),
+            (&mut faults.crashes, 12),
             (&mut faults.moves, 20),
             (&mut faults.evictions, 60),
-            (&mut faults.joins, 25),
+            (&mut faults.joins, 40),
+            (&mut faults.flushes, 8),
         ];
         for (kind, most) in kinds {
             if rng.chance(40) {

@@ -1,8 +1,8 @@
 //! Packets under way.
 
-use crate::faults::Faults;
+use crate::faults::{Cut, Faults};
 use headwater_base::Shard;
-use headwater_cluster::Message;
+use headwater_cluster::{Item, Message};
 use headwater_model::rng::Rng;
 use headwater_node::Packet;
 use std::collections::BTreeMap;
@@ -20,6 +20,21 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// What of interest a packet says.
+    pub(crate) fn is_about(packet: &Packet) -> Option<&'static str> {
+        match &packet.message {
+            Message::Loaded { answer: Ok(pairs), .. } if !pairs.is_empty() => {
+                Some("keys loaded from shards")
+            }
+            Message::Changes { items, .. } => {
+                let is_reset = |item: &Item| matches!(item, Item::Reset(_));
+                Some(if items.iter().any(is_reset) { "resets told" } else { "changes told" })
+            }
+            Message::Unfollow { .. } => Some("ranges unfollowed"),
+            _ => None,
+        }
+    }
+
     /// Sends a packet, which may be struck by a fault.
     pub(crate) fn send(
         &mut self,
@@ -29,10 +44,10 @@ impl Network {
         (from, to): (Shard, Shard),
         mut packet: Packet,
     ) {
-        if let Message::Changes { items, .. } = &mut packet.message
-            && faults.cut > rng.below(1000)
+        if let Some(cut) = faults.cut
+            && rng.chance(40)
         {
-            items.pop();
+            leave_out(cut, &mut packet.message);
         }
         if rng.below(1000) < faults.lost {
             return;
@@ -74,5 +89,26 @@ impl Network {
 
     pub(crate) fn len(&self) -> usize {
         self.under_way.len()
+    }
+}
+
+/// Has a message not say what it was to say.
+fn leave_out(what: Cut, message: &mut Message) {
+    match (what, message) {
+        (Cut::Changes, Message::Changes { items, .. }) => {
+            items.pop_if(|item| matches!(item, Item::Change(_)));
+        }
+        (Cut::Resets, Message::Changes { items, .. }) => {
+            items.retain(|item| matches!(item, Item::Change(_)));
+        }
+        (Cut::Unfollows, message @ Message::Unfollow { .. }) => *message = Message::Pong,
+        (Cut::Pairs, Message::Loaded { answer: Ok(pairs), .. }) => drop(pairs.pop()),
+        (
+            Cut::Positions,
+            Message::Loaded { position, .. }
+            | Message::Changes { position, .. }
+            | Message::Synced { position, .. },
+        ) => position.0 += 100,
+        _ => {}
     }
 }

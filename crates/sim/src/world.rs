@@ -1,53 +1,67 @@
 //! One simulation: its shards, its time, and what happens to it.
 
+use crate::changes::Change;
 use crate::clients::{Ask, Parked, Session, Until};
+use crate::disk::Disk;
 use crate::domain::Domain;
 use crate::faults::Faults;
 use crate::network::Network;
+use crate::shard::{One, Turn};
 use headwater_base::{KeyRange, Millis, Placement, Shard};
-use headwater_engine::{Effect, Engine, EngineError, Expiry, RangeOptions, Settings, Stop, Ticket};
-use headwater_model::oracle::{Oracle, Verdict};
+use headwater_engine::{Effect, EngineError, Expiry, RangeOptions, Stop, Ticket};
+use headwater_model::join::Pattern;
+use headwater_model::oracle::{Oracle, View};
 use headwater_model::rng::Rng;
-use headwater_node::{Peers, Positions};
-use std::collections::{BTreeMap, BTreeSet};
+use headwater_node::{CLIENTS_FROM, Positions};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// How long the longest wait may be once nothing goes wrong, in milliseconds.
 const PATIENCE: u64 = 60_000;
-
-pub(crate) struct One {
-    pub(crate) engine: Engine,
-    pub(crate) peers: Peers,
-    epoch: u64,
-    stopped_until: u64,
-}
+/// The longest that a key lives that is to expire, in milliseconds.
+pub(crate) const LIFE: usize = 3000;
 
 pub(crate) struct World {
-    rng: Rng,
-    now: u64,
+    pub(crate) rng: Rng,
+    pub(crate) now: u64,
     pub(crate) faults: Faults,
     pub(crate) placement: Placement,
+    pub(crate) boundaries: Vec<(String, usize)>,
     pub(crate) shards: Vec<One>,
-    network: Network,
-    /// All base keys, and the joins.
-    pub(crate) oracle: Oracle,
+    pub(crate) network: Network,
+    /// The joins that are installed on all shards; its base keys are with the shards.
+    pub(crate) joins: Oracle,
+    /// What joins have ever given.
+    pub(crate) outputs: Vec<Pattern>,
+    /// What is being done shard by shard.
+    pub(crate) change: Option<Change>,
     /// Every value that a base key has had, in order.
     pub(crate) history: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
     pub(crate) sessions: Vec<Session>,
-    parked: Vec<Parked>,
-    domain: Domain,
-    values: u64,
+    pub(crate) parked: Vec<Parked>,
+    /// What clients watch, by their followers' numbers.
+    pub(crate) watches: BTreeMap<u32, KeyRange>,
+    pub(crate) domain: Domain,
+    /// Counts everything that may change an answer.
+    pub(crate) events: u64,
+    /// What all shards' keys give, as of so many events.
+    whole: Option<(u64, Rc<Oracle>, Rc<View>)>,
     /// Base keys have been lost with a shard's memory, which sessions do not know of.
     pub(crate) lost: bool,
     /// Nothing is under way any more: each answer is the oracle's.
     pub(crate) quiet: bool,
-    answers: u64,
+    /// How often what happened.
+    pub(crate) seen: Seen,
 }
 
-/// Runs the simulation of a seed; how many answers were checked.
+/// How often what happened in simulations.
+pub type Seen = BTreeMap<&'static str, u64>;
+
+/// Runs the simulation of a seed; how often what happened in it.
 ///
 /// # Errors
 /// What was not as it has to be.
-pub fn run(seed: u64) -> Result<u64, String> {
+pub fn run(seed: u64) -> Result<Seen, String> {
     run_with(seed, |_| {})
 }
 
@@ -55,60 +69,86 @@ pub fn run(seed: u64) -> Result<u64, String> {
 ///
 /// # Errors
 /// As for [`run`].
-pub fn run_with(seed: u64, change: impl Fn(&mut Faults)) -> Result<u64, String> {
+pub fn run_with(seed: u64, change: impl Fn(&mut Faults)) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let mut faults = Faults::of(&mut rng);
     change(&mut faults);
-    let domain = Domain::new(&mut rng);
-    let count = 2 + rng.below(4) as u16;
-    let steps = 40 + rng.below(160);
-    let placement = Placement::even(count);
-    let mut world = World {
-        now: 1_000_000,
-        shards: (0..count).map(|me| one(Shard(me), &placement, 1, 1_000_000)).collect(),
-        placement,
-        network: Network::default(),
-        oracle: Oracle::default(),
-        history: BTreeMap::new(),
-        sessions: (0..1 + rng.below(3)).map(|_| Session::default()).collect(),
-        parked: Vec::new(),
-        domain,
-        values: 0,
-        lost: false,
-        quiet: false,
-        answers: 0,
-        faults,
-        rng,
-    };
-    for session in &mut world.sessions {
-        session.causal = world.rng.chance(50);
-    }
-    for _ in 0..1 + world.rng.below(4) {
-        if !world.domain.joins.is_empty() {
-            world.change_joins()?;
+    let mut world = World::new(rng, faults.clone());
+    match world.go() {
+        Ok(()) => Ok(world.seen),
+        Err(text) => {
+            let joins = world.joins.joins.iter();
+            let joins: Vec<_> = joins.map(|it| format!("{}: {}", it.name, it.join)).collect();
+            Err(format!("{text}; {faults:?}, {joins:#?}"))
         }
     }
-    for step in 0..steps {
-        world.step().map_err(|text| format!("at step {step}: {text}"))?;
-        if step % 8 == 0 {
-            world.shards.iter().for_each(|one| one.engine.check_invariants());
-        }
-    }
-    world.finish().map_err(|text| format!("at the end: {text}"))?;
-    Ok(world.answers)
-}
-
-fn one(me: Shard, placement: &Placement, epoch: u64, now: u64) -> One {
-    let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
-    engine.set_placement(me, placement.clone());
-    engine.advance(Millis(now));
-    let peers = Peers::new(me, placement.shards(), epoch, Millis(now));
-    One { engine, peers, epoch, stopped_until: 0 }
 }
 
 impl World {
+    fn new(mut rng: Rng, faults: Faults) -> Self {
+        let domain = Domain::new(&mut rng);
+        let count = 2 + rng.below(4) as u16;
+        let now = 1_000_000;
+        let mut placement = Placement::even(count);
+        let mut boundaries = Vec::new();
+        if rng.chance(25) {
+            let table = domain.table(&mut rng);
+            placement.set_boundary(table.as_bytes(), 2);
+            boundaries.push((table, 2));
+        }
+        let disk = |_| faults.disks.then(Disk::default);
+        let one = |me: u16| One::new(Shard(me), &placement, &boundaries, disk(me), 1, now);
+        let mut shards: Vec<_> = (0..count).map(one).collect();
+        shards.iter_mut().for_each(|one: &mut One| one.cut = faults.cut);
+        let mut sessions: Vec<Session> = Vec::new();
+        sessions.resize_with(1 + rng.below(3), Session::default);
+        sessions.iter_mut().for_each(|session| session.causal = rng.chance(50));
+        Self {
+            now,
+            shards,
+            placement,
+            boundaries,
+            network: Network::default(),
+            joins: Oracle::default(),
+            outputs: Vec::new(),
+            change: None,
+            history: BTreeMap::new(),
+            sessions,
+            parked: Vec::new(),
+            watches: BTreeMap::new(),
+            domain,
+            events: 0,
+            whole: None,
+            lost: false,
+            quiet: false,
+            seen: Seen::new(),
+            faults,
+            rng,
+        }
+    }
+
+    fn go(&mut self) -> Result<(), String> {
+        for _ in 0..2 + self.rng.below(5) {
+            self.begin_join()?;
+            self.end_change()?;
+        }
+        let steps = 40 + self.rng.below(160);
+        for step in 0..steps {
+            self.step().map_err(|text| format!("at step {step}: {text}"))?;
+            if step % 8 == 0 {
+                self.check_shards().map_err(|text| format!("after step {step}: {text}"))?;
+            }
+        }
+        self.finish().map_err(|text| format!("at the end: {text}"))
+    }
+
+    pub(crate) fn note(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
     fn step(&mut self) -> Result<(), String> {
-        self.pass(self.rng.clone().below(6) as u64)?;
+        let millis = self.rng.below(6) as u64;
+        self.pass(millis)?;
         let faults = self.faults.clone();
         let struck = |rng: &mut Rng, of: usize| rng.below(1000) < of;
         if struck(&mut self.rng, faults.slow * 2) {
@@ -124,25 +164,46 @@ impl World {
         if struck(&mut self.rng, faults.evictions * 4) {
             let at = self.rng.below(self.shards.len());
             let draw = self.rng.bits();
-            self.shards[at].engine.evict_any(draw);
+            if self.shards[at].engine.evict_any(draw) {
+                self.note("evictions");
+            }
             self.settle(at)?;
         }
-        if struck(&mut self.rng, faults.joins) && !self.domain.joins.is_empty() {
-            self.change_joins()?;
+        if struck(&mut self.rng, faults.joins) {
+            self.begin_join()?;
+        }
+        if struck(&mut self.rng, faults.flushes) {
+            self.begin_flush();
+        }
+        if self.rng.chance(40) {
+            self.go_on()?;
+        }
+        if struck(&mut self.rng, faults.watches) {
+            self.watch()?;
+        }
+        if self.rng.chance(40) {
+            self.watch_anew()?;
+        }
+        if let Some(disk) = self.rng.pick(&self.shards).disk.clone()
+            && self.rng.chance(10)
+        {
+            disk.sync();
         }
         if self.rng.chance(3) {
-            self.pass(400 + self.rng.clone().below(3000) as u64)?;
+            let millis = 400 + self.rng.below(3000) as u64;
+            self.pass(millis)?;
         }
         let session = self.rng.below(self.sessions.len());
         if self.rng.chance(55) { self.write(session) } else { self.read(session) }
     }
 
     /// Lets time pass.
-    fn pass(&mut self, millis: u64) -> Result<(), String> {
+    pub(crate) fn pass(&mut self, millis: u64) -> Result<(), String> {
         let end = self.now + millis;
         loop {
-            self.now = (self.now + 25).min(end);
-            let mut touched = BTreeSet::new();
+            let is_calm = self.network.len() == 0
+                && !self.shards.iter().any(|one| one.disk.as_ref().is_some_and(Disk::is_asked));
+            self.now = (self.now + if is_calm { 100 } else { 25 }).min(end);
             let (now, shards) = (self.now, &self.shards);
             let stopped = |shard: Shard| shards[usize::from(shard.0)].stopped_until > now;
             let mut arrived = Vec::new();
@@ -152,7 +213,6 @@ impl World {
             for (from, to, packet) in arrived {
                 let at = usize::from(to.0);
                 self.shards[at].peers.receive(from, packet);
-                touched.insert(at);
                 // A turn for some of the packets, or one for all.
                 if self.rng.chance(50) {
                     self.settle(at)?;
@@ -160,8 +220,13 @@ impl World {
             }
             for at in 0..self.shards.len() {
                 if self.shards[at].stopped_until <= now {
-                    self.shards[at].peers.advance(Millis(now));
-                    self.shards[at].engine.advance(Millis(now));
+                    if self.shards[at].advance(now) {
+                        self.note("keys expired");
+                        self.done_at(at);
+                    }
+                    if self.shards[at].read_disk(&mut self.rng, false) {
+                        self.note("loads from disk");
+                    }
                     self.settle(at)?;
                 }
             }
@@ -172,23 +237,24 @@ impl World {
     }
 
     /// Lets a shard do all it has to do.
-    fn settle(&mut self, at: usize) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, at: usize) -> Result<(), String> {
         for _ in 0..1000 {
-            let One { engine, peers, .. } = &mut self.shards[at];
-            let rest = peers.turn(engine, &mut |_, _| {});
-            let settled = peers.take_settled();
+            let turn = self.shards[at].turn().map_err(|text| format!("shard {at} {text}"))?;
+            let Turn { effects, settled, packets } = turn;
             let from = Shard(at as u16);
-            for (to, packet) in peers.take_packets() {
+            for (to, packet) in packets {
+                if let Some(what) = Network::is_about(&packet) {
+                    self.note(what);
+                }
                 self.network.send(&mut self.rng, &self.faults, self.now, (from, to), packet);
             }
-            if rest.is_empty() && settled.is_empty() {
+            if effects.is_empty() && settled.is_empty() {
                 return Ok(());
             }
-            for effect in rest {
+            for effect in effects {
                 match effect {
                     Effect::Wake(ticket) => self.wake(at, Until::Data(ticket))?,
-                    Effect::Fail { ticket, error } => self.fail(at, ticket, &error)?,
-                    effect => return Err(format!("asks for {effect:?}")),
+                    effect => return Err(format!("shard {at} gives {effect:?}")),
                 }
             }
             for wait in settled {
@@ -206,51 +272,86 @@ impl World {
         self.attempt(parked)
     }
 
-    fn fail(&mut self, at: usize, ticket: Ticket, error: &EngineError) -> Result<(), String> {
-        Err(format!("shard {at}: {ticket:?} fails: {error}"))
+    pub(crate) fn key(&mut self) -> Vec<u8> {
+        self.domain.key(&mut self.rng, &self.joins.joins)
     }
 
-    /// Counts everything that may change an answer.
-    pub(crate) fn writes(&self) -> u64 {
-        self.values
-    }
-
-    fn key(&mut self) -> Vec<u8> {
-        self.domain.key(&mut self.rng)
+    pub(crate) fn home(&self, key: &[u8]) -> usize {
+        usize::from(self.placement.home(key).0)
     }
 
     fn write(&mut self, session: usize) -> Result<(), String> {
         let key = self.key();
-        let at = usize::from(self.placement.home(&key).0);
-        if self.shards[at].stopped_until > self.now || !self.oracle.owners(&key).is_empty() {
+        let at = self.home(&key);
+        if self.shards[at].stopped_until > self.now || self.sessions[session].open > 12 {
             return Ok(());
         }
-        let One { engine, peers, .. } = &mut self.shards[at];
-        if self.rng.chance(25) {
-            let there = engine.remove(&key).map_err(|stop| format!("removal: {stop:?}"))?;
-            if there != self.oracle.base.remove(&key).is_some() {
-                return Err(format!("{} is there: {there}", key.escape_ascii()));
+        let at_last = (self.rng.chance(20) && self.faults.lives)
+            .then(|| self.now + 1 + self.rng.below(LIFE) as u64);
+        match self.rng.below(100) {
+            0..22 => return self.ask(session, &Ask::Remove(key), at),
+            22..27 if self.faults.lives => {
+                return self.ask(session, &Ask::Expire(key, at_last), at);
             }
-        } else {
-            self.values += 1;
-            let value = self.values.to_string().into_bytes();
-            engine.set(&key, &value, Expiry::Never).map_err(|error| format!("set: {error}"))?;
-            let values = self.history.entry(key.clone()).or_default();
-            values.push(value.clone());
-            self.sessions[session].seen.insert(key.clone(), values.len() - 1);
-            self.oracle.base.insert(key, (value, None));
+            _ => {}
         }
-        let stamp = peers.stamp();
-        self.sessions[session].positions.reach(Shard(at as u16), stamp);
-        self.values += 1;
+        let value = (self.events + 1).to_string().into_bytes();
+        let expiry = at_last.map_or(Expiry::Never, |at| Expiry::At(Millis(at)));
+        let given = self.shards[at].engine.set(&key, &value, expiry);
+        if self.refuses(at, &key, given.as_ref().err())? {
+            return Ok(());
+        }
+        let values = self.history.entry(key.clone()).or_default();
+        values.push(value.clone());
+        self.sessions[session].seen.insert(key.clone(), values.len() - 1);
+        self.shards[at].oracle.base.insert(key, (value, at_last));
+        self.written(session, at);
         self.settle(at)
+    }
+
+    /// Whether a key is rightly refused, where it is.
+    fn refuses(
+        &mut self,
+        at: usize,
+        key: &[u8],
+        error: Option<&EngineError>,
+    ) -> Result<bool, String> {
+        let shown = key.escape_ascii();
+        let is_output = !self.shards[at].oracle.owners(key).is_empty() || self.is_prepared(at, key);
+        match error {
+            None if !is_output => Ok(false),
+            Some(EngineError::Joined { .. }) if is_output => {
+                if self.is_prepared(at, key) {
+                    self.note("writes refused for a join to come");
+                }
+                Ok(true)
+            }
+            error => Err(format!("shard {at}: a write of {shown}, output {is_output}: {error:?}")),
+        }
+    }
+
+    /// Notes that a session has written at a shard.
+    fn written(&mut self, session: usize, at: usize) {
+        self.shards[at].version += 1;
+        self.events += 1;
+        let stamp = self.shards[at].peers.stamp();
+        self.sessions[session].positions.reach(Shard(at as u16), stamp);
+    }
+
+    /// Notes for all sessions that something was done at a shard.
+    pub(crate) fn done_at(&mut self, at: usize) {
+        self.shards[at].version += 1;
+        self.events += 1;
+        let mut positions = Positions::default();
+        positions.reach(Shard(at as u16), self.shards[at].peers.stamp());
+        self.sessions.iter_mut().for_each(|session| session.positions.merge(&positions));
     }
 
     fn read(&mut self, session: usize) -> Result<(), String> {
         if self.sessions[session].open > 12 {
             return Ok(());
         }
-        let range = self.domain.range(&mut self.rng);
+        let range = self.domain.range(&mut self.rng, &self.joins.joins);
         if range.is_empty() {
             return Ok(());
         }
@@ -264,217 +365,234 @@ impl World {
 
     /// A key of the oracle's, or another.
     fn some_key(&mut self) -> Vec<u8> {
-        let view = self.oracle.view();
-        let keys: Vec<_> = view.seen.into_keys().collect();
-        if keys.is_empty() || self.rng.chance(20) {
-            self.key()
-        } else {
-            self.rng.pick(&keys).clone()
+        let (_, view) = self.whole();
+        if view.seen.is_empty() || self.rng.chance(20) {
+            return self.key();
         }
+        let at = self.rng.below(view.seen.len());
+        view.seen.keys().nth(at).expect("there are so many").clone()
+    }
+
+    /// What all shards' base keys and the joins give.
+    pub(crate) fn whole(&mut self) -> (Rc<Oracle>, Rc<View>) {
+        if let Some((events, oracle, view)) = &self.whole
+            && *events == self.events
+        {
+            return (oracle.clone(), view.clone());
+        }
+        let mut oracle = self.joins.clone();
+        for one in &self.shards {
+            let pairs = one.oracle.base.iter();
+            oracle.base.extend(pairs.map(|(key, value)| (key.clone(), value.clone())));
+        }
+        let (view, oracle) = (Rc::new(oracle.view()), Rc::new(oracle));
+        self.whole = Some((self.events, oracle.clone(), view.clone()));
+        (oracle, view)
     }
 
     /// Asks all shards that have a part of it.
-    fn ask_all(&mut self, session: usize, ask: &Ask) -> Result<(), String> {
-        let range = ask.range();
-        let after = self.sessions[session].positions.clone();
-        let seen = self.sessions[session].seen.clone();
-        for at in 0..self.shards.len() {
-            let shard = Shard(at as u16);
-            if self.placement.home_of_range(&range).is_none_or(|home| home == shard) {
-                self.sessions[session].open += 1;
-                let (ask, writes) = (ask.clone(), self.values);
-                let (after, seen) = (after.clone(), seen.clone());
-                // Nobody wakes this one.
-                let until = Until::Data(Ticket(u64::MAX));
-                self.attempt(Parked { session, shard, ask, after, seen, until, writes })?;
-                self.settle(at)?;
-            }
+    pub(crate) fn ask_all(&mut self, session: usize, ask: &Ask) -> Result<(), String> {
+        match self.placement.home_of_range(&ask.range()) {
+            Some(home) => self.ask(session, ask, usize::from(home.0)),
+            None => (0..self.shards.len()).try_for_each(|at| self.ask(session, ask, at)),
         }
-        Ok(())
+    }
+
+    pub(crate) fn ask(&mut self, session: usize, ask: &Ask, at: usize) -> Result<(), String> {
+        let asking = &mut self.sessions[session];
+        asking.open += 1;
+        let (after, seen) = (asking.positions.clone(), asking.seen.clone());
+        // Nobody wakes this one.
+        let until = Until::Data(Ticket(u64::MAX));
+        let (ask, shard, events) = (ask.clone(), Shard(at as u16), self.events);
+        self.attempt(Parked { session, shard, ask, after, seen, until, events })?;
+        self.settle(at)
     }
 
     fn attempt(&mut self, mut parked: Parked) -> Result<(), String> {
-        if let Some(home) = self.placement.home_of_range(&parked.ask.range()) {
+        // A part of what is watched is watched where the rest is.
+        let whole = match &parked.ask {
+            Ask::Watch(by, _) => self.watches.get(by).cloned(),
+            ask => Some(ask.range()),
+        };
+        let Some(whole) = whole else {
+            // Another shard has refused it.
+            self.sessions[parked.session].open -= 1;
+            return Ok(());
+        };
+        if let Some(home) = self.placement.home_of_range(&whole) {
             parked.shard = home;
         }
         let at = usize::from(parked.shard.0);
-        let One { engine, peers, .. } = &mut self.shards[at];
-        if let Some(wait) = peers.wait(engine, &parked.after) {
+        if matches!(parked.ask, Ask::Watch(..)) {
+            // What was told before belongs to what the client had before.
+            self.shards[at].hear()?;
+        }
+        let one = &mut self.shards[at];
+        if let Some(wait) = one.peers.wait(&one.engine, &parked.after) {
             parked.until = Until::Settled(wait);
             self.parked.push(parked);
+            self.note("waits for positions");
             return Ok(());
         }
+        if one.has_snapshots() {
+            let (_, view) = one.explained(&self.placement);
+            one.moments.note(one.oracle.now, &view);
+        }
         let mut pairs = Vec::new();
+        let mut there = false;
         let done = match &parked.ask {
-            Ask::Range(range) => engine
+            Ask::Range(range) => one
+                .engine
                 .range(&range.first, &range.last, RangeOptions::default(), &mut |key, value| {
                     pairs.push((key.to_vec(), value.to_vec()));
                 })
                 .map(|_| ()),
-            Ask::Get(key) => engine.get(key).map(|value| {
+            Ask::Get(key) => one.engine.get(key).map(|value| {
                 pairs.extend(value.map(|value| (key.clone(), value.to_vec())));
             }),
-            Ask::Verify(range) => match engine.verify(range, 10) {
+            Ask::Verify(range) => match one.engine.verify(range, 10) {
                 Ok(found) if found.is_empty() => Ok(()),
                 Ok(found) => return Err(format!("shard {at}: VERIFY gives {found:?}")),
                 Err(stop) => Err(stop),
             },
+            Ask::Watch(by, range) => one.watch(*by, range).map(|found| pairs = found),
+            Ask::Remove(key) => one.engine.remove(key).map(|found| there = found),
+            Ask::Expire(key, moment) => {
+                one.engine.set_expiry(key, moment.map(Millis)).map(|found| there = found)
+            }
         };
         match done {
             Err(Stop::Wait(ticket)) => {
                 parked.until = Until::Data(ticket);
                 self.parked.push(parked);
-                Ok(())
+                self.note("waits for data");
+                return Ok(());
             }
-            Err(stop) => Err(format!("{parked:?}: {stop:?}")),
+            Err(Stop::Failed(error)) => self.refused(&parked, &error)?,
+            Ok(()) if matches!(parked.ask, Ask::Remove(_) | Ask::Expire(..)) => {
+                self.changed(&parked, there)?;
+            }
             Ok(()) => {
-                self.answers += 1;
+                self.note("answers checked");
                 let text = format!("shard {at}, {:?}", parked.ask);
-                self.check(&parked, pairs).map_err(|error| format!("{text}: {error}"))?;
-                let session = &mut self.sessions[parked.session];
-                session.open -= 1;
-                if session.causal {
-                    session.positions.merge(&self.shards[at].peers.positions());
+                self.check(&parked, &pairs).map_err(|error| format!("{text}: {error}"))?;
+                if let Ask::Watch(by, range) = &parked.ask {
+                    self.shards[at].copies.add(*by, range, pairs);
                 }
-                Ok(())
             }
         }
-    }
-
-    /// Notes for all sessions that something was done everywhere.
-    fn stamp_all(&mut self) {
-        let mut positions = Positions::default();
-        for (at, one) in self.shards.iter_mut().enumerate() {
-            positions.reach(Shard(at as u16), one.peers.stamp());
+        let session = &mut self.sessions[parked.session];
+        session.open -= 1;
+        if session.causal {
+            session.positions.merge(&self.shards[at].peers.positions());
         }
-        self.sessions.iter_mut().for_each(|session| session.positions.merge(&positions));
-        self.values += 1;
+        Ok(())
     }
 
-    fn settle_all(&mut self) -> Result<(), String> {
+    /// A request that is refused.
+    fn refused(&mut self, parked: &Parked, error: &EngineError) -> Result<(), String> {
+        match (&parked.ask, error) {
+            (Ask::Remove(key) | Ask::Expire(key, _), EngineError::Joined { .. }) => {
+                self.refuses(usize::from(parked.shard.0), key, Some(error)).map(drop)
+            }
+            (Ask::Watch(by, _), EngineError::Refused(_)) if self.has_lazy_joins() => {
+                self.unwatch(*by);
+                Ok(())
+            }
+            _ => Err(format!("{parked:?}: {error:?}")),
+        }
+    }
+
+    /// A base key was removed, or has another moment of its end.
+    fn changed(&mut self, parked: &Parked, there: bool) -> Result<(), String> {
+        let at = usize::from(parked.shard.0);
+        let one = &mut self.shards[at];
+        let (key, known) = match &parked.ask {
+            Ask::Remove(key) => (key, one.oracle.base.remove(key).is_some()),
+            Ask::Expire(key, moment) => {
+                let known = one.oracle.base.get_mut(key).map(|(_, at)| *at = *moment);
+                let now = one.oracle.now;
+                one.oracle.advance(now);
+                (key, known.is_some())
+            }
+            _ => return Ok(()),
+        };
+        if there != known {
+            return Err(format!("shard {at}: {:?} says {there}", parked.ask));
+        }
+        let key = key.clone();
+        self.refuses(at, &key, None)?;
+        self.written(parked.session, at);
+        Ok(())
+    }
+
+    /// Somebody begins to watch, or ends it.
+    fn watch(&mut self) -> Result<(), String> {
+        let range = self.domain.range(&mut self.rng, &self.joins.joins);
+        if let Some(&by) = self.watches.keys().next()
+            && (range.is_empty() || self.watches.len() > 3 || self.rng.chance(30))
+        {
+            self.unwatch(by);
+            return Ok(());
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        let by = self.watches.keys().last().map_or(CLIENTS_FROM, |last| last + 1);
+        self.watches.insert(by, range.clone());
+        self.ask_all(0, &Ask::Watch(by, range))
+    }
+
+    /// What watching clients have lost they watch anew.
+    pub(crate) fn watch_anew(&mut self) -> Result<(), String> {
+        for at in 0..self.shards.len() {
+            for (by, part) in std::mem::take(&mut self.shards[at].lost) {
+                if let Some(whole) = self.watches.get(&by) {
+                    let home = self.placement.home_of_range(whole);
+                    let has_moved = home.is_some_and(|home| usize::from(home.0) != at);
+                    let range = if has_moved { whole.clone() } else { part };
+                    self.note("watches begun anew");
+                    self.ask(0, &Ask::Watch(by, range), at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unwatch(&mut self, by: u32) {
+        self.watches.remove(&by);
+        for one in &mut self.shards {
+            one.copies.cut(by, &KeyRange::all());
+            one.engine.unfollow_all(headwater_engine::Follower(by));
+        }
+        self.unpark(|parked| matches!(parked.ask, Ask::Watch(other, _) if other == by));
+    }
+
+    /// Forgets requests.
+    pub(crate) fn unpark(&mut self, which: impl Fn(&Parked) -> bool) {
+        let sessions = &mut self.sessions;
+        self.parked.retain(|parked| {
+            let goes = which(parked);
+            sessions[parked.session].open -= usize::from(goes);
+            !goes
+        });
+    }
+
+    pub(crate) fn settle_all(&mut self) -> Result<(), String> {
         (0..self.shards.len()).try_for_each(|at| self.settle(at))
     }
 
-    fn change_joins(&mut self) -> Result<(), String> {
-        let (name, join) = self.rng.pick(&self.domain.joins).clone();
-        let known = self.oracle.joins.iter().any(|join| join.name == name);
-        if known && self.rng.chance(60) {
-            self.oracle.uninstall(&name);
-            for one in &mut self.shards {
-                one.engine.join_drop(&name).map_err(|error| error.to_string())?;
-            }
-        } else {
-            let text = join.to_string();
-            if self.oracle.verdict(&name, &join, known) != Verdict::Accept {
-                return Ok(());
-            }
-            let add = |one: &mut One| one.engine.join_add(&name, &text, known);
-            let given: Vec<_> = self.shards.iter_mut().map(add).collect();
-            if given.iter().all(Result::is_ok) {
-                self.oracle.install(&name, join);
-            } else if given.iter().any(Result::is_ok) {
-                return Err(format!("{name}: {given:?}"));
-            }
-        }
-        self.stamp_all();
-        self.settle_all()
-    }
-
-    fn move_partition(&mut self) -> Result<(), String> {
-        let key = self.key();
-        let partition = self.placement.partition(&key);
-        let (from, to) = (self.placement.home_of(partition), self.rng.below(self.shards.len()));
-        if usize::from(from.0) == to {
-            return Ok(());
-        }
-        let pairs = self.shards[usize::from(from.0)].engine.take_partition(partition);
-        let pairs = pairs.map_err(|stop| format!("{partition:?} stays: {stop:?}"))?;
-        self.placement.assign(partition, Shard(to as u16));
-        for one in &mut self.shards {
-            one.engine.set_home(partition, Shard(to as u16));
-        }
-        self.shards[to].engine.give_partition(partition, pairs);
-        self.shards.iter().for_each(|one| one.engine.check_invariants());
-        self.stamp_all();
-        self.settle_all()
-    }
-
-    fn crash(&mut self) -> Result<(), String> {
-        let at = self.rng.below(self.shards.len());
-        let shard = Shard(at as u16);
-        let epoch = self.shards[at].epoch + 1;
-        self.shards[at] = one(shard, &self.placement, epoch, self.now);
-        for join in &self.oracle.joins {
-            let added = self.shards[at].engine.join_add(&join.name, &join.join.to_string(), false);
-            added.map_err(|error| error.to_string())?;
-        }
-        let placement = &self.placement;
-        self.oracle.base.retain(|key, _| placement.home(key) != shard);
-        self.lost = true;
-        let sessions = &mut self.sessions;
-        self.parked.retain(|parked| {
-            let stays = parked.shard != shard;
-            sessions[parked.session].open -= usize::from(!stays);
-            stays
-        });
-        self.values += 1;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), String> {
-        self.faults = Faults::default();
-        self.shards.iter_mut().for_each(|one| one.stopped_until = 0);
-        self.patiently()?;
-        // What was lost is found out by now.
-        self.pass(5_000)?;
-        self.patiently()?;
-        self.quiet = true;
-        for _ in 0..2 {
-            for prefix in self.domain.prefixes.clone() {
-                self.ask_all(0, &Ask::Range(KeyRange::prefix(prefix.as_bytes())))?;
-                self.ask_all(0, &Ask::Verify(KeyRange::prefix(prefix.as_bytes())))?;
-            }
-            self.patiently()?;
-        }
-        self.shards.iter().for_each(|one| one.engine.check_invariants());
-        self.clear()
-    }
-
     /// Lets time pass until nobody waits.
-    fn patiently(&mut self) -> Result<(), String> {
+    pub(crate) fn patiently(&mut self) -> Result<(), String> {
         let end = self.now + PATIENCE;
+        self.watch_anew()?;
         while !self.parked.is_empty() {
             self.pass(100)?;
+            self.watch_anew()?;
             if self.now > end {
                 let under_way = self.network.len();
                 return Err(format!("{under_way} packets, and for ever wait {:?}", self.parked));
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops everything: nothing may be left.
-    fn clear(&mut self) -> Result<(), String> {
-        for name in self.oracle.joins.iter().map(|join| join.name.clone()).collect::<Vec<_>>() {
-            self.oracle.uninstall(&name);
-            for one in &mut self.shards {
-                one.engine.join_drop(&name).map_err(|error| error.to_string())?;
-                one.engine.check_invariants();
-            }
-            self.settle_all()?;
-        }
-        self.pass(1000)?;
-        self.check_left()?;
-        for key in std::mem::take(&mut self.oracle.base).into_keys() {
-            let at = usize::from(self.placement.home(&key).0);
-            let there = self.shards[at].engine.remove(&key);
-            there.map_err(|stop| format!("removal: {stop:?}"))?;
-        }
-        self.settle_all()?;
-        for (at, one) in self.shards.iter().enumerate() {
-            let stats = one.engine.stats();
-            if stats.keys + stats.value_bytes > 0 {
-                return Err(format!("shard {at} keeps {stats:?}"));
             }
         }
         Ok(())

@@ -12,7 +12,13 @@ use anyhow::Result;
 ///
 /// # Errors
 /// The server does not start or answers wrongly.
-pub fn run(twip: &Twip, plan: &Plan, launch: &Launch, shards: u16, pair: usize) -> Result<Measured> {
+pub fn run(
+    twip: &Twip,
+    plan: &Plan,
+    launch: &Launch,
+    shards: u16,
+    pair: usize,
+) -> Result<Measured> {
     let arguments = vec![String::from("--shards"), shards.to_string()];
     let launch = Launch { arguments, ..launch.clone() };
     let progress = Progress::new(System::Headwater, pair, twip.common().pairs);

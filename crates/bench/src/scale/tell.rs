@@ -83,8 +83,22 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with('4')).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
         let expected = [
-            "4", "1500.000", "1.50", "1.50–1.50", "333", "0.67", "0", "%", "0.000", "0.000",
-            "0.250", "0", "0.50", "x", "base", "yes",
+            "4",
+            "1500.000",
+            "1.50",
+            "1.50–1.50",
+            "333",
+            "0.67",
+            "0",
+            "%",
+            "0.000",
+            "0.000",
+            "0.250",
+            "0",
+            "0.50",
+            "x",
+            "base",
+            "yes",
         ];
         assert_eq!(words, expected, "{text}");
     }

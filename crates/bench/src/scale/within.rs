@@ -21,7 +21,9 @@ use anyhow::{Result, anyhow, bail};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use headwater_base::{Placement, Shard};
-use headwater_engine::{Effect, Engine, Expiry, RangeOptions, Settings, Stop, TableOptions, Ticket};
+use headwater_engine::{
+    Effect, Engine, Expiry, RangeOptions, Settings, Stop, TableOptions, Ticket,
+};
 use headwater_node::{Packet, Peers};
 use headwater_workload::Rng;
 use rustix::time::{ClockId, clock_gettime};
@@ -109,7 +111,13 @@ struct Read {
 ///
 /// # Errors
 /// An engine refuses something.
-pub fn run(twip: &Twip, plan: &Plan, launch: &Launch, shards: u16, pair: usize) -> Result<Measured> {
+pub fn run(
+    twip: &Twip,
+    plan: &Plan,
+    launch: &Launch,
+    shards: u16,
+    pair: usize,
+) -> Result<Measured> {
     let world = World::new(plan);
     let shared = Shared {
         plan,

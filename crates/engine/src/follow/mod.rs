@@ -336,6 +336,12 @@ impl Engine {
         }
     }
 
+    /// What `by` follows, in disjoint parts: for tests.
+    #[must_use]
+    pub fn followed_by(&self, by: Follower) -> Vec<KeyRange> {
+        self.follows.segments.parts_of(by)
+    }
+
     /// Tells that what `range` holds is not known any more, and ends that it is followed.
     #[inline]
     pub(crate) fn tell_reset(&mut self, range: &KeyRange) {

@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
+use headwater_base::KeyRange;
 use headwater_base::placement::Shard;
 use headwater_policy::Heat;
 use headwater_store::TableId;
@@ -18,6 +19,8 @@ pub struct RemoteReport {
     pub loaded: u64,
     /// Ranges that are being loaded.
     pub loading: u64,
+    /// Ranges that are being loaded, of which nothing will be kept.
+    pub doomed: u64,
 }
 
 /// A loaded range of a table, by its home and its first key.
@@ -70,6 +73,7 @@ impl Engine {
             replica_bytes: placed.replica_bytes as u64,
             loaded: parts().map(|part| part.loaded.len() as u64).sum(),
             loading: parts().map(|part| part.loading.len() as u64).sum(),
+            doomed: placed.doomed.len() as u64,
         }
     }
 
@@ -83,6 +87,14 @@ impl Engine {
         homes.sort_unstable();
         homes.dedup();
         homes
+    }
+
+    /// The ranges that are loaded from a home, table by table: for tests.
+    #[must_use]
+    pub fn loaded_of(&self, home: Shard) -> Vec<KeyRange> {
+        let Some(placed) = &self.placed else { return Vec::new() };
+        let parts = placed.tables.values().filter_map(|remote| remote.homes.get(&home));
+        parts.flat_map(|part| part.loaded.all()).collect()
     }
 
     /// Calls `each` with every replica: for tests.

@@ -245,6 +245,12 @@ impl Engine {
         self.waits.ticket()
     }
 
+    /// How many operations wait for data.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waits.waiting()
+    }
+
     /// Wakes an operation that got its ticket from [`Engine::next_ticket`].
     pub fn wake(&mut self, ticket: Ticket) {
         self.waits.effects.push(Effect::Wake(ticket));

@@ -35,6 +35,11 @@ impl Waits {
         ticket
     }
 
+    /// How many operations wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Has nobody wait for what the operation under way lacks.
     pub(crate) fn forget_lacking(&mut self) {
         self.lacking.clear();

@@ -85,6 +85,7 @@ impl Engine {
         expected: usize,
     ) -> Result<u64, EngineError> {
         self.check_write(key, tail.len())?;
+        self.check_prepared_stream(key)?;
         let number = match self.stream_of(key)? {
             Some(number) => number,
             None => {
@@ -215,6 +216,7 @@ impl Engine {
         expiry: Option<Millis>,
     ) -> Result<(), EngineError> {
         self.check_write(to, 0)?;
+        self.check_prepared_stream(to)?;
         if let Some(table) = self.store.table_of(to) {
             self.check_table_of_streams(table)?;
         }

@@ -68,6 +68,11 @@ impl Contexts {
             + self.text_bytes
     }
 
+    /// Bytes of the texts that are held.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
     /// The context of these encoded slots, counted once more.
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> ContextId {
         if bytes.is_empty() {

@@ -134,6 +134,13 @@ impl Updaters {
             + self.contexts.bytes()
     }
 
+    /// Asserts that nothing is counted where there is nothing.
+    pub(crate) fn check_counts(&self) {
+        if self.len() == 0 {
+            assert_eq!((self.targets(), self.bytes, self.contexts.text_bytes()), (0, 0, 0));
+        }
+    }
+
     #[inline]
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix

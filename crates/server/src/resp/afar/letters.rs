@@ -2,8 +2,8 @@
 
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::resp::{Resp, Turn};
 use crate::resp::session::{Afar, Origin, Session};
+use crate::resp::{Resp, Turn};
 use crate::shards::{HELD_BACK_FOR, Kind, Letter, Mail, Voice};
 use headwater_base::Shard;
 use mio::net::TcpStream;

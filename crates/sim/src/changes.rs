@@ -1,0 +1,298 @@
+//! What operators do, and what befalls shards: joins that come and go, FLUSHALL, partitions that move, crashes.
+//!
+//! Joins and FLUSHALL go from shard to shard, while clients go on: each shard is asked whether it can have a
+//! join before any has it. One such change follows the other, as a driver has to see to it.
+
+use crate::clients::Ask;
+use crate::disk::Disk;
+use crate::shard::One;
+use crate::world::World;
+use headwater_base::Shard;
+use headwater_model::expect::well_defined;
+use headwater_model::join::{Join, Mode};
+use headwater_model::oracle::Verdict;
+use std::collections::BTreeMap;
+
+/// A change that goes from shard to shard.
+pub(crate) struct Change {
+    what: What,
+    /// Those that it has yet to come to, the next one last.
+    left: Vec<usize>,
+    /// Those that have agreed.
+    agreed: Vec<usize>,
+    /// Those that have refused, and how many of them for keys that the join would give.
+    refused: (usize, usize),
+}
+
+enum What {
+    Ask { name: String, join: Join, replace: bool, verdict: Verdict },
+    Install { name: String, join: Join, replace: bool },
+    GiveUp { name: String, join: Join },
+    Drop { name: String },
+    Flush,
+}
+
+impl World {
+    fn begin(&mut self, what: What) {
+        let mut left: Vec<_> = (0..self.shards.len()).collect();
+        self.rng.shuffle(&mut left);
+        self.events += 1;
+        self.change = Some(Change { what, left, agreed: Vec::new(), refused: (0, 0) });
+    }
+
+    pub(crate) fn begin_flush(&mut self) {
+        if self.change.is_none() {
+            self.begin(What::Flush);
+        }
+    }
+
+    /// Begins to install, replace or drop a join.
+    pub(crate) fn begin_join(&mut self) -> Result<(), String> {
+        if self.change.is_some() || self.domain.joins.is_empty() {
+            return Ok(());
+        }
+        let (name, join) = self.rng.pick(&self.domain.joins).clone();
+        let known = self.joins.joins.iter().any(|join| join.name == name);
+        if known && self.rng.chance(60) {
+            self.begin(What::Drop { name });
+            return Ok(());
+        }
+        let name = match self.joins.joins.first() {
+            // Another join of that name.
+            Some(first) if self.rng.chance(10) => first.name.clone(),
+            _ => name,
+        };
+        let replace = self.joins.joins.iter().any(|join| join.name == name);
+        let others = self.joins.joins.iter().filter(|other| other.name != name);
+        let mut all: Vec<&Join> = others.map(|other| &other.join).collect();
+        all.push(&join);
+        // Without base keys: whether the joins go together.
+        let verdict = self.joins.verdict(&name, &join, replace);
+        if verdict == Verdict::Unsure || (verdict == Verdict::Accept && !well_defined(&all)) {
+            return Ok(());
+        }
+        self.begin(What::Ask { name, join, replace, verdict });
+        Ok(())
+    }
+
+    /// Brings a change to its end.
+    pub(crate) fn end_change(&mut self) -> Result<(), String> {
+        while self.change.is_some() {
+            self.pass(10)?;
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    /// Takes a change to the next shard.
+    pub(crate) fn go_on(&mut self) -> Result<(), String> {
+        let Some(mut change) = self.change.take() else { return Ok(()) };
+        if let Some(&at) = change.left.last()
+            && self.shards[at].stopped_until <= self.now
+        {
+            change.left.pop();
+            let result = self.change_at(at, &mut change);
+            result.map_err(|text| format!("shard {at}: {text}"))?;
+            self.done_at(at);
+            self.change = Some(change);
+            self.settle(at)?;
+            change = self.change.take().expect("it was just put there");
+        }
+        if change.left.is_empty() {
+            self.next_part(change)
+        } else {
+            self.change = Some(change);
+            Ok(())
+        }
+    }
+
+    fn change_at(&mut self, at: usize, change: &mut Change) -> Result<(), String> {
+        let one = &mut self.shards[at];
+        match &change.what {
+            What::Ask { name, join, replace, .. } => {
+                let text = join.to_string();
+                let matched = one.oracle.base.keys().any(|key| join.output.matches(key));
+                match prepare(one, &mut self.rng, (name, &text, *replace)) {
+                    Ok(()) if matched => return Err(format!("{text} is accepted over keys")),
+                    Ok(()) => change.agreed.push(at),
+                    Err(_) => {
+                        change.refused.0 += 1;
+                        change.refused.1 += usize::from(matched);
+                    }
+                }
+            }
+            What::Install { name, join, replace } => {
+                let added = one.engine.join_add(name, &join.to_string(), *replace);
+                added.map_err(|error| format!("has agreed to {name}, but: {error}"))?;
+                one.oracle.install(name, join.clone());
+            }
+            What::GiveUp { name, .. } => one.engine.join_unprepare(name),
+            What::Drop { name } => {
+                one.engine.join_drop(name).map_err(|error| error.to_string())?;
+                one.oracle.uninstall(name);
+            }
+            What::Flush => {
+                one.engine.flush();
+                one.oracle.base.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// All shards have done their part.
+    fn next_part(&mut self, change: Change) -> Result<(), String> {
+        let Change { what, agreed, refused: (refused, matched), .. } = change;
+        match what {
+            What::Ask { name, join, replace, verdict } => {
+                let all = self.shards.len();
+                if refused == 0 && verdict != Verdict::Accept {
+                    return Err(format!("{name} is accepted: {join}"));
+                }
+                if verdict == Verdict::Accept && refused != matched && refused != all {
+                    return Err(format!("{name}: {refused} of {all} refuse {join}"));
+                }
+                let accepted = refused == 0;
+                if accepted {
+                    self.outputs.push(join.output.clone());
+                }
+                self.note(match (accepted, replace) {
+                    (true, false) => "joins added",
+                    (true, true) => "joins replaced",
+                    (false, false) => "joins refused",
+                    (false, true) => "joins not replaced",
+                });
+                self.begin(if accepted {
+                    What::Install { name, join, replace }
+                } else {
+                    What::GiveUp { name, join }
+                });
+                if let Some(next) = &mut self.change {
+                    if !accepted {
+                        next.left.retain(|at| agreed.contains(at));
+                    }
+                    next.agreed = agreed;
+                }
+            }
+            What::Install { name, join, .. } => self.joins.install(&name, join),
+            What::Drop { name } => drop(self.joins.uninstall(&name)),
+            What::Flush => self.note("keys flushed"),
+            What::GiveUp { .. } => {}
+        }
+        self.events += 1;
+        Ok(())
+    }
+
+    /// Whether a shard has agreed to a join that gives the key, and not heard any more of it.
+    pub(crate) fn is_prepared(&self, at: usize, key: &[u8]) -> bool {
+        let Some(Change { what, left, agreed, .. }) = &self.change else { return false };
+        match what {
+            What::Ask { join, .. } => agreed.contains(&at) && join.output.matches(key),
+            What::Install { join, .. } | What::GiveUp { join, .. } => {
+                left.contains(&at) && join.output.matches(key)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether joins are installed whose outputs nobody keeps current.
+    pub(crate) fn has_lazy_joins(&self) -> bool {
+        let mut joins = self.shards.iter().flat_map(|one| &one.oracle.joins);
+        joins.any(|join| join.join.mode != Mode::Push)
+    }
+
+    pub(crate) fn move_partition(&mut self) -> Result<(), String> {
+        let key = self.key();
+        let partition = self.placement.partition(&key);
+        let from = usize::from(self.placement.home_of(partition).0);
+        let to = self.rng.below(self.shards.len());
+        if from == to || self.change.is_some() {
+            return Ok(());
+        }
+        let pairs = self.shards[from].patient(&mut self.rng, |it| it.take_partition(partition));
+        let pairs = pairs.map_err(|error| format!("{partition:?} stays: {error}"))?;
+        self.placement.assign(partition, Shard(to as u16));
+        for one in &mut self.shards {
+            one.engine.set_home(partition, Shard(to as u16));
+        }
+        self.shards[to].engine.give_partition(partition, pairs);
+        // Whose the keys are must not depend on a crash.
+        [to, from].iter().filter_map(|at| self.shards[*at].disk.as_ref()).for_each(Disk::sync);
+        let placement = &self.placement;
+        let all = std::mem::take(&mut self.shards[from].oracle.base).into_iter();
+        let (moved, stay) = all.partition(|(key, _)| placement.partition(key) == partition);
+        self.shards[from].oracle.base = stay;
+        self.shards[to].oracle.base.extend::<BTreeMap<_, _>>(moved);
+        let now = self.shards[to].oracle.now;
+        self.shards[to].oracle.advance(now);
+        self.note("partitions moved");
+        self.check_shards()?;
+        (0..self.shards.len()).for_each(|at| self.done_at(at));
+        self.settle_all()
+    }
+
+    pub(crate) fn crash(&mut self) -> Result<(), String> {
+        let at = self.rng.below(self.shards.len());
+        let shard = Shard(at as u16);
+        let old = &self.shards[at];
+        let (disk, joins, epoch) = (old.disk.clone(), old.oracle.joins.clone(), old.epoch + 1);
+        let lost = match &disk {
+            Some(disk) if self.faults.forgetful => disk.crash(|most| self.rng.below(most + 1)),
+            Some(disk) => disk.crash(|most| most),
+            None => true,
+        };
+        self.lost |= lost;
+        self.note(match (&disk, lost) {
+            (None, _) => "restarts with nothing",
+            (Some(_), false) => "restarts with all keys",
+            (Some(_), true) => "restarts with keys of before",
+        });
+        let one = One::new(shard, &self.placement, &self.boundaries, disk, epoch, self.now);
+        self.shards[at] = one;
+        self.unpark(|parked| parked.shard == shard);
+        for installed in joins {
+            let text = installed.join.to_string();
+            let (one, name) = (&mut self.shards[at], &installed.name);
+            prepare(one, &mut self.rng, (name, &text, false))?;
+            one.engine.join_add(name, &text, false).map_err(|error| error.to_string())?;
+            one.oracle.install(name, installed.join);
+        }
+        // What it had agreed to it is asked again.
+        if let Some(Change { what, left, agreed, .. }) = &self.change {
+            let again = match what {
+                What::Ask { name, join, replace, .. } if agreed.contains(&at) => {
+                    Some((name, join, replace))
+                }
+                What::Install { name, join, replace } if left.contains(&at) => {
+                    Some((name, join, replace))
+                }
+                _ => None,
+            };
+            if let Some((name, join, replace)) = again {
+                let text = join.to_string();
+                prepare(&mut self.shards[at], &mut self.rng, (name, &text, *replace))?;
+            }
+        }
+        self.events += 1;
+        for (by, range) in self.watches.clone() {
+            if self.placement.home_of_range(&range).is_none_or(|home| home == shard) {
+                self.ask(0, &Ask::Watch(by, range), at)?;
+            }
+        }
+        self.settle(at)
+    }
+}
+
+/// Asks a shard whether it can have a join; what it has agreed to it must not forget.
+fn prepare(
+    one: &mut One,
+    rng: &mut headwater_model::rng::Rng,
+    (name, text, replace): (&str, &str, bool),
+) -> Result<(), String> {
+    let known = one.patient(rng, |engine| engine.know_outputs(text));
+    known.map_err(|error| error.to_string())?;
+    one.engine.join_prepare(name, text, replace).map_err(|error| error.to_string())?;
+    if let Some(disk) = &one.disk {
+        disk.sync();
+    }
+    Ok(())
+}
