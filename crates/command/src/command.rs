@@ -10,6 +10,7 @@ mod keys;
 mod ranges;
 mod server;
 mod session;
+mod shards;
 mod streams;
 mod strings;
 
@@ -21,6 +22,7 @@ pub use keys::*;
 pub use ranges::*;
 pub use server::*;
 pub use session::*;
+pub use shards::*;
 pub use streams::*;
 pub use strings::*;
 
@@ -39,6 +41,8 @@ pub enum Command<'a> {
     Connection(Connection<'a>),
     /// Concerns sources of base data.
     Sources(Sources<'a>),
+    /// Concerns shards.
+    Sharding(Sharding<'a>),
     /// Concerns the server as a whole.
     Server(Server<'a>),
     /// `CONTAINER HELP`: see [`crate::describe::help`].

@@ -137,6 +137,8 @@ pub enum Group {
     Table,
     /// Sources of base data.
     Source,
+    /// Shards.
+    Shard,
     /// Flows.
     Flow,
     /// Functions next to the data.
@@ -163,6 +165,7 @@ impl Group {
             Self::Join => "join",
             Self::Table => "table",
             Self::Source => "source",
+            Self::Shard => "shard",
             Self::Flow => "flow",
             Self::Function => "function",
             Self::PubSub => "pubsub",
@@ -240,6 +243,7 @@ ids! {
     JoinAdd JoinDrop JoinList JoinInfo
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
+    ShardHome ShardList ShardMove ShardPosition Wait
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     FnLoad FnDrop FnList FnInfo FnCall FnRange
     Subscribe Unsubscribe PSubscribe PUnsubscribe Publish

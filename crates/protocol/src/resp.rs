@@ -19,6 +19,7 @@ mod pubsub;
 mod ranges;
 mod refusal;
 mod replies;
+mod shards;
 mod streams;
 mod strings;
 mod tables;

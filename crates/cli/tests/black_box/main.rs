@@ -18,6 +18,7 @@ mod joins;
 mod library;
 mod long_values;
 mod memcached;
+mod partitions;
 mod process;
 mod receiver;
 mod shards;

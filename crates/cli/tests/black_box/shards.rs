@@ -9,10 +9,10 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 
 /// Random numbers from a seed (SplitMix64).
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,11 +20,11 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+    pub(crate) fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
         choices[self.below(choices.len() as u64) as usize]
     }
 
@@ -47,7 +47,7 @@ impl Draws {
     }
 
     /// A request, and whether the order of its answer's elements is open.
-    fn request(&mut self) -> (Vec<String>, bool) {
+    pub(crate) fn request(&mut self) -> (Vec<String>, bool) {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let mut list: Vec<String> = match self.below(24) {
             0..4 => return (vec!["GET".to_owned(), self.key()], false),
@@ -97,14 +97,14 @@ impl Draws {
 }
 
 /// A connection that sends requests at once and reads the answers to all of them.
-struct Pipe {
+pub(crate) struct Pipe {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     parser: Parser,
 }
 
 impl Pipe {
-    fn new(server: &Server, protocol: u8) -> Self {
+    pub(crate) fn new(server: &Server, protocol: u8) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(stream.try_clone().unwrap());
@@ -113,7 +113,7 @@ impl Pipe {
         pipe
     }
 
-    fn run(&mut self, requests: &[Vec<String>]) -> Vec<Value> {
+    pub(crate) fn run(&mut self, requests: &[Vec<String>]) -> Vec<Value> {
         let mut bytes = Vec::new();
         for words in requests {
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
@@ -125,7 +125,7 @@ impl Pipe {
     }
 }
 
-fn sorted(value: Value) -> Value {
+pub(crate) fn sorted(value: Value) -> Value {
     match value {
         Value::Array(mut elements) => {
             elements.sort_by_key(|element| format!("{element:?}"));
@@ -135,7 +135,7 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-fn number_from(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn number_from(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -178,7 +178,7 @@ fn source_key(draws: &mut Draws) -> String {
 }
 
 /// A request to what the joins read or give.
-fn joined_request(draws: &mut Draws) -> Vec<String> {
+pub(crate) fn joined_request(draws: &mut Draws) -> Vec<String> {
     let person = draws.of(&["ann", "bob", "cy", "dee", "eve"]);
     let table = draws.of(&["t", "karma", "page", "hot", "busy", "s", "p", "vote"]);
     let words: Vec<String> = match draws.below(16) {
@@ -195,7 +195,7 @@ fn joined_request(draws: &mut Draws) -> Vec<String> {
 }
 
 /// Joins whose sources live elsewhere than their outputs; joins over joins; aggregates.
-const JOINS: [(&str, &str); 5] = [
+pub(crate) const JOINS: [(&str, &str); 5] = [
     ("timeline", "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"),
     ("karma", "karma|<author> = count vote|<author>|<id>|<voter>"),
     ("page", "page|<voter>|<author> = check vote|<author>|<id>|<voter> copy karma|<author>"),

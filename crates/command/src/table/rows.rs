@@ -8,6 +8,7 @@ const STORE_FAST: Flags = Flags::WRITE.and(Flags::DENYOOM).and(Flags::FAST);
 const WRITE_FAST: Flags = Flags::WRITE.and(Flags::FAST);
 const READ: Flags = Flags::READONLY;
 const READ_BLOCKING: Flags = Flags::READONLY.and(Flags::BLOCKING);
+const WAIT: Flags = Flags::BLOCKING.and(Flags::NOSCRIPT).and(Flags::NO_MULTI);
 const WRITE: Flags = Flags::WRITE;
 const READ_DANGEROUS: Flags = Flags::READONLY.and(Flags::DANGEROUS);
 const WRITE_DANGEROUS: Flags = Flags::WRITE.and(Flags::DANGEROUS);
@@ -328,6 +329,21 @@ pub static SPECS: &[Spec] = &[
     spec!(SourcePosition "source.position" 2, READ_BLOCKING, KeyArgs::NONE, Source, "0.2.0",
         "name",
         "Where a source stands now, to be given to RANGE … AT."),
+    spec!(ShardHome "shard.home" 2, QUICK, KeyArgs::NONE, Shard, "0.2.0",
+        "key",
+        "The partition of a key, and the shard where it lives."),
+    spec!(ShardList "shard.list" 1, READ, KeyArgs::NONE, Shard, "0.2.0",
+        "",
+        "The shards: what each holds, and what it sends to others."),
+    spec!(ShardMove "shard.move" 3, MANAGE, KeyArgs::NONE, Shard, "0.2.0",
+        "partition shard",
+        "Moves a partition to another shard."),
+    spec!(ShardPosition "shard.position" 1, QUICK, KeyArgs::NONE, Shard, "0.2.0",
+        "",
+        "What this connection has written, to be given to RANGE … AT by another."),
+    spec!(Wait "wait" 3, WAIT, KeyArgs::NONE, Shard, "3.0.0",
+        "shards milliseconds",
+        "Waits until shards show what this connection has written; how many do."),
     spec!(FnLoad "fn.load" -3, LOAD, KeyArgs::NONE, Function, "0.1.0",
         "name module [FILE] [EXPORT name] [REPLACE]",
         "Loads a module of functions."),

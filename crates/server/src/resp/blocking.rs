@@ -27,12 +27,24 @@ pub(super) struct Blocking {
     /// When they give up.
     deadlines: BTreeSet<(u64, ConnectionId)>,
     /// The command under way had waited before: its deadline stays what it was.
-    resumed: Option<Option<u64>>,
+    pub(super) resumed: Option<Option<u64>>,
     /// Sessions that wait.
     pub(super) sessions: usize,
 }
 
 impl Blocking {
+    /// Has a session woken at a moment, if there is one.
+    pub(super) fn add_deadline(&mut self, at: Option<u64>, id: ConnectionId) {
+        self.deadlines.extend(at.map(|at| (at, id)));
+    }
+
+    /// Takes that back.
+    pub(super) fn drop_deadline(&mut self, at: Option<u64>, id: ConnectionId) {
+        if let Some(at) = at {
+            self.deadlines.remove(&(at, id));
+        }
+    }
+
     /// The next moment at which a command gives up.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|&(at, _)| at)
@@ -70,7 +82,7 @@ impl Resp {
         }
         let id = work.connection.id;
         self.tickets.insert(ticket, id);
-        self.blocking.deadlines.extend(deadline.map(|at| (at, id)));
+        self.blocking.add_deadline(deadline, id);
         self.blocking.sessions += 1;
         let blocked = Blocked { request: OwnedArgs::of(args), ticket, deadline };
         work.connection.session.waiting = Some(Box::new(Waiting::Blocked(blocked)));
@@ -94,9 +106,7 @@ impl Resp {
         {
             self.node.engine_mut().forget_tail(key, blocked.ticket);
         }
-        if let Some(at) = blocked.deadline {
-            self.blocking.deadlines.remove(&(at, id));
-        }
+        self.blocking.drop_deadline(blocked.deadline, id);
     }
 
     /// Wakes the sessions whose time is up.

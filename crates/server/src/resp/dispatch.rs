@@ -150,6 +150,7 @@ impl Resp {
             Command::PubSub(command) => self.pub_sub(command, work),
             Command::RangeWatch(command) => self.range_watch(command, args, work),
             Command::Transaction(command) => self.transaction(command, args, work),
+            Command::Sharding(command) => self.sharding(command, args, work),
             Command::Server(command) => self.server(command, work),
             Command::Sources(command) => self.sources(command, args, work),
             Command::Help(container) => {
@@ -197,8 +198,9 @@ impl Resp {
             Waiting::Exec { queue, next } if failure.is_some() => {
                 self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
-            Waiting::Request(request) | Waiting::Shards(request, _) => {
-                self.run_again(&request, work)
+            Waiting::Request(request) => self.run_again(&request, work),
+            Waiting::Shards(request, wait, deadline) => {
+                self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
             Waiting::Exec { queue, next } => {

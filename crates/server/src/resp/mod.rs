@@ -129,6 +129,10 @@ pub(crate) struct Resp {
     /// Why what a session waits for cannot be had.
     pub(crate) failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
+    /// A partition is about to move: requests of clients wait.
+    holding: bool,
+    /// Names this run of the server.
+    run: u64,
     /// The command under way is one of EXEC's.
     executing_queue: bool,
     blocking: Blocking,
@@ -158,6 +162,9 @@ impl Resp {
     ) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
+        let run = shards
+            .as_ref()
+            .map_or_else(|| RandomState::new().hash_one(1), |shards| shards.post.run());
         let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
         if let Some(shards) = &shards {
@@ -220,6 +227,8 @@ impl Resp {
             tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             failures: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             exclusive: None,
+            holding: false,
+            run,
             executing_queue: false,
             blocking: Blocking::default(),
             hub,

@@ -46,9 +46,7 @@ impl Service for Resp {
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
-        if let Some(owner) = self.exclusive
-            && owner != work.connection.id
-        {
+        if (self.exclusive.is_some() || self.holding) && self.must_be_held(work.connection) {
             self.held.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
         }
@@ -164,7 +162,8 @@ impl Service for Resp {
             }
         }
         self.tell_trackers(connections);
-        if self.exclusive.is_none() {
+        self.look_at_moves(connections);
+        if self.exclusive.is_none() && !self.holding {
             for id in self.held.drain(..) {
                 connections.wake(id);
             }
@@ -258,8 +257,8 @@ impl Service for Resp {
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);
-        if let Some(Waiting::Shards(_, wait)) = connection.session.waiting.as_deref() {
-            self.forget_wait(*wait);
+        if let Some(Waiting::Shards(_, wait, deadline)) = connection.session.waiting.as_deref() {
+            self.forget_wait(id, *wait, *deadline);
         } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
         } else if connection.session.is_waiting() {

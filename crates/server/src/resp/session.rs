@@ -57,7 +57,8 @@ pub(crate) enum Waiting {
     /// This request, which waits for another client.
     Blocked(Blocked),
     /// This request, which is to show what was written at other shards.
-    Shards(OwnedArgs, WaitId),
+    /// At most until this moment of the server's life, if there is one.
+    Shards(OwnedArgs, WaitId, Option<u64>),
 }
 
 /// The channels and patterns that a client listens to.
@@ -197,7 +198,7 @@ impl Session {
     pub(crate) fn bytes(&self) -> usize {
         let queue = |queue: &Queue| queue.bytes;
         let waiting = |waiting: &Waiting| match waiting {
-            Waiting::Request(request) | Waiting::Shards(request, _) => request.reserved_bytes(),
+            Waiting::Request(request) | Waiting::Shards(request, ..) => request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
             Waiting::Blocked(_) => size_of::<Waiting>(),
         };

@@ -183,7 +183,7 @@ impl Resp {
         match data {
             Data::Tables(Tables::Set { source: Some(_), .. }) => true,
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
-                read.at.is_some()
+                read.at.is_some_and(|at| !self.is_of_shards(at))
             }
             Data::Strings(
                 Strings::Set { key, .. } | Strings::SetNx { key, .. } | Strings::GetSet { key, .. },

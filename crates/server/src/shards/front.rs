@@ -31,6 +31,8 @@ pub(crate) const HELD_BACK_FOR: u64 = 2;
 pub(crate) enum Kind {
     /// It reads what no other key's change can change.
     Plain,
+    /// It reads at the end of a stream, and may wait there for others to write.
+    Stream,
     /// It reads what joins give.
     Derived,
     /// It writes.
@@ -109,6 +111,16 @@ impl Stream {
         Some(reply)
     }
 
+    /// How many replies are there whole.
+    fn complete(&self) -> usize {
+        let (mut cutter, mut at, mut count) = (self.cutter, self.taken, 0);
+        while let Some(len) = cutter.cut(&self.bytes[at..]) {
+            at += len;
+            count += 1;
+        }
+        count
+    }
+
     fn trim(&mut self) {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
@@ -153,11 +165,28 @@ impl Front {
     pub(crate) fn must_wait(&self, kind: Kind, at: Option<Shard>) -> bool {
         let is_other = |place: usize| at.is_none_or(|at| usize::from(at.0) != place);
         let against = |stream: &Stream| match kind {
-            Kind::Plain => false,
+            Kind::Plain | Kind::Stream => false,
             Kind::Derived => stream.writes > 0,
             Kind::Write => stream.reads > 0,
         };
         self.streams.iter().enumerate().any(|(place, stream)| against(stream) && is_other(place))
+    }
+
+    /// Whether nothing that was asked can still be executed, but for one read in a row at the end of a stream.
+    pub(crate) fn is_drained(&self) -> bool {
+        (0..self.streams.len()).all(|at| {
+            let from = Shard(at as u16);
+            let mut unanswered = self.expected.iter().filter_map(|expected| match expected {
+                Expected::Reply { from: of, kind, .. } if *of == from => Some(*kind),
+                Expected::Gather(gather) if gather.missing().contains(&from) => Some(gather.kind),
+                _ => None,
+            });
+            // What has come of them and was not cut out yet, since others come before it.
+            for _ in 0..self.streams[at].complete() {
+                unanswered.next();
+            }
+            matches!((unanswered.next(), unanswered.next()), (None | Some(Kind::Stream), None))
+        })
     }
 
     /// The shards that have executed something for the client.
@@ -324,6 +353,24 @@ mod tests {
         assert_eq!(collected(&mut front), "+first\r\n+own\r\n:7\r\n+last\r\n");
         assert!(front.is_done());
         assert_eq!(front.used().collect::<Vec<_>>(), [Shard(1), Shard(2)]);
+    }
+
+    #[test]
+    fn what_is_under_way_is_known() {
+        let mut front = Front::new(2);
+        front.expect(Shard(0), Kind::Plain, false);
+        front.expect(Shard(1), Kind::Plain, false);
+        front.expect(Shard(1), Kind::Stream, false);
+        assert!(!front.is_drained());
+        front.came(Shard(0), b"+a\r\n");
+        front.came(Shard(1), b"+b\r\n");
+        assert!(front.is_drained());
+        front.expect_gather(Gather::new(Merge::Sum, [Shard(0), Shard(1)].into(), Kind::Plain));
+        front.came(Shard(0), b":1\r\n");
+        assert!(!front.is_drained());
+        front.came(Shard(1), b"+c\r\n:2\r\n");
+        assert!(front.is_drained() && !front.is_done());
+        assert_eq!(collected(&mut front), "+a\r\n+b\r\n+c\r\n:3\r\n");
     }
 
     #[test]

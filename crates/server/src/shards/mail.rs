@@ -12,13 +12,16 @@
 //! # Cost
 //! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
 
+use super::meeting::Meeting;
 use crate::connection::ConnectionId;
 use crate::service::Door;
 use headwater_base::Shard;
+use headwater_base::placement::Partition;
 use headwater_base::source::Position;
 use headwater_node::{Packet, Positions};
 use headwater_protocol::resp::Version;
 use mio::Waker;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -80,6 +83,19 @@ pub(crate) enum Letter {
     },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
+    /// A partition is to move: no request of a client is to be sent, and those that were are to be answered.
+    Hold,
+    /// It is so.
+    Held,
+    /// It does not move: requests go on.
+    Release,
+    /// All hold, and meet to move it.
+    Meet {
+        /// Which partition.
+        partition: Partition,
+        /// Its new home.
+        to: Shard,
+    },
     /// The process is to end.
     Stop,
 }
@@ -108,6 +124,9 @@ pub(crate) struct Mail {
 #[derive(Debug)]
 pub(crate) struct Office {
     boxes: Vec<Mailbox>,
+    meeting: Meeting,
+    /// Names this run of the server.
+    run: u64,
 }
 
 #[derive(Debug, Default)]
@@ -146,7 +165,9 @@ pub(crate) struct Posted {
 impl Office {
     /// Mailboxes for so many shards.
     pub(crate) fn new(shards: u16) -> Arc<Self> {
-        Arc::new(Self { boxes: (0..shards).map(|_| Mailbox::default()).collect() })
+        let boxes = (0..shards).map(|_| Mailbox::default()).collect();
+        let run = RandomState::new().hash_one(0);
+        Arc::new(Self { boxes, meeting: Meeting::new(shards), run })
     }
 
     fn of(&self, shard: Shard) -> &Mailbox {
@@ -179,6 +200,16 @@ impl Post {
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         // There is one loop, which sets it once.
         let _ = self.office.of(self.me).waker.set(waker);
+    }
+
+    /// Where all shards meet.
+    pub(crate) fn meeting(&self) -> &Meeting {
+        &self.office.meeting
+    }
+
+    /// What this run of the server is called.
+    pub(crate) fn run(&self) -> u64 {
+        self.office.run
     }
 
     /// How many shards there are.

@@ -14,20 +14,24 @@ mod front;
 mod gather;
 mod info;
 mod mail;
+mod meeting;
+mod position;
 mod route;
 
 pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
 pub(crate) use gather::{Gather, Merge};
 pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
+pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use route::{Request, Route, route};
 
 use crate::connection::ConnectionId;
 use crate::resp::Origin;
+use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
 use headwater_command::{Args, Reply};
 use headwater_node::{Peers, WaitId};
 use headwater_protocol::resp::{Encoder, Version};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What a shard knows of the others.
@@ -43,8 +47,26 @@ pub(crate) struct Shards {
     pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
     pub(crate) backs: HashMap<Origin, ConnectionId>,
+    /// The partition that this shard has asked all to move.
+    pub(crate) moving: Option<Moving>,
+    /// Who has asked this shard to hold, and was not told yet that it does.
+    pub(crate) held_for: Option<Shard>,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
     pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
+}
+
+/// A partition that is about to move.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    /// Who wants it.
+    pub(crate) client: ConnectionId,
+    pub(crate) partition: Partition,
+    /// Its new home.
+    pub(crate) to: Shard,
+    /// The shards that have not said that they hold.
+    pub(crate) missing: BTreeSet<Shard>,
+    /// When it is given up if they have not.
+    pub(crate) deadline: u64,
 }
 
 impl Shards {
@@ -54,7 +76,8 @@ impl Shards {
         // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
         let (waits, backs, held_back) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Box::new(Self { me, post, peers, waits, backs, held_back })
+        let (moving, held_for) = (None, None);
+        Box::new(Self { me, post, peers, waits, backs, moving, held_for, held_back })
     }
 
     /// Posts what the engines have to say to one another.

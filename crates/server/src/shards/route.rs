@@ -108,6 +108,8 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             Id::SlowlogGet => all(Merge::Concat),
             Id::ClientList => all(Merge::Texts),
             Id::Info => all(Merge::Info),
+            Id::Wait => all(Merge::Sum),
+            Id::ShardList => all(Merge::Concat),
             _ => by_keys(placement, spec, args),
         },
     }

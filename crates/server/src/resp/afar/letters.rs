@@ -78,6 +78,10 @@ impl Resp {
                     self.publish_from_flow(channel, message, connections);
                     begin = end;
                 }
+                Letter::Hold => self.begin_to_hold(from),
+                Letter::Held => self.holds(from),
+                Letter::Release => self.release_clients(),
+                Letter::Meet { partition, to } => self.meet(partition, to, connections),
                 Letter::Stop => self.stopping = true,
             }
         }
@@ -218,6 +222,7 @@ impl Resp {
     /// Tells all shards that the process ends.
     pub(in crate::resp) fn stop_all(&mut self) {
         let Some(shards) = &mut self.shards else { return };
+        shards.post.meeting().end();
         for to in (0..shards.post.shards()).map(Shard) {
             shards.post.to(to).letters.push(Letter::Stop);
         }

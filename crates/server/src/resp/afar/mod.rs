@@ -6,7 +6,9 @@
 //! are done, and a client's later writes wait until it was read. So a client's pipeline gives the answers that it would give
 //! request by request.
 
+mod commands;
 mod letters;
+mod moves;
 mod transactions;
 
 use super::session::{Afar, Answering, Session, Waiting};
@@ -16,9 +18,9 @@ use crate::service::Door;
 use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Voice, route};
 use headwater_base::Shard;
 use headwater_command::table::Group;
-use headwater_command::{Args, Command, Data, Flags, Id, OwnedArgs, Ranges, Reply, Spec};
+use headwater_command::{Args, Command, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec};
 use headwater_engine::Effect;
-use headwater_node::{Positions, WaitId};
+use headwater_node::Positions;
 use headwater_protocol::resp::find;
 use mio::net::TcpStream;
 use std::net::SocketAddr;
@@ -58,6 +60,8 @@ impl Resp {
         let route = route(self.node.engine().placement()?, spec, command, args);
         let kind = if spec.flags.has(Flags::WRITE) {
             Kind::Write
+        } else if spec.id == Id::StreamRead {
+            Kind::Stream
         } else if matches!(route, Route::At(_) | Route::Parts { .. })
             && self.may_be_derived(command, args, spec)
         {
@@ -104,6 +108,7 @@ impl Resp {
         match command {
             Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
             Command::Data(Data::Ranges(_) | Data::Functions(_)) => true,
+            Command::Sharding(Sharding::Wait { .. }) => true,
             _ => {
                 let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
                 keys.any(|key| engine.may_derive(key))
@@ -120,15 +125,19 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
+        if let Command::Sharding(Sharding::Wait { millis, .. }) = command {
+            return self.await_all(*millis, args, work);
+        }
         let is_read = !spec.flags.has(Flags::WRITE) && matches!(command, Command::Data(_));
         if !is_read || !self.may_be_derived(command, args, spec) {
             return None;
         }
+        self.read_after(command, work);
         let shards = self.shards.as_mut()?;
         let session = &mut work.connection.session;
         let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
         shards.waits.insert(wait, work.connection.id);
-        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait)));
+        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
         Some(Flow::Parked)
     }
 
@@ -169,14 +178,6 @@ impl Resp {
             if let Some(id) = shards.waits.remove(&wait) {
                 connections.wake(id);
             }
-        }
-    }
-
-    /// Ends the wait of a session that is gone.
-    pub(super) fn forget_wait(&mut self, wait: WaitId) {
-        if let Some(shards) = &mut self.shards {
-            shards.waits.remove(&wait);
-            shards.peers.forget(wait);
         }
     }
 
@@ -229,7 +230,7 @@ impl Resp {
             let voice = voice_of(session);
             shards.request(*at, work.connection.id, voice, request.args());
         }
-        let mut holds = spec.flags.has(Flags::ADMIN);
+        let mut holds = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
         let mut flow = Flow::Next;
         if let Some(request) = own {
             match self.execute_part(request.args(), work) {
@@ -272,10 +273,10 @@ impl Resp {
         let reply = core::mem::replace(work.out, out);
         if flow == Flow::Parked {
             let id = work.connection.id;
-            if let Some(Waiting::Shards(_, wait)) =
+            if let Some(Waiting::Shards(_, wait, deadline)) =
                 work.connection.session.waiting.take().as_deref()
             {
-                self.forget_wait(*wait);
+                self.forget_wait(id, *wait, *deadline);
             }
             self.hub.forget(id);
             self.tickets.retain(|_, waiting| *waiting != id);

@@ -1,0 +1,130 @@
+//! A point at which all shards stand still together: what several engines must do in one step is done there.
+//!
+//! # Invariants
+//! - T1. Nobody leaves a meeting before all have come, or the process ends.
+
+use headwater_base::source::Pair;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Where all threads of shards meet.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    shards: u16,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Some partition is about to move.
+    busy: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    here: u16,
+    round: u64,
+    over: bool,
+    /// What is handed over: the keys of a partition, or why it stays.
+    given: Option<Result<Vec<Pair>, String>>,
+}
+
+impl Meeting {
+    pub(super) fn new(shards: u16) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { shards, state, changed, busy: AtomicBool::new(false) }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all are here; `false`: the process ends.
+    pub(crate) fn wait(&self) -> bool {
+        let mut state = self.state();
+        state.here += 1;
+        if state.here == self.shards {
+            state.here = 0;
+            state.round += 1;
+            self.changed.notify_all();
+        }
+        let round = state.round + u64::from(state.here > 0);
+        while state.round < round && !state.over {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        !state.over
+    }
+
+    /// Nobody waits for anybody any more.
+    pub(crate) fn end(&self) {
+        self.state().over = true;
+        self.changed.notify_all();
+    }
+
+    /// Leaves something for the others.
+    pub(crate) fn give(&self, what: Result<Vec<Pair>, String>) {
+        self.state().given = Some(what);
+    }
+
+    /// Why nothing was left for the others.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        match &self.state().given {
+            Some(Ok(_)) => None,
+            Some(Err(text)) => Some(text.clone()),
+            None => Some(String::from("nobody has given anything")),
+        }
+    }
+
+    /// Takes what was left; that something was stays known.
+    pub(crate) fn take(&self) -> Vec<Pair> {
+        match &mut self.state().given {
+            Some(Ok(pairs)) => core::mem::take(pairs),
+            Some(Err(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Begins what only one shard may lead at a time; `false`: another one does.
+    pub(crate) fn begin(&self) -> bool {
+        !self.busy.swap(true, Ordering::AcqRel)
+    }
+
+    /// It is done.
+    pub(crate) fn finish(&self) {
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn nobody_leaves_before_all_have_come() {
+        let (meeting, count) = (Meeting::new(3), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for round in 1..=100 {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        assert!(meeting.wait());
+                        assert!(count.load(Ordering::SeqCst) >= 3 * round);
+                        assert!(meeting.wait());
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 300);
+        meeting.end();
+        assert!(!meeting.wait());
+    }
+
+    #[test]
+    fn one_leads_at_a_time() {
+        let meeting = Meeting::new(1);
+        assert!(meeting.begin() && !meeting.begin());
+        meeting.give(Err(String::from("no")));
+        assert_eq!(meeting.refusal().as_deref(), Some("no"));
+        meeting.give(Ok(Vec::new()));
+        assert!(meeting.take().is_empty() && meeting.refusal().is_none());
+        meeting.finish();
+        assert!(meeting.begin());
+    }
+}
