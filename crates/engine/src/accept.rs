@@ -5,7 +5,7 @@
 //! ([`Engine::join_prepare`]).
 //!
 //! # Cost
-//! A write looks whether anything is prepared: a length.
+//! A write looks whether anything is prepared: a word.
 
 use crate::engine::Engine;
 use crate::report::EngineError;
@@ -27,31 +27,33 @@ impl Engine {
     /// Asks whether [`Engine::join_add`] would install the join. If so, it will, whatever clients write in between: no key
     /// that the join gives can be written, and no stream begun in its tables, until it is installed, or given up with
     /// [`Engine::join_unprepare`]. Nothing else changes; with `replace`, the join that is there goes on. Between the two
-    /// no other join may be installed or dropped here, no function dropped and no partition moved.
+    /// no other join may be installed or dropped here, no function dropped, no boundary changed and no partition moved.
     ///
     /// # Errors
-    /// As for [`Engine::join_add`].
+    /// As for [`Engine::join_add`]; or another join is prepared.
     pub fn join_prepare(
         &mut self,
         name: &str,
         text: &str,
         replace: bool,
     ) -> Result<(), EngineError> {
+        if let Some((other, _)) = &self.catalog.prepared {
+            return refused(format!("join '{other}' is being installed; try again when it is"));
+        }
         let (join, _) = self.accept(name, text, replace)?;
-        self.join_unprepare(name);
-        self.catalog.prepared.push((String::from(name), join));
+        self.catalog.prepared = Some((String::from(name), join));
         Ok(())
     }
 
     /// Ends what [`Engine::join_prepare`] began for this name: the join is not installed.
     pub fn join_unprepare(&mut self, name: &str) {
-        self.catalog.prepared.retain(|(prepared, _)| prepared != name);
+        self.catalog.prepared.take_if(|(prepared, _)| prepared == name);
     }
 
     /// Refuses keys of joins that are about to be installed.
     #[inline]
     pub(crate) fn check_prepared(&self, key: &[u8]) -> Result<(), EngineError> {
-        match self.catalog.prepared.iter().find(|(_, join)| join.output.matches(key)) {
+        match self.catalog.prepared.as_ref().filter(|(_, join)| join.output.matches(key)) {
             None => Ok(()),
             Some((name, _)) => Err(EngineError::Joined { join: name.clone() }),
         }
@@ -59,7 +61,7 @@ impl Engine {
 
     /// Refuses streams in tables of joins that are about to be installed.
     pub(crate) fn check_prepared_stream(&self, key: &[u8]) -> Result<(), EngineError> {
-        for (name, join) in &self.catalog.prepared {
+        if let Some((name, join)) = &self.catalog.prepared {
             let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
             for pattern in patterns {
                 if headwater_base::table_of(key).unwrap_or(b"") == pattern.table {

@@ -175,8 +175,8 @@ pub(crate) struct Catalog {
     joins: Vec<Option<Installed>>,
     roles: Vec<Option<Box<Role>>>,
     pub(crate) installs: u64,
-    /// Joins that are about to be installed, with their names.
-    pub(crate) prepared: Vec<(String, Join)>,
+    /// The join that is about to be installed, with its name.
+    pub(crate) prepared: Option<(String, Join)>,
 }
 
 impl Catalog {

@@ -382,7 +382,7 @@ impl Engine {
     /// Refuses keys that a join or a source maintains.
     #[inline]
     pub(crate) fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
-        if !self.catalog.prepared.is_empty() {
+        if self.catalog.prepared.is_some() {
             self.check_prepared(key)?;
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };

@@ -51,7 +51,7 @@ impl World {
         if self.change.is_some() || self.domain.joins.is_empty() {
             return Ok(());
         }
-        let (name, join) = self.rng.pick(&self.domain.joins).clone();
+        let (name, join) = self.some_join();
         let known = self.joins.joins.iter().any(|join| join.name == name);
         if known && self.rng.chance(60) {
             self.begin(What::Drop { name });
@@ -73,6 +73,17 @@ impl World {
         }
         self.begin(What::Ask { name, join, replace, verdict });
         Ok(())
+    }
+
+    /// A join that may be installed: often one that reads what another one gives.
+    fn some_join(&mut self) -> (String, Join) {
+        let outputs = &self.outputs;
+        let reads = |(_, join): &&(String, Join)| outputs.iter().any(|output| join.reads(output));
+        let readers: Vec<_> = self.domain.joins.iter().filter(reads).collect();
+        if !readers.is_empty() && self.rng.chance(40) {
+            return (*self.rng.pick(&readers)).clone();
+        }
+        self.rng.pick(&self.domain.joins).clone()
     }
 
     /// Brings a change to its end.

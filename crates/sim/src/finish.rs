@@ -9,6 +9,7 @@ use headwater_base::{KeyRange, Shard};
 use headwater_engine::{Follower, RemoteReport, Stats};
 use headwater_model::join::Mode;
 use headwater_node::Open;
+use std::collections::BTreeSet;
 
 /// Room that tables and lists have been given for more entries, and keep without any, in bytes.
 const ROOM: u64 = 16 << 10;
@@ -35,6 +36,7 @@ impl World {
         }
         self.pass(300)?;
         self.check_watches()?;
+        self.check_scans()?;
         self.check_follows()?;
         self.check_open()?;
         self.clear()
@@ -71,6 +73,28 @@ impl World {
                         "shard {at} tells client {by} of {more:?}, not of {less:?}"
                     ));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that scans give each shard's own keys, each once, and none of others.
+    fn check_scans(&self) -> Result<(), String> {
+        for one in &self.shards {
+            let mut keys = Vec::new();
+            one.engine.scan(b"", usize::MAX, &mut |key| keys.push(key.to_vec()));
+            let count = keys.len();
+            let keys: BTreeSet<_> = keys.into_iter().collect();
+            if count != keys.len() || count as u64 != one.engine.key_count() {
+                let counted = one.engine.key_count();
+                return Err(format!("{:?} scans {count} keys, counts {counted}", one.me));
+            }
+            if let Some(key) = keys.iter().find(|key| self.placement.home(key) != one.me) {
+                return Err(format!("{:?} scans {}", one.me, key.escape_ascii()));
+            }
+            let missing = one.oracle.base.keys().find(|key| !keys.contains(*key));
+            if let Some(key) = missing.filter(|_| one.disk.is_none()) {
+                return Err(format!("{:?} does not scan {}", one.me, key.escape_ascii()));
             }
         }
         Ok(())

@@ -101,7 +101,8 @@ impl World {
         let mut shards: Vec<_> = (0..count).map(one).collect();
         shards.iter_mut().for_each(|one: &mut One| one.cut = faults.cut);
         let mut sessions: Vec<Session> = Vec::new();
-        sessions.resize_with(1 + rng.below(3), Session::default);
+        let others = if rng.chance(50) { 0 } else { 1 + rng.below(2) };
+        sessions.resize_with(1 + others, Session::default);
         sessions.iter_mut().for_each(|session| session.causal = rng.chance(50));
         Self {
             now,
@@ -306,7 +307,8 @@ impl World {
         self.sessions[session].seen.insert(key.clone(), values.len() - 1);
         self.shards[at].oracle.base.insert(key, (value, at_last));
         self.written(session, at);
-        self.settle(at)
+        // The turn goes on, or ends.
+        if self.rng.chance(30) { Ok(()) } else { self.settle(at) }
     }
 
     /// Whether a key is rightly refused, where it is.

@@ -17,10 +17,16 @@ impl Engine {
         self.follow(range, by)?;
         let mut pairs = Vec::new();
         let options = RangeOptions::default();
-        self.range(&range.first, &range.last, options, &mut |key, value| {
+        let given = self.range(&range.first, &range.last, options, &mut |key, value| {
             let (key, value) = (key.to_vec(), value.to_vec());
             pairs.push(Pair { key, value, attributes: Attributes::default() });
-        })?;
+        });
+        if let Err(Stop::Failed(error)) = given {
+            // Who gets nothing has nothing to follow.
+            self.unfollow(range, by);
+            return Err(error.into());
+        }
+        given?;
         Ok(pairs)
     }
 }

@@ -110,10 +110,13 @@ impl Engine {
         }
     }
 
-    /// Takes over a partition that another shard gave up.
+    /// Takes over a partition that another shard gave up. Keys whose time is over here, where it was not there, are gone.
     pub fn give_partition(&mut self, partition: Partition, pairs: Vec<Pair>) {
         for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
             debug_assert!(self.placement().is_none_or(|it| it.partition(&key) == partition));
+            if expires.is_some_and(|at| at <= self.now) {
+                continue;
+            }
             let table = self.store.table_for(&key);
             let value = self.store.pool.insert(&value);
             if self.writes_kept(table) {
