@@ -75,7 +75,7 @@ impl Faults {
             (&mut faults.early, 40),
             (&mut faults.slow, 30),
             (&mut faults.crashes, 12),
-            (&mut faults.moves, 20),
+            (&mut faults.moves, 60),
             (&mut faults.evictions, 60),
             (&mut faults.joins, 40),
             (&mut faults.flushes, 8),

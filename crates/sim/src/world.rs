@@ -41,6 +41,7 @@ pub(crate) struct World {
     pub(crate) parked: Vec<Parked>,
     /// What clients watch, by their followers' numbers.
     pub(crate) watches: BTreeMap<u32, KeyRange>,
+    next_client: u32,
     pub(crate) domain: Domain,
     /// Counts everything that may change an answer.
     pub(crate) events: u64,
@@ -117,6 +118,7 @@ impl World {
             sessions,
             parked: Vec::new(),
             watches: BTreeMap::new(),
+            next_client: CLIENTS_FROM,
             domain,
             events: 0,
             whole: None,
@@ -168,7 +170,9 @@ impl World {
             if self.shards[at].engine.evict_any(draw) {
                 self.note("evictions");
             }
-            self.settle(at)?;
+            if self.rng.chance(70) {
+                self.settle(at)?;
+            }
         }
         if struck(&mut self.rng, faults.joins) {
             self.begin_join()?;
@@ -541,7 +545,8 @@ impl World {
         if range.is_empty() {
             return Ok(());
         }
-        let by = self.watches.keys().last().map_or(CLIENTS_FROM, |last| last + 1);
+        let by = self.next_client;
+        self.next_client += 1;
         self.watches.insert(by, range.clone());
         self.ask_all(0, &Ask::Watch(by, range))
     }
