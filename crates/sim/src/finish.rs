@@ -3,8 +3,9 @@
 use crate::clients::Ask;
 use crate::disk::Disk;
 use crate::faults::Faults;
+use crate::requests::LIFE;
 use crate::shard::One;
-use crate::world::{LIFE, World};
+use crate::world::World;
 use headwater_base::{KeyRange, Shard};
 use headwater_engine::{Follower, RemoteReport, Stats};
 use headwater_model::join::Mode;

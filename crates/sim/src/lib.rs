@@ -47,6 +47,7 @@ mod domain;
 mod faults;
 mod finish;
 mod network;
+mod requests;
 mod shard;
 mod world;
 

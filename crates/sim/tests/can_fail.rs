@@ -26,7 +26,7 @@ fn what_is_left_out_is_found() {
     let mut few = Vec::new();
     let mut tell = |cut, change: &dyn Fn(&mut Faults)| {
         let found = found(cut, change);
-        if found < 8 {
+        if found < 3 {
             few.push((cut, found));
         }
     };

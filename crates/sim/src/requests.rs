@@ -1,0 +1,286 @@
+//! What clients ask: writes, reads and watches, what becomes of them, and who waits.
+
+use crate::clients::{Ask, Parked, Until};
+use crate::world::World;
+use headwater_base::{KeyRange, Millis, Shard};
+use headwater_engine::{EngineError, Expiry, Follower, RangeOptions, Stop, Ticket};
+
+/// The longest that a key lives that is to expire, in milliseconds.
+pub(crate) const LIFE: usize = 3000;
+
+impl World {
+    pub(crate) fn write(&mut self, session: usize) -> Result<(), String> {
+        let key = self.key();
+        let at = self.home(&key);
+        if self.shards[at].stopped_until > self.now || self.sessions[session].open > 12 {
+            return Ok(());
+        }
+        let at_last = (self.rng.chance(20) && self.faults.lives)
+            .then(|| self.now + 1 + self.rng.below(LIFE) as u64);
+        match self.rng.below(100) {
+            0..22 => return self.ask(session, &Ask::Remove(key), at),
+            22..27 if self.faults.lives => {
+                return self.ask(session, &Ask::Expire(key, at_last), at);
+            }
+            _ => {}
+        }
+        let value = (self.events + 1).to_string().into_bytes();
+        let expiry = at_last.map_or(Expiry::Never, |at| Expiry::At(Millis(at)));
+        let given = self.shards[at].engine.set(&key, &value, expiry);
+        if self.refuses(at, &key, given.as_ref().err())? {
+            return Ok(());
+        }
+        let values = self.history.entry(key.clone()).or_default();
+        values.push(value.clone());
+        self.sessions[session].seen.insert(key.clone(), values.len() - 1);
+        self.shards[at].oracle.base.insert(key, (value, at_last));
+        self.written(session, at);
+        // The turn goes on, or ends.
+        if self.rng.chance(30) { Ok(()) } else { self.settle(at) }
+    }
+
+    /// Whether a key is rightly refused, where it is.
+    fn refuses(
+        &mut self,
+        at: usize,
+        key: &[u8],
+        error: Option<&EngineError>,
+    ) -> Result<bool, String> {
+        let shown = key.escape_ascii();
+        let is_output = !self.shards[at].oracle.owners(key).is_empty() || self.is_prepared(at, key);
+        match error {
+            None if !is_output => Ok(false),
+            Some(EngineError::Joined { .. }) if is_output => {
+                if self.is_prepared(at, key) {
+                    self.note("writes refused for a join to come");
+                }
+                Ok(true)
+            }
+            error => Err(format!("shard {at}: a write of {shown}, output {is_output}: {error:?}")),
+        }
+    }
+
+    /// Notes that a session has written at a shard.
+    fn written(&mut self, session: usize, at: usize) {
+        self.shards[at].version += 1;
+        self.events += 1;
+        let stamp = self.shards[at].peers.stamp();
+        self.sessions[session].positions.reach(Shard(at as u16), stamp);
+    }
+
+    pub(crate) fn read(&mut self, session: usize) -> Result<(), String> {
+        if self.sessions[session].open > 12 {
+            return Ok(());
+        }
+        let range = self.domain.range(&mut self.rng, &self.joins.joins);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let ask = match self.rng.below(10) {
+            0 => Ask::Get(self.some_key()),
+            1 => Ask::Verify(range),
+            _ => Ask::Range(range),
+        };
+        self.ask_all(session, &ask)
+    }
+
+    /// A key of the oracle's, or another.
+    fn some_key(&mut self) -> Vec<u8> {
+        let (_, view) = self.whole();
+        if view.seen.is_empty() || self.rng.chance(20) {
+            return self.key();
+        }
+        let at = self.rng.below(view.seen.len());
+        view.seen.keys().nth(at).expect("there are so many").clone()
+    }
+
+    /// Asks all shards that have a part of it.
+    pub(crate) fn ask_all(&mut self, session: usize, ask: &Ask) -> Result<(), String> {
+        match self.placement.home_of_range(&ask.range()) {
+            Some(home) => self.ask(session, ask, usize::from(home.0)),
+            None => (0..self.shards.len()).try_for_each(|at| self.ask(session, ask, at)),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, session: usize, ask: &Ask, at: usize) -> Result<(), String> {
+        let asking = &mut self.sessions[session];
+        asking.open += 1;
+        let (after, seen) = (asking.positions.clone(), asking.seen.clone());
+        // Nobody wakes this one.
+        let until = Until::Data(Ticket(u64::MAX));
+        let (ask, shard, events) = (ask.clone(), Shard(at as u16), self.events);
+        self.attempt(Parked { session, shard, ask, after, seen, until, events })?;
+        self.settle(at)
+    }
+
+    pub(crate) fn attempt(&mut self, mut parked: Parked) -> Result<(), String> {
+        // A part of what is watched is watched where the rest is.
+        let whole = match &parked.ask {
+            Ask::Watch(by, _) => self.watches.get(by).cloned(),
+            ask => Some(ask.range()),
+        };
+        let Some(whole) = whole else {
+            // Another shard has refused it.
+            self.sessions[parked.session].open -= 1;
+            return Ok(());
+        };
+        if let Some(home) = self.placement.home_of_range(&whole) {
+            parked.shard = home;
+        }
+        let at = usize::from(parked.shard.0);
+        if matches!(parked.ask, Ask::Watch(..)) {
+            // What was told before belongs to what the client had before.
+            self.shards[at].hear()?;
+        }
+        let one = &mut self.shards[at];
+        if let Some(wait) = one.peers.wait(&one.engine, &parked.after) {
+            parked.until = Until::Settled(wait);
+            self.parked.push(parked);
+            self.note("waits for positions");
+            return Ok(());
+        }
+        if one.has_snapshots() {
+            let (_, view) = one.explained(&self.placement);
+            one.moments.note(one.oracle.now, &view);
+        }
+        let mut pairs = Vec::new();
+        let mut there = false;
+        let done = match &parked.ask {
+            Ask::Range(range) => one
+                .engine
+                .range(&range.first, &range.last, RangeOptions::default(), &mut |key, value| {
+                    pairs.push((key.to_vec(), value.to_vec()));
+                })
+                .map(|_| ()),
+            Ask::Get(key) => one.engine.get(key).map(|value| {
+                pairs.extend(value.map(|value| (key.clone(), value.to_vec())));
+            }),
+            Ask::Verify(range) => match one.engine.verify(range, 10) {
+                Ok(found) if found.is_empty() => Ok(()),
+                Ok(found) => return Err(format!("shard {at}: VERIFY gives {found:?}")),
+                Err(stop) => Err(stop),
+            },
+            Ask::Watch(by, range) => one.watch(*by, range).map(|found| pairs = found),
+            Ask::Remove(key) => one.engine.remove(key).map(|found| there = found),
+            Ask::Expire(key, moment) => {
+                one.engine.set_expiry(key, moment.map(Millis)).map(|found| there = found)
+            }
+        };
+        match done {
+            Err(Stop::Wait(ticket)) => {
+                parked.until = Until::Data(ticket);
+                self.parked.push(parked);
+                self.note("waits for data");
+                return Ok(());
+            }
+            Err(Stop::Failed(error)) => self.refused(&parked, &error)?,
+            Ok(()) if matches!(parked.ask, Ask::Remove(_) | Ask::Expire(..)) => {
+                self.changed(&parked, there)?;
+            }
+            Ok(()) => {
+                self.note("answers checked");
+                let text = format!("shard {at}, {:?}", parked.ask);
+                self.check(&parked, &pairs).map_err(|error| format!("{text}: {error}"))?;
+                if let Ask::Watch(by, range) = &parked.ask {
+                    self.shards[at].copies.add(*by, range, pairs);
+                }
+            }
+        }
+        let session = &mut self.sessions[parked.session];
+        session.open -= 1;
+        if session.causal {
+            session.positions.merge(&self.shards[at].peers.positions());
+        }
+        Ok(())
+    }
+
+    /// A request that is refused.
+    fn refused(&mut self, parked: &Parked, error: &EngineError) -> Result<(), String> {
+        match (&parked.ask, error) {
+            (Ask::Remove(key) | Ask::Expire(key, _), EngineError::Joined { .. }) => {
+                self.refuses(usize::from(parked.shard.0), key, Some(error)).map(drop)
+            }
+            (Ask::Watch(by, _), EngineError::Refused(_)) if self.has_lazy_joins() => {
+                self.unwatch(*by);
+                Ok(())
+            }
+            _ => Err(format!("{parked:?}: {error:?}")),
+        }
+    }
+
+    /// A base key was removed, or has another moment of its end.
+    fn changed(&mut self, parked: &Parked, there: bool) -> Result<(), String> {
+        let at = usize::from(parked.shard.0);
+        let one = &mut self.shards[at];
+        let (key, known) = match &parked.ask {
+            Ask::Remove(key) => (key, one.oracle.base.remove(key).is_some()),
+            Ask::Expire(key, moment) => {
+                let known = one.oracle.base.get_mut(key).map(|(_, at)| *at = *moment);
+                let now = one.oracle.now;
+                one.oracle.advance(now);
+                (key, known.is_some())
+            }
+            _ => return Ok(()),
+        };
+        if there != known {
+            return Err(format!("shard {at}: {:?} says {there}", parked.ask));
+        }
+        let key = key.clone();
+        self.refuses(at, &key, None)?;
+        self.written(parked.session, at);
+        Ok(())
+    }
+
+    /// Somebody begins to watch, or ends it.
+    pub(crate) fn watch(&mut self) -> Result<(), String> {
+        let range = self.domain.range(&mut self.rng, &self.joins.joins);
+        if let Some(&by) = self.watches.keys().next()
+            && (range.is_empty() || self.watches.len() > 3 || self.rng.chance(30))
+        {
+            self.unwatch(by);
+            return Ok(());
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        let by = self.next_client;
+        self.next_client += 1;
+        self.watches.insert(by, range.clone());
+        self.ask_all(0, &Ask::Watch(by, range))
+    }
+
+    /// What watching clients have lost they watch anew.
+    pub(crate) fn watch_anew(&mut self) -> Result<(), String> {
+        for at in 0..self.shards.len() {
+            for (by, part) in std::mem::take(&mut self.shards[at].lost) {
+                if let Some(whole) = self.watches.get(&by) {
+                    let home = self.placement.home_of_range(whole);
+                    let has_moved = home.is_some_and(|home| usize::from(home.0) != at);
+                    let range = if has_moved { whole.clone() } else { part };
+                    self.note("watches begun anew");
+                    self.ask(0, &Ask::Watch(by, range), at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unwatch(&mut self, by: u32) {
+        self.watches.remove(&by);
+        for one in &mut self.shards {
+            one.copies.cut(by, &KeyRange::all());
+            one.engine.unfollow_all(Follower(by));
+        }
+        self.unpark(|parked| matches!(parked.ask, Ask::Watch(other, _) if other == by));
+    }
+
+    /// Forgets requests.
+    pub(crate) fn unpark(&mut self, which: impl Fn(&Parked) -> bool) {
+        let sessions = &mut self.sessions;
+        self.parked.retain(|parked| {
+            let goes = which(parked);
+            sessions[parked.session].open -= usize::from(goes);
+            !goes
+        });
+    }
+}
