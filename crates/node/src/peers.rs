@@ -118,6 +118,26 @@ impl Peers {
         engine: &mut Engine,
         watch: &mut dyn FnMut(&Engine, &Told),
     ) -> Vec<Effect> {
+        let mut clients = Vec::new();
+        let effects = self.turn_telling(engine, &mut clients);
+        for told in clients {
+            watch(engine, &told);
+            if let ToldWhat::Set { value, .. } = told.what {
+                engine.release(value);
+            }
+        }
+        effects
+    }
+
+    /// Has others told what is new here before the turn ends, and gives what clients follow of it, as
+    /// [`Engine::take_told`] does: values are held.
+    pub fn hear(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
+        engine.keep_followed();
+        self.tell(engine, clients);
+    }
+
+    /// As [`Peers::turn`], but gives what clients follow as [`Peers::hear`] does.
+    pub fn turn_telling(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) -> Vec<Effect> {
         self.look_at_joins(engine);
         let mut rest = Vec::new();
         loop {
@@ -133,10 +153,9 @@ impl Peers {
             for effect in effects {
                 rest.extend(self.effect(effect));
             }
-            self.answer(engine, watch);
+            self.answer(engine, clients);
         }
-        engine.keep_followed();
-        self.tell(engine, watch);
+        self.hear(engine, clients);
         // What keeping them current asks for is sent with this turn.
         for effect in engine.take_effects() {
             rest.extend(self.effect(effect));
@@ -198,7 +217,7 @@ impl Peers {
     }
 
     /// Answers what others wait for, as far as the data is here.
-    fn answer(&mut self, engine: &mut Engine, watch: &mut dyn FnMut(&Engine, &Told)) {
+    fn answer(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
         let mut at = 0;
         while at < self.asked.len() {
             if self.asked[at].0.is_some() {
@@ -210,8 +229,7 @@ impl Peers {
                 continue;
             }
             // E1.
-            engine.keep_followed();
-            self.tell(engine, watch);
+            self.hear(engine, clients);
             match engine.give_part(&asked.range, follower(asked.by)) {
                 Ok(pairs) => self.hub.loaded(&asked, Ok(pairs)),
                 Err(Stop::Wait(ticket)) => {
@@ -226,16 +244,13 @@ impl Peers {
         }
     }
 
-    /// Hands on what has happened in followed ranges.
-    fn tell(&mut self, engine: &mut Engine, watch: &mut dyn FnMut(&Engine, &Told)) {
+    /// Hands on what has happened in followed ranges: to shards, and to `clients` what these follow.
+    fn tell(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
         if !engine.has_told() {
             return;
         }
         for told in engine.take_told() {
             let shards = told.followers.partition_point(|follower| follower.0 < CLIENTS_FROM);
-            if shards < told.followers.len() {
-                watch(engine, &told);
-            }
             if shards > 0 {
                 let item = match &told.what {
                     ToldWhat::Set { key, value } => {
@@ -251,7 +266,9 @@ impl Peers {
                     self.hub.tell(Shard(follower.0 as u16), item.clone());
                 }
             }
-            if let ToldWhat::Set { value, .. } = told.what {
+            if shards < told.followers.len() {
+                clients.push(told);
+            } else if let ToldWhat::Set { value, .. } = told.what {
                 engine.release(value);
             }
         }

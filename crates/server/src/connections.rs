@@ -5,6 +5,8 @@
 
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::memory::CLIENT_BYTES;
+use crate::resp::Session;
+use headwater_base::Shard;
 
 /// All connections but the one that is being served.
 pub(crate) struct Connections<S> {
@@ -200,5 +202,20 @@ impl<S> Connections<S> {
     /// Whether some connection was written to, ended or woken.
     pub(crate) fn any_dirty(&self) -> bool {
         !self.dirty.is_empty()
+    }
+}
+
+impl Connections<Session> {
+    /// Writes a message of which something at `home` (or somewhere) is the cause to a connection that is not being
+    /// served, behind the answers that it goes behind.
+    pub(crate) fn append(&mut self, id: ConnectionId, home: Option<Shard>, parts: &[&[u8]]) {
+        let Some(connection) = self.get_mut(id) else { return };
+        if !connection.session.put_behind(home, parts) {
+            parts.iter().for_each(|part| connection.pending().extend_from_slice(part));
+        }
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        connection.counted_bytes += bytes;
+        self.bytes += bytes;
+        self.touch(id);
     }
 }

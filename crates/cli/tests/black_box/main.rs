@@ -22,6 +22,7 @@ mod partitions;
 mod process;
 mod receiver;
 mod shards;
+mod shards_told;
 mod spill;
 mod streams;
 mod support;

@@ -167,7 +167,7 @@ fn several_shards_answer_as_one() {
 }
 
 /// A key of the tables that the joins read.
-fn source_key(draws: &mut Draws) -> String {
+pub(crate) fn source_key(draws: &mut Draws) -> String {
     let people = ["ann", "bob", "cy", "dee", "eve"];
     let (one, other) = (draws.of(&people), draws.of(&people));
     match draws.below(3) {
@@ -192,6 +192,12 @@ pub(crate) fn joined_request(draws: &mut Draws) -> Vec<String> {
         _ => vec!["RANGE.DEL".into(), format!("p|{person}|05"), format!("p|{person}|12")],
     };
     words
+}
+
+/// What begins each replayable test: `HEADWATER_SHARDS_ROUNDS` and `HEADWATER_SHARDS_SEED`, or these.
+pub(crate) fn seeds(rounds: u64) -> core::ops::Range<u64> {
+    let first = number_from("HEADWATER_SHARDS_SEED", 1);
+    first..first + number_from("HEADWATER_SHARDS_ROUNDS", rounds)
 }
 
 /// Joins whose sources live elsewhere than their outputs; joins over joins; aggregates.

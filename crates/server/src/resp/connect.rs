@@ -153,6 +153,7 @@ impl Resp {
     }
 
     fn reset(&mut self, work: &mut Turn<'_>) {
+        self.unwatch_afar(work);
         let id = work.connection.id;
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
@@ -162,6 +163,9 @@ impl Resp {
         *session = Session {
             authenticated: !self.needs_password(),
             last_command: session.last_command,
+            // Other shards go on executing for it.
+            afar: core::mem::take(&mut session.afar),
+            positions: core::mem::take(&mut session.positions),
             ..Session::default()
         };
         encoder(work).simple("RESET");

@@ -203,6 +203,10 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
+            Waiting::Watch(id) => self.answered(work, |service, work| {
+                service.answer_watch(id, work);
+                Flow::Next
+            }),
             Waiting::Exec { queue, next } => {
                 self.answered(work, |service, work| service.run_queue(queue, next, work))
             }

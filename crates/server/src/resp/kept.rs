@@ -33,6 +33,11 @@ impl Resp {
     pub(crate) fn defined(&mut self, command: &Command<'_>) {
         match command {
             Command::Data(Data::Flows(Flows::Drop { name })) => self.forget_flow(name),
+            Command::Data(Data::Tables(Tables::Set {
+                boundary: Some(_), source: None, ..
+            })) => {
+                self.place_watches();
+            }
             Command::Data(
                 Data::Joins(Joins::Add { .. } | Joins::Drop { .. })
                 | Data::Tables(Tables::Set { source: Some(_), .. }),

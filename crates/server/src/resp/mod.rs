@@ -44,6 +44,7 @@ mod tests;
 
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Origin, Session};
+pub(crate) use watching::Note;
 
 use crate::config::{Config, ConfigError, Module};
 use crate::connection::ConnectionId;
@@ -147,6 +148,8 @@ pub(crate) struct Resp {
     /// What memcached's sessions share.
     pub(crate) memcached: Memcached,
     stopping: bool,
+    /// Clients of other shards watch or track what is here.
+    serves_others: bool,
     /// The other shards, where there are several.
     shards: Option<Box<Shards>>,
     /// Clients that others accepted, to be served here.
@@ -220,7 +223,7 @@ impl Resp {
             scout: RequestParser::new(),
             channels: Channels::new(hash_seed),
             tracking: Tracking::new(hash_seed),
-            watching: Watching::new(hash_seed, &stats.run_id),
+            watching: Watching::new(hash_seed, run, shards.as_deref()),
             stats,
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
@@ -238,6 +241,7 @@ impl Resp {
             held: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
+            serves_others: false,
             shards,
             new_clients: Vec::new(),
             time: Time::default(),
@@ -330,6 +334,9 @@ impl Resp {
         let stopped = loop {
             if *work.requests_left == 0 || work.out.len() + work.held.bytes() >= work.out_bytes_full
             {
+                break Stopped::Paused;
+            }
+            if self.serves_others && self.has_news_behind_answers(work) {
                 break Stopped::Paused;
             }
             if consumed >= warm_until && warm_until < input.len() {

@@ -51,6 +51,7 @@ impl Service for Resp {
             return Served { consumed: 0, stopped: Stopped::Parked };
         }
         self.before_request(&mut work);
+        self.post_news(&mut work);
         if work.connection.session.memcached.is_some() {
             return self.serve_memcached(work);
         }
@@ -70,7 +71,10 @@ impl Service for Resp {
             None => core::mem::take(&mut self.parser),
         };
         let served = self.batch(&mut parser, &mut work);
-        self.tell_watchers(&mut work);
+        // What happened for a client of another shard is told behind its answers.
+        if !work.connection.is_by_mail() {
+            self.tell_watchers(&mut work);
+        }
         self.hold_back(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
             work.connection.session.parser = Some(Box::new(parser));
@@ -140,15 +144,16 @@ impl Service for Resp {
             }
             for effect in effects {
                 match effect {
-                    Effect::Wake(ticket) => {
-                        if let Some(id) = self.tickets.remove(&ticket) {
-                            connections.wake(id);
-                        }
-                    }
+                    Effect::Wake(ticket) => match self.tickets.remove(&ticket) {
+                        Some(id) => connections.wake(id),
+                        None => self.go_on_watching(ticket, None, connections),
+                    },
                     Effect::Fail { ticket, error } => {
                         if let Some(id) = self.tickets.remove(&ticket) {
                             self.failures.insert(id, error);
                             connections.wake(id);
+                        } else {
+                            self.go_on_watching(ticket, Some(&error), connections);
                         }
                     }
                     Effect::Load { fetch, source, range } => {
@@ -161,6 +166,7 @@ impl Service for Resp {
                 }
             }
         }
+        self.tell_all_watchers(connections);
         self.tell_trackers(connections);
         self.look_at_moves(connections);
         if self.exclusive.is_none() && !self.holding {

@@ -7,7 +7,6 @@ use crate::memcached;
 use crate::shards::Front;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
-use headwater_engine::Follower;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
@@ -59,6 +58,8 @@ pub(crate) enum Waiting {
     /// This request, which is to show what was written at other shards.
     /// At most until this moment of the server's life, if there is one.
     Shards(OwnedArgs, WaitId, Option<u64>),
+    /// RANGE.WATCH: until the watch of this number has begun at all homes of its range.
+    Watch(u32),
 }
 
 /// The channels and patterns that a client listens to.
@@ -139,7 +140,7 @@ pub(crate) struct Session {
     /// How it is told when what it has read changes, if it is.
     pub(crate) tracking: Option<Box<Tracks>>,
     /// Its watches of ranges.
-    pub(crate) watches: Vec<Follower>,
+    pub(crate) watches: Vec<u32>,
     /// Bytes of the watched ranges' ends.
     pub(crate) watch_bytes: usize,
     /// What it goes on with when it is woken.
@@ -173,6 +174,21 @@ impl Session {
         }
     }
 
+    /// Bytes of answers and messages that wait for answers of other shards.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.afar {
+            Afar::Front(front) => front.held_bytes(),
+            Afar::None | Afar::Back(_) => 0,
+        }
+    }
+
+    /// Puts a message of which something at `home` (or somewhere) is the cause behind the answers that it goes behind.
+    /// `false`: none is in its way.
+    #[inline]
+    pub(crate) fn put_behind(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
+        self.front().is_some_and(|front| front.tell(home, parts))
+    }
+
     /// Whether answers of other shards are still to come.
     #[inline]
     pub(crate) fn expects(&self) -> bool {
@@ -200,7 +216,7 @@ impl Session {
         let waiting = |waiting: &Waiting| match waiting {
             Waiting::Request(request) | Waiting::Shards(request, ..) => request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
-            Waiting::Blocked(_) => size_of::<Waiting>(),
+            Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),
         };
         // What is watched or listened to stands in a table of the session and in one of all.
         let watched = 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES);

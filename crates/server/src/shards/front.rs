@@ -10,6 +10,8 @@
 //! - S5. While something is expected, no answer of this shard's own goes around it.
 //! - S6. Answers that are ready wait for those behind them, so that they go out together, but not
 //!   beyond [`HELD_BACK_MAX`] bytes, and not for longer than [`HELD_BACK_FOR`].
+//! - S7. A message that another shard's key is the cause of goes behind each answer of that shard that came before it: what
+//!   it tells is newer. Messages keep their order.
 
 use super::gather::Gather;
 use headwater_base::Shard;
@@ -62,7 +64,11 @@ pub(crate) enum Expected {
 struct Stream {
     bytes: Vec<u8>,
     taken: usize,
+    /// Up to here they were cut into replies.
+    cut: usize,
     cutter: ReplyCutter,
+    /// The lengths of the replies from `taken` to `cut`.
+    lens: VecDeque<usize>,
     /// This shard has executed requests for the client.
     used: bool,
     /// Writes that it has not answered.
@@ -74,7 +80,12 @@ struct Stream {
 /// What other shards do for one client.
 #[derive(Debug)]
 pub(crate) struct Front {
+    me: Shard,
     expected: VecDeque<Expected>,
+    /// How many of `expected` are before the end of the last message in it.
+    messages: usize,
+    /// Bytes of own answers and messages in `expected`.
+    own_bytes: usize,
     streams: Vec<Stream>,
     ready: Vec<u8>,
     /// It is noted that answers wait here.
@@ -103,40 +114,47 @@ impl Stream {
         self.reads -= u32::from(kind == Kind::Derived);
     }
 
+    fn came(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        while let Some(len) = self.cutter.cut(&self.bytes[self.cut..]) {
+            self.cut += len;
+            self.lens.push_back(len);
+        }
+    }
+
+    /// How many replies are there, one of which only the beginning has come included.
+    fn begun(&self) -> usize {
+        self.lens.len() + usize::from(self.cut < self.bytes.len())
+    }
+
     /// The next reply, if all of it is there.
     fn next(&mut self) -> Option<&[u8]> {
-        let len = self.cutter.cut(&self.bytes[self.taken..])?;
+        let len = self.lens.pop_front()?;
         let reply = &self.bytes[self.taken..self.taken + len];
         self.taken += len;
         Some(reply)
     }
 
-    /// How many replies are there whole.
-    fn complete(&self) -> usize {
-        let (mut cutter, mut at, mut count) = (self.cutter, self.taken, 0);
-        while let Some(len) = cutter.cut(&self.bytes[at..]) {
-            at += len;
-            count += 1;
-        }
-        count
-    }
-
     fn trim(&mut self) {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
-            self.taken = 0;
+            (self.taken, self.cut) = (0, 0);
             self.bytes.shrink_to(64 << 10);
         } else if self.taken > (64 << 10) && self.taken > self.bytes.len() / 2 {
             self.bytes.drain(..self.taken);
+            self.cut -= self.taken;
             self.taken = 0;
         }
     }
 }
 
 impl Front {
-    pub(crate) fn new(shards: u16) -> Self {
+    pub(crate) fn new(me: Shard, shards: u16) -> Self {
         Self {
+            me,
             expected: VecDeque::new(),
+            messages: 0,
+            own_bytes: 0,
             streams: (0..shards).map(|_| Stream::default()).collect(),
             ready: Vec::new(),
             noted: false,
@@ -182,7 +200,7 @@ impl Front {
                 _ => None,
             });
             // What has come of them and was not cut out yet, since others come before it.
-            for _ in 0..self.streams[at].complete() {
+            for _ in 0..self.streams[at].lens.len() {
                 unanswered.next();
             }
             matches!((unanswered.next(), unanswered.next()), (None | Some(Kind::Stream), None))
@@ -212,6 +230,7 @@ impl Front {
 
     /// This shard answered so.
     pub(crate) fn expect_own(&mut self, answer: &[u8]) {
+        self.own_bytes += answer.len();
         match self.expected.back_mut() {
             Some(Expected::Own(bytes)) => bytes.extend_from_slice(answer),
             _ => self.expected.push_back(Expected::Own(answer.to_vec())),
@@ -220,15 +239,79 @@ impl Front {
 
     /// Replies of a shard have come.
     pub(crate) fn came(&mut self, from: Shard, bytes: &[u8]) {
-        self.streams[usize::from(from.0)].bytes.extend_from_slice(bytes);
+        self.streams[usize::from(from.0)].came(bytes);
+    }
+
+    /// Puts a message that something at `home` is the cause of where it belongs (S7); without one, behind all that is expected.
+    /// `false`: nothing is in its way, and it goes out as ever.
+    pub(crate) fn tell(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
+        let place = match home {
+            _ if self.expected.is_empty() => 0,
+            None => self.expected.len(),
+            Some(home) => self.place_of_message(home),
+        };
+        if place == 0 {
+            if self.ready.is_empty() {
+                return false;
+            }
+            parts.iter().for_each(|part| self.ready.extend_from_slice(part));
+            self.overdue = true;
+            return true;
+        }
+        self.own_bytes += parts.iter().map(|part| part.len()).sum::<usize>();
+        self.messages = place;
+        if let Expected::Own(bytes) = &mut self.expected[place - 1] {
+            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        } else {
+            self.expected.insert(place, Expected::Own(parts.concat()));
+            self.messages += 1;
+        }
+        true
+    }
+
+    /// Behind how many of `expected` a message from `home` goes now.
+    fn place_of_message(&self, home: Shard) -> usize {
+        let own = home == self.me;
+        let mut begun = self.streams[usize::from(home.0)].begun();
+        let mut place = self.messages;
+        for (at, expected) in self.expected.iter().enumerate() {
+            let waits = match expected {
+                Expected::Own(_) => own,
+                Expected::Reply { from, .. } if *from == home => true,
+                Expected::Gather(gather) => match gather.has_from(home) {
+                    Some(false) => true,
+                    // Its part of the answer was taken out of the stream.
+                    Some(true) => {
+                        place = place.max(at + 1);
+                        continue;
+                    }
+                    None => continue,
+                },
+                Expected::Reply { .. } => continue,
+            };
+            // What this shard asks of itself by mail is executed at a moment that the mail does not tell.
+            if waits && (own || begun > 0) {
+                begun = begun.saturating_sub(1);
+                place = place.max(at + 1);
+            }
+        }
+        place
+    }
+
+    /// Bytes of answers and messages that are not in the client's output yet.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.ready.len() + self.own_bytes
     }
 
     /// Puts what is complete behind the answers that are ready.
     pub(crate) fn advance(&mut self, version: Version) {
-        let Self { expected, streams, ready, undo, .. } = self;
+        let Self { expected, streams, ready, undo, messages, own_bytes, .. } = self;
         while let Some(next) = expected.front_mut() {
             match next {
-                Expected::Own(bytes) => ready.append(bytes),
+                Expected::Own(bytes) => {
+                    *own_bytes -= bytes.len();
+                    ready.append(bytes);
+                }
                 Expected::Reply { from, kind, silent } => {
                     let stream = &mut streams[usize::from(from.0)];
                     let Some(reply) = stream.next() else { break };
@@ -257,6 +340,7 @@ impl Front {
                 }
             }
             expected.pop_front();
+            *messages = messages.saturating_sub(1);
         }
     }
 
@@ -332,7 +416,7 @@ mod tests {
 
     #[test]
     fn answers_are_in_the_order_of_the_requests() {
-        let mut front = Front::new(3);
+        let mut front = Front::new(Shard(0), 3);
         front.expect(Shard(1), Kind::Write, false);
         front.expect_own(b"+own\r\n");
         front.expect(Shard(2), Kind::Derived, true);
@@ -357,7 +441,7 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_known() {
-        let mut front = Front::new(2);
+        let mut front = Front::new(Shard(0), 2);
         front.expect(Shard(0), Kind::Plain, false);
         front.expect(Shard(1), Kind::Plain, false);
         front.expect(Shard(1), Kind::Stream, false);
@@ -375,7 +459,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
-        let mut front = Front::new(2);
+        let mut front = Front::new(Shard(0), 2);
         let mut out = b"+own\r\n".to_vec();
         front.expect(Shard(1), Kind::Plain, false);
         front.hold_back(&mut out);
@@ -387,5 +471,45 @@ mod tests {
         assert!(!much.is_empty() && !front.holds_back());
         front.came(Shard(1), b"+late\r\n");
         assert_eq!(collected(&mut front), "+late\r\n");
+    }
+
+    #[test]
+    fn a_message_goes_behind_what_its_home_has_answered_before() {
+        let mut front = Front::new(Shard(0), 3);
+        let tell = |front: &mut Front, home: u16, text: &str| {
+            front.tell(Some(Shard(home)), &[text.as_bytes(), b" "])
+        };
+        assert!(!tell(&mut front, 1, "nothing is in its way"));
+        front.expect(Shard(1), Kind::Plain, false);
+        front.expect(Shard(2), Kind::Plain, false);
+        front.expect_gather(Gather::new(Merge::Sum, [Shard(1), Shard(2)].into(), Kind::Plain));
+        front.expect(Shard(2), Kind::Plain, false);
+        // The home has answered nothing yet: what it tells is older than its answers.
+        assert!(!tell(&mut front, 2, "early"));
+        front.came(Shard(2), b"+second\r\n:3\r\n");
+        // One answer, and a part of another one, are older than this.
+        assert!(tell(&mut front, 2, "two") && tell(&mut front, 2, "three"));
+        // It comes behind the other, though nothing of this home is in its way.
+        assert!(tell(&mut front, 1, "one"));
+        assert_eq!(collected(&mut front), "");
+        assert_eq!(front.held_bytes(), 14);
+        front.came(Shard(1), b"+first\r\n:4\r\n");
+        front.advance(Version::Resp2);
+        // They wait for nothing more where something is to be told.
+        assert!(front.holds_back() && tell(&mut front, 2, "four") && !front.holds_back());
+        assert_eq!(collected(&mut front), "+first\r\n+second\r\n:7\r\ntwo three one four ");
+        front.came(Shard(2), b"$2\r\n");
+        assert!(tell(&mut front, 2, "five"));
+        front.came(Shard(2), b"ab\r\n");
+        assert_eq!(collected(&mut front), "$2\r\nab\r\nfive ");
+        // This shard's own answers are older than its messages, too.
+        front.expect(Shard(1), Kind::Plain, false);
+        front.expect_own(b"+own\r\n");
+        assert!(tell(&mut front, 0, "mine") && tell(&mut front, 2, "six"));
+        front.expect(Shard(1), Kind::Plain, false);
+        assert!(front.tell(None, &[b"seven "]));
+        front.came(Shard(1), b"+last\r\n:1\r\n");
+        assert_eq!(collected(&mut front), "+last\r\n+own\r\nmine six :1\r\nseven ");
+        assert_eq!((front.held_bytes(), front.messages, front.is_done()), (0, 0, true));
     }
 }

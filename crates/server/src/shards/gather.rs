@@ -76,6 +76,12 @@ impl Gather {
         self.parts.iter().filter(|(_, part)| part.is_empty()).map(|(shard, _)| *shard).collect()
     }
 
+    /// Whether the reply of a shard has come; `None`: it is not asked.
+    pub(crate) fn has_from(&self, from: Shard) -> Option<bool> {
+        let part = self.parts.iter().find(|(shard, _)| *shard == from);
+        part.map(|(_, part)| !part.is_empty())
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.parts.iter().all(|(_, part)| !part.is_empty())
     }

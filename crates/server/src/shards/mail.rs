@@ -14,6 +14,7 @@
 
 use super::meeting::Meeting;
 use crate::connection::ConnectionId;
+use crate::resp::Note;
 use crate::service::Door;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
@@ -79,6 +80,13 @@ pub(crate) enum Letter {
         /// Bytes of the channel's name.
         name: usize,
         /// Where name and message end.
+        end: usize,
+    },
+    /// Something about clients' watches of ranges.
+    Watching(Box<Note>),
+    /// Changes of what the receiver's clients watch, in order.
+    Changes {
+        /// Where the bytes end.
         end: usize,
     },
     /// Loads, changes, and how far everybody has come.

@@ -57,6 +57,11 @@ impl Resp {
                         back.session.positions.merge(&positions);
                     }
                 }
+                Letter::Watching(note) => self.take_note(from, *note, connections),
+                Letter::Changes { end } => {
+                    self.take_changes(from, &bytes[begin..end], connections);
+                    begin = end;
+                }
                 Letter::Packet(packet) => {
                     if let Some(shards) = &mut self.shards {
                         shards.peers.receive(from, *packet);

@@ -15,7 +15,7 @@ use super::session::{Afar, Answering, Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use crate::connections::Connections;
 use crate::service::Door;
-use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Voice, route};
+use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Shards, Voice, route};
 use headwater_base::Shard;
 use headwater_command::table::Group;
 use headwater_command::{Args, Command, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec};
@@ -50,12 +50,16 @@ impl Resp {
         if matches!(command, Command::Transaction(_)) {
             return self.transact_afar(command, args, work);
         }
-        if spec.id == Id::RangeWatch || matches!(spec.group, Group::Flow | Group::Source) {
+        if matches!(spec.group, Group::Flow | Group::Source) {
             self.stats.errors += 1;
             let name = spec.full_name;
             let text = format_args!("'{name}' needs shards = 1: it does not work with several yet");
             encoder(work).error("ERR", text);
             return Some(Flow::Next);
+        }
+        if spec.id == Id::Reset && work.connection.session.expects() {
+            // What comes behind it is another session's.
+            return Some(hold(Some(args), work));
         }
         let route = route(self.node.engine().placement()?, spec, command, args);
         let kind = if spec.flags.has(Flags::WRITE) {
@@ -167,7 +171,12 @@ impl Resp {
     pub(super) fn take_effects(&mut self) -> Vec<Effect> {
         match &mut self.shards {
             None => self.node.engine_mut().take_effects(),
-            Some(shards) => shards.peers.turn(self.node.engine_mut(), &mut |_, _| {}),
+            Some(shards) => {
+                let mut told = Vec::new();
+                let effects = shards.peers.turn_telling(self.node.engine_mut(), &mut told);
+                self.sort_told(told);
+                effects
+            }
         }
     }
 
@@ -196,7 +205,7 @@ impl Resp {
         let voice = voice_of(session);
         shards.request(at, id, voice, args);
         let silent = silent || session.answering != Answering::On;
-        front_of(session, shards.post.shards()).expect(at, kind, silent);
+        front_of(session, shards).expect(at, kind, silent);
     }
 
     /// Has several shards execute parts of a request.
@@ -251,7 +260,7 @@ impl Resp {
         }
         let Some(shards) = &self.shards else { return Flow::Next };
         let version = work.connection.session.version;
-        let front = front_of(&mut work.connection.session, shards.post.shards());
+        let front = front_of(&mut work.connection.session, shards);
         front.expect_gather(gather);
         front.advance(version);
         if front.is_done() {
@@ -304,9 +313,9 @@ fn voice_of(session: &Session) -> Voice {
 }
 
 /// What other shards do for a session.
-fn front_of(session: &mut Session, shards: u16) -> &mut Front {
+fn front_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Front {
     if !matches!(session.afar, Afar::Front(_)) {
-        session.afar = Afar::Front(Box::new(Front::new(shards)));
+        session.afar = Afar::Front(Box::new(Front::new(shards.me, shards.post.shards())));
     }
     match &mut session.afar {
         Afar::Front(front) => front,
@@ -315,7 +324,7 @@ fn front_of(session: &mut Session, shards: u16) -> &mut Front {
 }
 
 /// Lets a session wait until everything is answered; then it goes on with this request.
-fn hold(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
+pub(super) fn hold(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
     let session = &mut work.connection.session;
     if let Some(args) = args {
         session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));

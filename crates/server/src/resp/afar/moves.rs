@@ -181,6 +181,9 @@ impl Resp {
         if !meeting.wait() {
             return;
         }
+        if refusal.is_none() {
+            self.place_watches();
+        }
         self.release_clients();
         self.end_move(refusal, connections);
     }

@@ -28,7 +28,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum What {
-    /// A change of a key: the text that follows a watch's id, and where the key is in it.
+    /// A change of a key: the text that follows a position, and where the key is in it.
     Change(Box<[u8]>, core::ops::Range<u32>),
     /// A range that had to be read again.
     Reset(KeyRange),
@@ -99,9 +99,14 @@ impl History {
         }
     }
 
-    /// Calls `each` with the text of every change in `range` behind the number `from`; `false` where not all
+    /// Calls `each` with number and text of every change in `range` behind the number `from`; `false` where not all
     /// is known, after some calls perhaps.
-    pub(super) fn replay(&self, range: &KeyRange, from: u64, each: &mut dyn FnMut(&[u8])) -> bool {
+    pub(super) fn replay(
+        &self,
+        range: &KeyRange,
+        from: u64,
+        each: &mut dyn FnMut(u64, &[u8]),
+    ) -> bool {
         let is_kept = |kept: &Kept| kept.range.covers(range) && kept.since <= from;
         if from < self.floor || !self.kept.iter().any(is_kept) {
             return false;
@@ -111,7 +116,7 @@ impl History {
             match &entry.what {
                 What::Change(text, key) => {
                     if range.contains(&text[key.start as usize..key.end as usize]) {
-                        each(text);
+                        each(entry.number, text);
                     }
                 }
                 What::Reset(reset) if reset.overlaps(range) => return false,
@@ -185,7 +190,7 @@ mod tests {
 
     fn replayed(history: &History, range: &KeyRange, from: u64) -> Option<Vec<String>> {
         let mut all = Vec::new();
-        let done = history.replay(range, from, &mut |text| {
+        let done = history.replay(range, from, &mut |_, text| {
             all.push(String::from_utf8(text.to_vec()).unwrap());
         });
         done.then_some(all)

@@ -1,0 +1,329 @@
+//! A home's side of watches: what it follows for the shards whose clients watch, itself included.
+//!
+//! # Invariants
+//! - W1. `feeds` has each shard's feeds that `followed` lists as takers, and `by_range` has the range of each of `followed`.
+//! - W2. What is followed is followed in the engine under its own name, but for `lost` parts, which
+//!   are followed anew as soon as that can be done; the takers are told to resync then.
+//!
+//! # Cost
+//! A change is encoded once, and goes once to each shard that takes it. A taker costs a lookup and a word.
+
+use super::history::History;
+use super::note::{Asked, Begun, Missed, Note, Refusal, Since, write_change};
+use super::outputs::Outputs;
+use super::{AGAIN, Resp};
+use crate::shards::Letter;
+use core::ops::Range;
+use hashbrown::HashMap;
+use headwater_base::hash::KeyHashBuilder;
+use headwater_base::{KeyRange, Shard};
+use headwater_command::Reply;
+use headwater_engine::{EngineError, Follower, Stop, Ticket, Told};
+use headwater_protocol::resp::{Encoder, Version};
+use std::collections::{BTreeSet, HashMap as Seeded};
+
+/// The history's own follower; those of ranges come behind it.
+pub(super) const HISTORY: Follower = Follower(1 << 16);
+
+/// A shard whose clients watch a range.
+struct Taker {
+    shard: Shard,
+    feed: u32,
+    watches: usize,
+}
+
+/// A range that is followed.
+struct Followed {
+    range: KeyRange,
+    takers: Vec<Taker>,
+    /// Parts that are to be followed anew.
+    lost: Vec<KeyRange>,
+    /// When that is tried next.
+    again_at: u64,
+}
+
+/// What is followed.
+pub(super) struct Home {
+    /// The number of the last change.
+    pub(super) number: u64,
+    last: Follower,
+    followed: HashMap<Follower, Followed, KeyHashBuilder>,
+    by_range: Seeded<KeyRange, Follower>,
+    feeds: Seeded<(Shard, u32), Follower>,
+    /// Ranges with lost parts.
+    pub(super) behind: BTreeSet<Follower>,
+    /// Watches that begin once data is there.
+    waiting: Vec<(Ticket, Shard, Asked)>,
+    /// What the engine has told, and was not passed on yet.
+    pub(super) inbox: Vec<Told>,
+    pub(super) history: History,
+    /// The text under construction.
+    pub(super) text: Vec<u8>,
+    /// Who takes the change that is being passed on.
+    takers: Vec<(Shard, u32)>,
+}
+
+impl Home {
+    pub(super) fn new(hash_seed: u64) -> Self {
+        Self {
+            number: 0,
+            last: HISTORY,
+            followed: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            by_range: Seeded::new(),
+            feeds: Seeded::new(),
+            behind: BTreeSet::new(),
+            waiting: Vec::new(),
+            inbox: Vec::new(),
+            history: History::default(),
+            text: Vec::new(),
+            takers: Vec::new(),
+        }
+    }
+
+    /// Begins the text of a change as it follows a position; gives where the key is.
+    pub(super) fn begin_text(&mut self, key: &[u8], set: bool) -> Range<usize> {
+        self.text.clear();
+        let mut out = Encoder::new(&mut self.text, Version::Resp3);
+        out.bulk(if set { b"set" } else { b"del" });
+        out.bulk(key);
+        let end = self.text.len() - 2;
+        end - key.len()..end
+    }
+
+    /// Whether other shards than this one take something.
+    pub(super) fn serves_others(&self, me: Shard) -> bool {
+        self.feeds.keys().any(|(shard, _)| *shard != me)
+    }
+}
+
+impl Resp {
+    /// Follows a range for a watch of a client of the shard `by`. What was told before must have been passed on.
+    /// `None`: it waits for data, and [`Resp::watch_ready`] goes on.
+    pub(super) fn begin_at_home(
+        &mut self,
+        by: Shard,
+        asked: Asked,
+    ) -> Option<Result<Begun, Refusal>> {
+        let me = self.me();
+        let most = self.history_bytes_max();
+        let home = &mut self.watching.home;
+        let engine = self.node.engine_mut();
+        let range = &asked.range;
+        let known = home.by_range.get(range).copied();
+        let follower = known.unwrap_or(Follower(home.last.0 + 1));
+        loop {
+            match engine.follow(range, follower) {
+                Ok(()) => break,
+                Err(Stop::Wait(ticket)) => {
+                    home.waiting.push((ticket, by, asked));
+                    return None;
+                }
+                Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {}
+                Err(Stop::Failed(error)) => {
+                    let (code, text) = (error.code(), error.to_string());
+                    return Some(Err(Refusal { code, text }));
+                }
+            }
+        }
+        let number = home.number;
+        let missed = match asked.from {
+            Some(Since::Number(from)) if from <= number => {
+                let mut missed = Missed::default();
+                let known = home.history.replay(range, from, &mut |number, text| {
+                    missed.add(number, text);
+                });
+                known.then_some(missed)
+            }
+            _ => None,
+        };
+        home.last = home.last.max(follower);
+        if most > 0 && engine.follow(range, HISTORY).is_ok() {
+            home.history.begin(range, number);
+        }
+        let followed = home.followed.entry(follower).or_insert_with(|| {
+            home.by_range.insert(range.clone(), follower);
+            Followed { range: range.clone(), takers: Vec::new(), lost: Vec::new(), again_at: 0 }
+        });
+        let same = |taker: &&mut Taker| (taker.shard, taker.feed) == (by, asked.feed);
+        match followed.takers.iter_mut().find(same) {
+            Some(taker) => taker.watches += 1,
+            None => {
+                followed.takers.push(Taker { shard: by, feed: asked.feed, watches: 1 });
+                home.feeds.insert((by, asked.feed), follower);
+            }
+        }
+        self.serves_others |= by != me;
+        Some(Ok(Begun { number, missed }))
+    }
+
+    /// A watch of a client of the shard `by` has ended.
+    pub(super) fn end_at_home(&mut self, by: Shard, watch: u32, feed: u32) {
+        let home = &mut self.watching.home;
+        let waits = |(_, shard, asked): &(Ticket, Shard, Asked)| {
+            (*shard, asked.watch, asked.feed) == (by, watch, feed)
+        };
+        if let Some(at) = home.waiting.iter().position(waits) {
+            home.waiting.swap_remove(at);
+            return;
+        }
+        let Some(&follower) = home.feeds.get(&(by, feed)) else { return };
+        let Some(followed) = home.followed.get_mut(&follower) else { return };
+        home.history.end(&followed.range, self.time.uptime);
+        let Some(at) = followed.takers.iter().position(|it| (it.shard, it.feed) == (by, feed))
+        else {
+            return;
+        };
+        followed.takers[at].watches -= 1;
+        if followed.takers[at].watches > 0 {
+            return;
+        }
+        followed.takers.swap_remove(at);
+        home.feeds.remove(&(by, feed));
+        if followed.takers.is_empty()
+            && let Some(Followed { range, .. }) = home.followed.remove(&follower)
+        {
+            home.by_range.remove(&range);
+            home.behind.remove(&follower);
+            self.node.engine_mut().unfollow(&range, follower);
+        }
+        self.note_others();
+    }
+
+    /// Goes on with a watch whose data is there, or fails: whose it is, its number, and the answer. `None`: the ticket is no watch's,
+    /// or it waits again.
+    pub(super) fn watch_ready(
+        &mut self,
+        ticket: Ticket,
+        failure: Option<&EngineError>,
+    ) -> Option<(Shard, u32, Result<Begun, Refusal>)> {
+        let waiting = &mut self.watching.home.waiting;
+        let at = waiting.iter().position(|(waits, ..)| *waits == ticket)?;
+        let (_, by, asked) = waiting.swap_remove(at);
+        let watch = asked.watch;
+        let answer = match failure {
+            Some(error) => Err(Refusal { code: error.code(), text: error.to_string() }),
+            None => self.begin_at_home(by, asked)?,
+        };
+        Some((by, watch, answer))
+    }
+
+    /// Passes the change whose text is written on to those who take it, and records it.
+    pub(super) fn pass_on(
+        &mut self,
+        followers: &[Follower],
+        key: Range<usize>,
+        outputs: &mut Outputs<'_>,
+    ) {
+        let (me, most) = (self.me(), self.history_bytes_max());
+        let home = &mut self.watching.home;
+        let mut takers = core::mem::take(&mut home.takers);
+        for follower in followers {
+            if let Some(followed) = home.followed.get(follower) {
+                takers.extend(followed.takers.iter().map(|taker| (taker.shard, taker.feed)));
+            }
+        }
+        takers.sort_unstable();
+        let (number, text) = (home.number, core::mem::take(&mut home.text));
+        for one in takers.chunk_by(|one, other| one.0 == other.0) {
+            let feeds = one.iter().map(|(_, feed)| *feed);
+            if one[0].0 == me {
+                self.watching.clients.deliver(me, number, feeds, &text, outputs);
+            } else if let Some(shards) = &mut self.shards {
+                let mail = shards.post.to(one[0].0);
+                write_change(number, feeds, &text, &mut mail.bytes);
+                let upto = mail.bytes.len();
+                match mail.letters.last_mut() {
+                    Some(Letter::Changes { end }) => *end = upto,
+                    _ => mail.letters.push(Letter::Changes { end: upto }),
+                }
+            }
+        }
+        let home = &mut self.watching.home;
+        if followers.contains(&HISTORY) {
+            home.history.add(number, &text, key, most);
+        }
+        takers.clear();
+        (home.takers, home.text) = (takers, text);
+    }
+
+    /// What a range holds is not known any more: it has to be followed anew.
+    pub(super) fn lose(&mut self, followers: &[Follower], range: &KeyRange) {
+        let most = self.history_bytes_max();
+        let home = &mut self.watching.home;
+        for &id in followers {
+            if id == HISTORY {
+                home.history.add_reset(home.number, range, most);
+                for part in home.history.lose(range) {
+                    self.node.engine_mut().unfollow(&part, HISTORY);
+                }
+            }
+            let Some(followed) = home.followed.get_mut(&id) else { continue };
+            followed.lost.push(range.clone());
+            home.behind.insert(id);
+        }
+    }
+
+    /// Follows anew what was lost, and has its takers resync.
+    pub(super) fn follow_again(&mut self) {
+        let (uptime, history) = (self.time.uptime, self.history_bytes_max());
+        for id in self.watching.home.behind.clone() {
+            let home = &mut self.watching.home;
+            let Some(followed) = home.followed.get_mut(&id) else { continue };
+            if followed.again_at > uptime {
+                continue;
+            }
+            let was_tried = followed.again_at > 0;
+            while let Some(part) = followed.lost.last() {
+                match self.node.engine_mut().follow(part, id) {
+                    Ok(()) => _ = followed.lost.pop(),
+                    Err(stop) => {
+                        let (soon, late) = AGAIN;
+                        let wait = if matches!(stop, Stop::Wait(_)) { soon } else { late };
+                        followed.again_at = uptime + wait;
+                        break;
+                    }
+                }
+            }
+            // Takers are told at once that they are not told of changes, and again when they are.
+            if !followed.lost.is_empty() && was_tried {
+                continue;
+            }
+            if followed.lost.is_empty() {
+                home.behind.remove(&id);
+                followed.again_at = 0;
+                let range = &followed.range;
+                if history > 0 && self.node.engine_mut().follow(range, HISTORY).is_ok() {
+                    let watches = followed.takers.iter().map(|taker| taker.watches).sum();
+                    home.history.resume(range, home.number, watches);
+                }
+            }
+            let takers: Vec<_> = followed.takers.iter().map(|it| (it.shard, it.feed)).collect();
+            for (shard, feed) in takers {
+                self.note_to(shard, Note::Resync { feed });
+            }
+        }
+    }
+
+    /// Gives a note to a shard: by mail, or at once where it is this one.
+    pub(super) fn note_to(&mut self, to: Shard, note: Note) {
+        let me = self.me();
+        match &mut self.shards {
+            Some(shards) if to != me => {
+                shards.post.to(to).letters.push(Letter::Watching(Box::new(note)));
+            }
+            _ => match note {
+                Note::Begin(asked) => {
+                    let watch = asked.watch;
+                    if let Some(answer) = self.begin_at_home(me, asked) {
+                        self.watching.clients.answered(me, watch, answer);
+                    }
+                }
+                Note::Answer(watch, answer) => {
+                    self.watching.clients.answered(me, watch, answer);
+                }
+                Note::End { watch, feed } => self.end_at_home(me, watch, feed),
+                Note::Resync { feed } => self.watching.clients.resync(me, feed),
+            },
+        }
+    }
+}

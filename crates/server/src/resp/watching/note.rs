@@ -1,0 +1,174 @@
+//! What shards write to one another about their clients' watches.
+//!
+//! A *feed* is a range that clients of one shard watch, whoever and however many they are. Its number is given out by that
+//! shard. A home that is told of a feed sends each change in it once, with the numbers of all of
+//! the shard's feeds that it concerns.
+//!
+//! # Cost
+//! A change is its number, those of its feeds, and the bytes that all watches of it are sent: copied twice, and not looked at.
+
+use headwater_base::KeyRange;
+
+/// Something about a watch or a feed.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// A watch begins: follow its range.
+    Begin(Asked),
+    /// The answer.
+    Answer(u32, Result<Begun, Refusal>),
+    /// A watch has ended, or has been given up.
+    End {
+        /// The watch.
+        watch: u32,
+        /// Its feed.
+        feed: u32,
+    },
+    /// What was told of a feed is not enough any more.
+    Resync {
+        /// The feed.
+        feed: u32,
+    },
+}
+
+/// A watch that begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Its number at the client's shard.
+    pub(super) watch: u32,
+    /// Its feed there.
+    pub(super) feed: u32,
+    /// The keys.
+    pub(super) range: KeyRange,
+    /// What the client knows already: everything up to this number.
+    pub(super) from: Option<Since>,
+}
+
+/// What a client that comes back knows of a home.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Since {
+    /// Everything up to this number.
+    Number(u64),
+    /// Nothing: its position does not speak of the home.
+    Unknown,
+}
+
+/// A watch that has begun at a home.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// The number of the last change before it.
+    pub(super) number: u64,
+    /// The changes that the client has missed; `None`: they are not known.
+    pub(super) missed: Option<Missed>,
+}
+
+/// Changes with their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Missed {
+    bytes: Vec<u8>,
+}
+
+/// Why a watch cannot begin.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The kind of error.
+    pub(super) code: &'static str,
+    /// What is wrong.
+    pub(super) text: String,
+}
+
+impl Missed {
+    pub(super) fn add(&mut self, number: u64, text: &[u8]) {
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+        self.bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(text);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The changes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = &*self.bytes;
+        core::iter::from_fn(move || {
+            let number = u64::from_le_bytes(take(&mut rest)?);
+            let text = take_text(&mut rest)?;
+            Some((number, text))
+        })
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = u32::from_le_bytes(take(rest)?) as usize;
+    let (text, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(text)
+}
+
+/// A change as it goes to a shard.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    /// The home's number for it.
+    pub(super) number: u64,
+    /// The receiver's feeds that it concerns.
+    pub(super) feeds: &'a [[u8; 4]],
+    /// What the watches' messages end with.
+    pub(super) text: &'a [u8],
+}
+
+/// Writes a change into a letter.
+pub(super) fn write_change(
+    number: u64,
+    feeds: impl ExactSizeIterator<Item = u32>,
+    text: &[u8],
+    out: &mut Vec<u8>,
+) {
+    out.reserve(16 + 4 * feeds.len() + text.len());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&(feeds.len() as u32).to_le_bytes());
+    feeds.for_each(|feed| out.extend_from_slice(&feed.to_le_bytes()));
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text);
+}
+
+/// Reads what [`write_change`] has written, and leaves what is behind it.
+pub(super) fn read_change<'a>(rest: &mut &'a [u8]) -> Option<Change<'a>> {
+    let number = u64::from_le_bytes(take(rest)?);
+    let count = u32::from_le_bytes(take(rest)?) as usize;
+    let (feeds, tail) = rest.split_at_checked(4 * count)?;
+    *rest = tail;
+    let (feeds, _) = feeds.as_chunks::<4>();
+    Some(Change { number, feeds, text: take_text(rest)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read_as_they_were_written() {
+        let mut bytes = Vec::new();
+        write_change(7, [1, 300].into_iter(), b"one", &mut bytes);
+        write_change(8, [u32::MAX].into_iter(), b"", &mut bytes);
+        let mut rest = &*bytes;
+        let mut read = || {
+            let Change { number, feeds, text } = read_change(&mut rest)?;
+            let feeds: Vec<u32> = feeds.iter().map(|feed| u32::from_le_bytes(*feed)).collect();
+            Some((number, feeds, text))
+        };
+        assert_eq!(read(), Some((7, vec![1, 300], &b"one"[..])));
+        assert_eq!(read(), Some((8, vec![u32::MAX], &b""[..])));
+        assert_eq!(read(), None);
+        let mut missed = Missed::default();
+        missed.add(1, b"a");
+        missed.add(5, b"bc");
+        let all: Vec<_> = missed.iter().collect();
+        assert_eq!(all, [(1, &b"a"[..]), (5, &b"bc"[..])]);
+    }
+}
