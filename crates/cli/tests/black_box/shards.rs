@@ -338,8 +338,10 @@ fn messages_reach_the_clients_of_all_shards() {
         let _: Value = both.query(&mut speaker).unwrap();
     }
     for hearing in &mut hearing {
-        let texts: Vec<String> =
+        let mut texts: Vec<String> =
             (0..4).map(|_| hearing.get_message().unwrap().get_payload().unwrap()).collect();
+        // Those of transactions come from the shards that ran them.
+        texts[1..].sort();
         assert_eq!(texts, ["one", "0", "1", "2"]);
     }
     let counts: (String, i64) =
