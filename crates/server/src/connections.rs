@@ -218,4 +218,23 @@ impl Connections<Session> {
         self.bytes += bytes;
         self.touch(id);
     }
+
+    /// Writes a message to a connection that is not being served, as [`Connections::deliver`], behind the answers that it goes
+    /// behind.
+    pub(crate) fn tell(
+        &mut self,
+        id: ConnectionId,
+        home: Option<Shard>,
+        bytes: &[u8],
+        most: (usize, usize),
+    ) {
+        let taken = self.bytes();
+        let Some(connection) = self.get_mut(id) else { return };
+        let unsent = connection.unsent() + connection.session.held_bytes();
+        if unsent + bytes.len() > most.0 || taken + bytes.len() > most.1 {
+            self.kill(id);
+            return;
+        }
+        self.append(id, home, &[bytes]);
+    }
 }

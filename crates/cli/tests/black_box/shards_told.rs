@@ -279,3 +279,140 @@ fn copies_of_ranges_become_what_the_ranges_are() {
         }
     });
 }
+
+/// A client that keeps copies of what it reads, until it is told that they count no longer.
+struct Cache {
+    line: Line,
+    copies: BTreeMap<String, Option<Vec<u8>>>,
+    /// What it is told of besides what it reads: all keys with this prefix.
+    prefix: Option<&'static str>,
+    counts: [u64; 2],
+}
+
+/// A key that clients read: of the tables that joins read or give.
+fn any_key(draws: &mut Draws) -> String {
+    let people = ["ann", "bob", "cy", "dee", "eve"];
+    let (one, other) = (draws.of(&people), draws.of(&people));
+    match draws.below(5) {
+        0 => format!("karma|{one}"),
+        1 => format!("t|{one}|{:02}|{other}", draws.below(20)),
+        2 => format!("page|{one}|{other}"),
+        _ => source_key(draws),
+    }
+}
+
+impl Cache {
+    fn new(server: &Server, draws: &mut Draws) -> Self {
+        let mut line = Line::new(server);
+        let prefix = match draws.below(3) {
+            0 => Some(["p|", "karma|", ""][draws.below(3) as usize]),
+            _ => None,
+        };
+        let ok = match prefix {
+            Some(prefix) => line.ask(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", prefix]),
+            None => line.ask(&["CLIENT", "TRACKING", "ON"]),
+        };
+        assert_eq!(ok, Value::Okay);
+        Self { line, copies: BTreeMap::new(), prefix, counts: [0; 2] }
+    }
+
+    /// Drops the copies of which it is told.
+    fn apply(&mut self) {
+        for (kind, data) in core::mem::take(&mut self.line.told) {
+            assert_eq!(kind, PushKind::Invalidate, "{data:?}");
+            match &data[0] {
+                Value::Nil => {
+                    self.copies.clear();
+                    self.counts[1] += 1;
+                }
+                Value::Array(keys) => {
+                    for key in keys {
+                        self.copies.remove(&String::from_utf8(bytes(key)).unwrap());
+                        self.counts[0] += 1;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Keeps what a read gave.
+    fn keep(&mut self, words: &[String], answer: Value) {
+        let values = match (words[0].as_str(), answer) {
+            ("GET", value) => vec![value],
+            ("MGET", Value::Array(values)) => values,
+            _ => return,
+        };
+        for (key, value) in words[1..].iter().zip(values) {
+            if self.prefix.is_none_or(|prefix| key.starts_with(prefix)) {
+                let value = (value != Value::Nil).then(|| bytes(&value));
+                self.copies.insert(key.clone(), value);
+            }
+        }
+    }
+
+    /// Reads and writes at once.
+    fn pipeline(&mut self, draws: &mut Draws) {
+        let request = |draws: &mut Draws| -> Vec<String> {
+            match draws.below(8) {
+                0..4 => vec!["GET".into(), any_key(draws)],
+                4..6 => vec!["MGET".into(), any_key(draws), any_key(draws), any_key(draws)],
+                _ => write(draws),
+            }
+        };
+        let requests: Vec<_> = (0..=draws.below(10)).map(|_| request(draws)).collect();
+        self.line.send(&requests);
+        for words in &requests {
+            let answer = self.line.answer();
+            self.apply();
+            self.keep(words, answer);
+        }
+    }
+}
+
+#[test]
+fn copies_of_keys_are_what_the_keys_are_or_are_told_of() {
+    let server = Server::start(&["--shards", "3"]);
+    add_joins(&server);
+    let mut reader = Line::new(&server);
+    let mut counts = [0; 2];
+    for seed in seeds(25) {
+        let mut draws = Draws(seed);
+        reader.ask(&["FLUSHALL"]);
+        let mut writers: Vec<_> = (0..3).map(|_| Line::new(&server)).collect();
+        let mut caches: Vec<_> = (0..4).map(|_| Cache::new(&server, &mut draws)).collect();
+        for _ in 0..20 {
+            let (at, cache) = (draws.below(3) as usize, draws.below(4) as usize);
+            let requests: Vec<_> = (0..=draws.below(8)).map(|_| write(&mut draws)).collect();
+            writers[at].send(&requests);
+            match draws.below(40) {
+                0 => _ = reader.ask(&["FLUSHALL"]),
+                1 => {
+                    let (name, spec) = JOINS[1];
+                    reader.ask(&["JOIN.DROP", name]);
+                    reader.ask(&["JOIN.ADD", name, spec]);
+                }
+                _ => caches[cache].pipeline(&mut draws),
+            }
+            requests.iter().for_each(|_| _ = writers[at].answer());
+        }
+        for cache in &mut caches {
+            eventually(&format!("seed {seed}"), || {
+                cache.line.ask(&["PING"]);
+                cache.apply();
+                for (key, copy) in &cache.copies {
+                    let now = match reader.ask(&["GET", key]) {
+                        Value::Nil => None,
+                        value => Some(bytes(&value)),
+                    };
+                    if *copy != now {
+                        return Err(format!("{key} ({:?}): {copy:?}, but {now:?}", cache.prefix));
+                    }
+                }
+                Ok(())
+            });
+            (0..2).for_each(|at| counts[at] += cache.counts[at]);
+        }
+    }
+    assert!(counts[0] > 5 * counts[1], "{counts:?}: they are told of keys, not of all");
+}

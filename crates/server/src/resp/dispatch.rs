@@ -124,6 +124,7 @@ impl Resp {
         if self.shards.is_some()
             && let Some(flow) = self.execute_afar(spec, &command, args, work)
         {
+            self.tracked_afar(spec, &mut work.connection.session);
             return flow;
         }
         if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {

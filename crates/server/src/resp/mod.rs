@@ -44,6 +44,7 @@ mod tests;
 
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Origin, Session};
+pub(crate) use tracking::{Copies, Note as TrackingNote};
 pub(crate) use watching::Note;
 
 use crate::config::{Config, ConfigError, Module};
@@ -59,9 +60,9 @@ use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use hashbrown::HashMap;
-use headwater_base::Placement;
 use headwater_base::functions::Source;
 use headwater_base::hash::KeyHashBuilder;
+use headwater_base::{Placement, Shard};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
 use headwater_functions::Host;
@@ -222,7 +223,7 @@ impl Resp {
             parser: RequestParser::new(),
             scout: RequestParser::new(),
             channels: Channels::new(hash_seed),
-            tracking: Tracking::new(hash_seed),
+            tracking: Tracking::new(hash_seed, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(hash_seed, run, shards.as_deref()),
             stats,
             clock: CommandClock::new(&config.observe),

@@ -74,6 +74,9 @@ impl Service for Resp {
         // What happened for a client of another shard is told behind its answers.
         if !work.connection.is_by_mail() {
             self.tell_watchers(&mut work);
+            if self.serves_others {
+                self.post_copies();
+            }
         }
         self.hold_back(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {

@@ -1,7 +1,7 @@
 //! What the server knows of one client.
 
 use super::blocking::Blocked;
-use super::tracking::Tracks;
+use super::tracking::{Copies, Tracks};
 use crate::connection::ConnectionId;
 use crate::memcached;
 use crate::shards::Front;
@@ -139,6 +139,8 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// How it is told when what it has read changes, if it is.
     pub(crate) tracking: Option<Box<Tracks>>,
+    /// How the client of another shard that it stands for keeps copies of what it reads.
+    pub(crate) copies: Copies,
     /// Its watches of ranges.
     pub(crate) watches: Vec<u32>,
     /// Bytes of the watched ranges' ends.

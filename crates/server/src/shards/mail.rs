@@ -14,7 +14,7 @@
 
 use super::meeting::Meeting;
 use crate::connection::ConnectionId;
-use crate::resp::Note;
+use crate::resp::{Copies, Note, TrackingNote};
 use crate::service::Door;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
@@ -89,6 +89,13 @@ pub(crate) enum Letter {
         /// Where the bytes end.
         end: usize,
     },
+    /// Something about copies that clients keep.
+    Tracking(Box<TrackingNote>),
+    /// Keys that clients of the receiver have read, and keys that have changed, in order.
+    Copies {
+        /// Where the bytes end.
+        end: usize,
+    },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
     /// A partition is to move: no request of a client is to be sent, and those that were are to be answered.
@@ -115,6 +122,8 @@ pub(crate) struct Voice {
     pub(crate) version: Version,
     /// Errors may have several lines.
     pub(crate) blob_errors: bool,
+    /// How it keeps copies of what it reads.
+    pub(crate) copies: Copies,
 }
 
 /// The letters of one sender in one of its turns.

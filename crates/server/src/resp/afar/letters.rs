@@ -3,7 +3,7 @@
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::resp::session::{Afar, Origin, Session};
-use crate::resp::{Resp, Turn};
+use crate::resp::{Copies, Resp, Turn};
 use crate::shards::{HELD_BACK_FOR, Kind, Letter, Mail, Voice};
 use headwater_base::Shard;
 use mio::net::TcpStream;
@@ -62,6 +62,11 @@ impl Resp {
                     self.take_changes(from, &bytes[begin..end], connections);
                     begin = end;
                 }
+                Letter::Tracking(note) => self.take_tracking_note(from, *note, connections),
+                Letter::Copies { end } => {
+                    self.take_copies(from, &bytes[begin..end], connections);
+                    begin = end;
+                }
                 Letter::Packet(packet) => {
                     if let Some(shards) = &mut self.shards {
                         shards.peers.receive(from, *packet);
@@ -108,7 +113,8 @@ impl Resp {
         for (at, undo) in front.take_undo() {
             front.expect(at, Kind::Write, true);
             if let Some(shards) = &mut self.shards {
-                shards.request(at, session, Voice { version, blob_errors }, undo.args());
+                let copies = Copies::None;
+                shards.request(at, session, Voice { version, blob_errors, copies }, undo.args());
             }
         }
         let (is_ready, holds_back) = (front.is_ready(), front.holds_back() && !front.noted);
@@ -181,10 +187,17 @@ impl Resp {
             id
         });
         if let (Some(connection), Some(voice)) = (connections.get_mut(id), voice) {
+            // What has come before is executed with what is asked for it, at least.
+            let is_done = connection.input_filled == 0 && !connection.session.is_waiting();
+            let before = if is_done { Copies::None } else { connection.session.copies };
+            connection.session.copies = voice.copies.max(before);
             connection.session.version = voice.version;
             connection.session.blob_errors = voice.blob_errors;
             connection.take_requests(bytes);
             connections.touch(id);
+            if voice.copies != Copies::None {
+                self.track_for(origin.shard);
+            }
         }
     }
 

@@ -12,13 +12,16 @@ mod moves;
 mod transactions;
 
 use super::session::{Afar, Answering, Session, Waiting};
+use super::tracking::Copies;
 use super::{Flow, Resp, Turn, encoder};
 use crate::connections::Connections;
 use crate::service::Door;
 use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Shards, Voice, route};
 use headwater_base::Shard;
 use headwater_command::table::Group;
-use headwater_command::{Args, Command, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec};
+use headwater_command::{
+    Args, Command, Connection, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec,
+};
 use headwater_engine::Effect;
 use headwater_node::Positions;
 use headwater_protocol::resp::find;
@@ -60,6 +63,11 @@ impl Resp {
         if spec.id == Id::Reset && work.connection.session.expects() {
             // What comes behind it is another session's.
             return Some(hold(Some(args), work));
+        }
+        if let Command::Connection(Connection::ClientTracking(asked)) = command
+            && let Some(flow) = self.find_redirect(asked, args, work)
+        {
+            return Some(flow);
         }
         let route = route(self.node.engine().placement()?, spec, command, args);
         let kind = if spec.flags.has(Flags::WRITE) {
@@ -270,6 +278,23 @@ impl Resp {
         if holds && flow == Flow::Next { hold(None, work) } else { flow }
     }
 
+    /// Answers with OK once every shard has taken what was posted before.
+    pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
+        let Some(shards) = &mut self.shards else { return };
+        let me = shards.me;
+        let all: Vec<Shard> = (0..shards.post.shards()).map(Shard).collect();
+        let mut gather = Gather::new(Merge::Same, all.clone(), Kind::Plain);
+        gather.silent = work.connection.session.answering != Answering::On;
+        gather.take(me, b"+OK\r\n");
+        let (voice, id) = (voice_of(&work.connection.session), work.connection.id);
+        // It is answered with OK, and does nothing.
+        let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
+        for at in all.into_iter().filter(|&at| at != me) {
+            shards.request(at, id, voice, nothing.args());
+        }
+        front_of(&mut work.connection.session, shards).expect_gather(gather);
+    }
+
     /// Executes this shard's part of a request; its reply, unless it would have to wait.
     fn execute_part(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(Vec<u8>, Flow), ()> {
         let Ok(spec) = find(args) else { return Err(()) };
@@ -309,7 +334,8 @@ impl Resp {
 
 /// How a client wants its answers.
 fn voice_of(session: &Session) -> Voice {
-    Voice { version: session.version, blob_errors: session.blob_errors }
+    let copies = session.tracking.as_ref().map_or(Copies::None, |tracks| tracks.copies());
+    Voice { version: session.version, blob_errors: session.blob_errors, copies }
 }
 
 /// What other shards do for a session.

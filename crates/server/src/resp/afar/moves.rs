@@ -183,6 +183,8 @@ impl Resp {
         }
         if refusal.is_none() {
             self.place_watches();
+            // Who remembers which keys were read is another shard now.
+            self.keys_redefined();
         }
         self.release_clients();
         self.end_move(refusal, connections);

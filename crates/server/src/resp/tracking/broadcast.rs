@@ -8,6 +8,7 @@
 //! was written.
 
 use crate::connection::ConnectionId;
+use headwater_base::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of keys that one prefix gathers in a turn; beyond, all of its keys count as changed.
@@ -17,6 +18,8 @@ const BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) clients: BTreeSet<ConnectionId>,
+    /// Other shards whose clients have this prefix: they gather for themselves.
+    shards: BTreeSet<Shard>,
     /// Each key with the client that wrote it last, if one did.
     pub(super) changed: BTreeMap<Box<[u8]>, Option<ConnectionId>>,
     bytes: usize,
@@ -38,18 +41,48 @@ impl Prefixes {
         self.by_prefix.len()
     }
 
-    pub(super) fn add(&mut self, prefix: &[u8], client: ConnectionId) {
-        let new = !self.by_prefix.contains_key(prefix);
-        self.by_prefix.entry(prefix.to_vec()).or_default().clients.insert(client);
-        if new {
+    /// A client has this prefix; whether it is the first one here.
+    pub(super) fn add(&mut self, prefix: &[u8], client: ConnectionId) -> bool {
+        let clients = &mut self.entry(prefix).clients;
+        clients.insert(client) && clients.len() == 1
+    }
+
+    /// A client of another shard has this prefix.
+    pub(super) fn add_shard(&mut self, prefix: &[u8], shard: Shard) {
+        self.entry(prefix).shards.insert(shard);
+    }
+
+    fn entry(&mut self, prefix: &[u8]) -> &mut Gathered {
+        if !self.by_prefix.contains_key(prefix) {
             *self.lengths.entry(prefix.len()).or_default() += 1;
+        }
+        self.by_prefix.entry(prefix.to_vec()).or_default()
+    }
+
+    /// A client has this prefix no more; whether none here has.
+    pub(super) fn remove(&mut self, prefix: &[u8], client: ConnectionId) -> bool {
+        let Some(gathered) = self.by_prefix.get_mut(prefix) else { return false };
+        let is_last = gathered.clients.remove(&client) && gathered.clients.is_empty();
+        if is_last {
+            (gathered.all, gathered.bytes) = (false, 0);
+            gathered.changed.clear();
+        }
+        self.forget_unused(prefix);
+        is_last
+    }
+
+    /// No client of another shard has this prefix any more.
+    pub(super) fn remove_shard(&mut self, prefix: &[u8], shard: Shard) {
+        if let Some(gathered) = self.by_prefix.get_mut(prefix) {
+            gathered.shards.remove(&shard);
+            self.forget_unused(prefix);
         }
     }
 
-    pub(super) fn remove(&mut self, prefix: &[u8], client: ConnectionId) {
-        let Some(gathered) = self.by_prefix.get_mut(prefix) else { return };
-        gathered.clients.remove(&client);
-        if !gathered.clients.is_empty() {
+    fn forget_unused(&mut self, prefix: &[u8]) {
+        let is_used =
+            |gathered: &Gathered| !(gathered.clients.is_empty() && gathered.shards.is_empty());
+        if self.by_prefix.get(prefix).is_none_or(is_used) {
             return;
         }
         self.by_prefix.remove(prefix);
@@ -61,11 +94,27 @@ impl Prefixes {
         }
     }
 
+    /// Other shards that are to be told of a key.
+    pub(super) fn shards_of(&self, key: &[u8], into: &mut Vec<Shard>) {
+        let prefixes = self.lengths.keys().map_while(|&length| key.get(..length));
+        for gathered in prefixes.filter_map(|prefix| self.by_prefix.get(prefix)) {
+            into.extend(&gathered.shards);
+        }
+    }
+
+    /// All other shards that are to be told of some key.
+    pub(super) fn shards(&self, into: &mut Vec<Shard>) {
+        self.by_prefix.values().for_each(|gathered| into.extend(&gathered.shards));
+    }
+
     /// A key has changed.
     pub(super) fn note(&mut self, key: &[u8], writer: Option<ConnectionId>) {
         for &length in self.lengths.keys() {
             let Some(prefix) = key.get(..length) else { return };
             let Some(gathered) = self.by_prefix.get_mut(prefix) else { continue };
+            if gathered.clients.is_empty() {
+                continue;
+            }
             self.dirty = true;
             if gathered.all {
                 continue;
@@ -109,8 +158,15 @@ mod tests {
         let [one, two] = [1, 2].map(|number| ConnectionId { slot: 0, number });
         let mut prefixes = Prefixes::default();
         for (prefix, client) in [("", one), ("p|", one), ("p|", two), ("q|", two)] {
-            prefixes.add(prefix.as_bytes(), client);
+            let is_first = prefix != "p|" || client == one;
+            assert_eq!(prefixes.add(prefix.as_bytes(), client), is_first);
         }
+        prefixes.add_shard(b"p|", Shard(3));
+        prefixes.add_shard(b"x", Shard(2));
+        let mut shards = Vec::new();
+        prefixes.shards_of(b"p|a", &mut shards);
+        prefixes.shards_of(b"xy", &mut shards);
+        assert_eq!(shards, [Shard(3), Shard(2)]);
         for key in ["p|a", "x", "p|a", "p"] {
             prefixes.note(key.as_bytes(), Some(one));
         }
@@ -132,8 +188,10 @@ mod tests {
         prefixes.remove(b"", one);
         assert_eq!(taken(&mut prefixes), [(1, Vec::new(), true)]);
         for (prefix, client) in [("p|", one), ("p|", two), ("q|", two)] {
-            prefixes.remove(prefix.as_bytes(), client);
+            assert_eq!(prefixes.remove(prefix.as_bytes(), client), prefix != "p|" || client == two);
         }
+        prefixes.remove_shard(b"p|", Shard(3));
+        prefixes.remove_shard(b"x", Shard(2));
         assert_eq!((prefixes.len(), prefixes.lengths.len()), (0, 0));
     }
 }

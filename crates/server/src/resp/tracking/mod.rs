@@ -4,34 +4,47 @@
 //! maintains them, or a source) are followed from the read on, until they are told. What cannot be followed (a pull or snapshot
 //! join gives it) is told at once: nobody keeps a copy of it.
 //!
+//! With several shards the home of a key remembers which shards have clients that have read it, and tells each of them once;
+//! which clients those are, their shard knows (`afar`).
+//!
 //! # Invariants
-//! - K1. A key of which a tracking client may keep a copy is in `table`, or under one of the client's prefixes.
-//! - K2. `clients` are those whose session tracks; while there is none, nothing is listed and nothing kept.
+//! - K1. A key of which a tracking client may keep a copy is in `table` of its shard and in `table` or `homed` of its home,
+//!   or under one of the client's prefixes.
+//! - K2. `clients` are those whose session tracks, and `shards` others that have such clients; while there are neither, nothing
+//!   is listed and nothing kept.
 //! - K3. Between requests `own` and `unfollowed` are empty.
-//! - K4. `followed` are the keys of `table` that are followed in the engine, by [`FOLLOWER`].
+//! - K4. `followed` are keys of `table` or `homed` that are followed in the engine, by [`FOLLOWER`].
+//! - K5. What a shard is told of a key is in the order in which the key was read for it and has changed, and behind the
+//!   answers that were given before.
 //!
 //! # Cost
 //! Where nobody tracks, a request looks at one flag. Else a written key costs a copy of its bytes and one look into
 //! `table`; a key that is read costs one look, and a place of its own.
 
+mod afar;
 mod broadcast;
 mod message;
+mod note;
 mod options;
+mod reach;
 mod table;
 
+use super::session::{Afar, Origin};
 use super::{Resp, Session, Turn};
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use broadcast::Prefixes;
-use core::cell::OnceCell;
-use headwater_base::KeyRange;
 use headwater_base::key::before_end;
+use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, Flags, Spec};
 use headwater_engine::{ChangedKeys, Engine, Follower, ToldWhat};
 use headwater_protocol::resp::Version;
+use note::Copy;
+pub(crate) use note::{Copies, Note};
 pub(crate) use options::Tracks;
 pub(super) use options::redirect_of;
-use std::collections::BTreeSet;
+use reach::{Message, Reach, Writer, hears};
+use std::collections::{BTreeSet, HashMap};
 use table::{Entry, Table};
 
 /// What the table may take of clients' share of the memory bound.
@@ -42,9 +55,15 @@ pub(super) const FOLLOWER: Follower = Follower(u32::MAX);
 /// Who keeps copies of what.
 #[derive(Debug)]
 pub(super) struct Tracking {
+    me: Shard,
     /// The clients that track.
     clients: BTreeSet<ConnectionId>,
-    table: Table,
+    /// Other shards that have such clients.
+    shards: BTreeSet<Shard>,
+    /// Keys that clients of this shard have read.
+    table: Table<ConnectionId>,
+    /// Keys of this shard that clients of others have read, or clients who are told by prefixes.
+    homed: Table<Shard>,
     prefixes: Prefixes,
     followed: BTreeSet<Box<[u8]>>,
     /// Followed keys that have changed.
@@ -59,6 +78,14 @@ pub(super) struct Tracking {
     own: Vec<u8>,
     /// Room for the engine's list.
     changed: ChangedKeys,
+    /// What other shards are told: for each, texts of [`Copy`].
+    outbox: Vec<(Shard, Vec<u8>)>,
+    /// Something is in there that goes behind the answers so far.
+    has_news: bool,
+    /// Room for a list of shards.
+    told: Vec<Shard>,
+    /// Clients of other shards that were found, or not, for those of this one that want to have them told.
+    found: HashMap<ConnectionId, (u64, Option<ConnectionId>)>,
 }
 
 /// What has become of what is followed.
@@ -70,77 +97,14 @@ pub(super) enum Heard {
     Reset(KeyRange),
 }
 
-/// A message, encoded when somebody is to read it.
-struct Message<'k> {
-    /// The keys; `None`: all.
-    keys: Option<Vec<&'k [u8]>>,
-    encoded: [OnceCell<Vec<u8>>; 2],
-}
-
-impl<'k> Message<'k> {
-    fn of(keys: Vec<&'k [u8]>) -> Self {
-        Self { keys: Some(keys), encoded: Default::default() }
-    }
-
-    fn all() -> Self {
-        Self { keys: None, encoded: Default::default() }
-    }
-
-    fn bytes(&self, version: Version) -> &[u8] {
-        self.encoded[usize::from(version == Version::Resp3)].get_or_init(|| match &self.keys {
-            Some(keys) => message::changed(version, keys.iter().copied()),
-            None => message::all(version),
-        })
-    }
-}
-
-/// All clients, one of which may be under way.
-struct Reach<'r> {
-    peers: &'r mut Connections<Session>,
-    current: Option<&'r mut Connection<Session>>,
-    /// What may be unsent for one client, and for all.
-    most: (usize, usize),
-}
-
-impl Reach<'_> {
-    fn session(&mut self, id: ConnectionId) -> Option<&mut Session> {
-        match &mut self.current {
-            Some(current) if current.id == id => Some(&mut current.session),
-            _ => self.peers.get_mut(id).map(|connection| &mut connection.session),
-        }
-    }
-
-    /// Writes to a client; to the one under way into `own`.
-    fn write(&mut self, id: ConnectionId, bytes: &[u8], own: &mut Vec<u8>) {
-        if self.current.as_ref().is_some_and(|current| current.id == id) {
-            own.extend_from_slice(bytes);
-        } else {
-            self.peers.deliver(id, bytes, self.most);
-        }
-    }
-}
-
-/// A request that has changed keys: what it says that it writes is its client's own doing.
-#[derive(Clone, Copy)]
-struct Writer<'a> {
-    id: ConnectionId,
-    spec: &'static Spec,
-    args: Args<'a>,
-}
-
-impl Writer<'_> {
-    fn wrote(&self, key: &[u8]) -> bool {
-        let Self { spec, args, .. } = self;
-        let mut positions = spec.keys.positions(args.len());
-        spec.flags.has(Flags::WRITE) && positions.any(|at| args.get(at) == Some(key))
-    }
-}
-
 impl Tracking {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, me: Shard) -> Self {
         Self {
+            me,
             clients: BTreeSet::new(),
+            shards: BTreeSet::new(),
             table: Table::new(seed),
+            homed: Table::new(seed),
             prefixes: Prefixes::default(),
             followed: BTreeSet::new(),
             heard: Vec::new(),
@@ -149,18 +113,22 @@ impl Tracking {
             all: false,
             own: Vec::new(),
             changed: ChangedKeys::default(),
+            outbox: Vec::new(),
+            has_news: false,
+            told: Vec::new(),
+            found: HashMap::new(),
         }
     }
 
     /// Whether some client tracks.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
-        !self.clients.is_empty()
+        !self.clients.is_empty() || !self.shards.is_empty()
     }
 
     /// Bytes that are taken.
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes()
+        self.table.bytes() + self.homed.bytes()
     }
 
     /// Clients; keys, copies of them, and prefixes.
@@ -177,11 +145,17 @@ impl Tracking {
         engine: &mut Engine,
     ) {
         let is_given = engine.is_given(key);
-        // Written keys are told to those without being remembered.
-        if client.is_none() && !is_given {
-            return;
+        match client {
+            Some(_) => self.table.add(key, client, |id| peers.get(id).is_none()),
+            // Written keys are told to those without being remembered.
+            None if is_given => self.homed.add(key, None, |_| false),
+            None => return,
         }
-        self.table.add(key, client, |id| peers.get(id).is_none());
+        self.follow(key, is_given, engine);
+    }
+
+    /// Has what nobody writes followed, from the first read on.
+    fn follow(&mut self, key: &[u8], is_given: bool, engine: &mut Engine) {
         if is_given && !self.followed.contains(key) {
             if engine.follow(&KeyRange::point(key), FOLLOWER).is_ok() {
                 self.followed.insert(key.into());
@@ -191,15 +165,20 @@ impl Tracking {
         }
     }
 
-    /// Takes a key out of the table.
-    fn forget(&mut self, entry: &Entry) {
-        if let Some(key) = self.followed.take(&entry.key) {
+    /// A key was taken out of one of the tables.
+    fn forget(&mut self, key: &[u8]) {
+        if !self.followed.is_empty()
+            && !self.table.has(key)
+            && !self.homed.has(key)
+            && let Some(key) = self.followed.take(key)
+        {
             self.unfollowed.push(key);
         }
     }
 
     fn forget_all(&mut self) {
         self.table.clear();
+        self.homed.clear();
         self.unfollowed.extend(core::mem::take(&mut self.followed));
     }
 
@@ -212,11 +191,17 @@ impl Tracking {
         }
         // Who is told that nothing counts need not be told of each key.
         if core::mem::take(&mut self.all) {
+            self.tell_all_shards();
+            self.forget_all();
             self.tell_all(reach);
         }
         self.tell_followed(reach);
         for key in changed.iter() {
-            let writer = writer.filter(|writer| writer.wrote(key)).map(|writer| writer.id);
+            // What is applied here of others' keys is told by their homes.
+            if !engine.owns(key) {
+                continue;
+            }
+            let writer = writer.filter(|writer| writer.wrote(key)).map(|writer| writer.origin);
             self.key_changed(key, writer, reach);
         }
         changed.clear();
@@ -253,16 +238,30 @@ impl Tracking {
         });
     }
 
-    /// A key has changed, by a client's own doing or not.
-    fn key_changed(&mut self, key: &[u8], writer: Option<ConnectionId>, reach: &mut Reach<'_>) {
+    /// A key of this shard has changed, by a client's own doing or not.
+    fn key_changed(&mut self, key: &[u8], writer: Option<Origin>, reach: &mut Reach<'_>) {
+        let homed = if self.homed.len() > 0 { self.homed.take(key) } else { None };
+        self.tell_shards(key, homed.map(|entry| entry.clients), writer);
+        let me = self.me;
+        let own = writer.filter(|writer| writer.shard == me).map(|writer| writer.session);
+        self.copy_changed(key, own, reach);
+        self.forget(key);
+    }
+
+    /// Copies of a key that clients of this shard keep count no longer.
+    fn copy_changed(&mut self, key: &[u8], writer: Option<ConnectionId>, reach: &mut Reach<'_>) {
         if let Some(entry) = self.table.take(key) {
-            self.forget(&entry);
             self.tell_entry(&entry, writer, reach);
         }
         self.prefixes.note(key, writer);
     }
 
-    fn tell_entry(&mut self, entry: &Entry, writer: Option<ConnectionId>, reach: &mut Reach<'_>) {
+    fn tell_entry(
+        &mut self,
+        entry: &Entry<ConnectionId>,
+        writer: Option<ConnectionId>,
+        reach: &mut Reach<'_>,
+    ) {
         let message = Message::of(vec![&entry.key]);
         for &id in &entry.clients {
             // It may have begun anew, with prefixes.
@@ -274,14 +273,16 @@ impl Tracking {
         }
     }
 
-    /// Has all clients forget all copies.
+    /// Has all clients of this shard forget all copies.
     fn tell_all(&mut self, reach: &mut Reach<'_>) {
-        self.forget_all();
         self.prefixes.forget_gathered();
         let message = Message::all();
+        // Nothing is remembered of what any shard has answered so far: it goes behind all of that.
+        let home = reach.home.take();
         for id in self.clients.clone() {
             self.tell_client(id, &message, reach);
         }
+        reach.home = home;
     }
 
     fn tell_client(&mut self, id: ConnectionId, message: &Message<'_>, reach: &mut Reach<'_>) {
@@ -294,22 +295,31 @@ impl Tracking {
             }
             return;
         };
+        let (shard, target) = target;
+        if shard != self.me {
+            let message =
+                [Version::Resp2, Version::Resp3].map(|version| message.bytes(version).to_vec());
+            reach.notes.push((shard, Note::Tell { session: id, to: target, message }));
+            return;
+        }
         let Some(session) = reach.session(target) else {
-            if let Some(tracks) = reach.session(id).and_then(|it| it.tracking.as_deref_mut()) {
-                tracks.broken = true;
-            }
-            if version == Version::Resp3 {
-                reach.write(id, &message::broken(target.number), &mut self.own);
-            }
+            self.tell_broken(id, target.number, reach);
             return;
         };
-        let listens = || {
-            let subscriptions = session.subscriptions.as_ref();
-            subscriptions.is_some_and(|to| to.channels.contains(message::CHANNEL))
-        };
         let version = session.version;
-        if version == Version::Resp3 || listens() {
+        if hears(session) {
             reach.write(target, message.bytes(version), &mut self.own);
+        }
+    }
+
+    /// Who should be told instead of a client is gone.
+    fn tell_broken(&mut self, id: ConnectionId, number: u64, reach: &mut Reach<'_>) {
+        let Some(session) = reach.session(id) else { return };
+        let version = session.version;
+        let Some(tracks) = session.tracking.as_deref_mut() else { return };
+        tracks.broken = true;
+        if version == Version::Resp3 {
+            reach.write(id, &message::broken(number), &mut self.own);
         }
     }
 
@@ -340,22 +350,39 @@ impl Tracking {
 
     /// Makes room: the copies of some keys count no longer.
     fn shrink(&mut self, keys_max: usize, bytes_max: usize, reach: &mut Reach<'_>) {
-        while (keys_max > 0 && self.table.len() > keys_max) || self.table.bytes() > bytes_max {
-            let Some(entry) = self.table.take_any() else { return };
-            self.forget(&entry);
-            self.tell_entry(&entry, None, reach);
-            // Those whom its prefixes concern would not hear of it any more.
-            if entry.clients.is_empty() {
+        while (keys_max > 0 && self.table.len() + self.homed.len() > keys_max)
+            || self.bytes() > bytes_max
+        {
+            if self.homed.len() > self.table.len() {
+                let Some(entry) = self.homed.take_any() else { return };
+                // Those whom its prefixes concern would not hear of it any more.
+                self.tell_shards(&entry.key, Some(entry.clients), None);
                 self.prefixes.note(&entry.key, None);
+                self.forget(&entry.key);
+            } else {
+                let Some(entry) = self.table.take_any() else { return };
+                self.forget(&entry.key);
+                self.tell_entry(&entry, None, reach);
             }
         }
     }
 
-    /// A client tracks no more.
-    fn leave(&mut self, id: ConnectionId, tracks: &Tracks) {
-        tracks.prefixes.iter().for_each(|prefix| self.prefixes.remove(prefix, id));
+    /// A client tracks no more; the prefixes that none here has any more.
+    fn leave<'t>(&mut self, id: ConnectionId, tracks: &'t Tracks) -> Vec<&'t [u8]> {
+        let its = tracks.prefixes.iter().map(Vec::as_slice);
+        let unused = its.filter(|prefix| self.prefixes.remove(prefix, id)).collect();
         self.clients.remove(&id);
+        self.stop_if_off();
+        unused
+    }
+
+    /// Nothing is kept where nobody tracks.
+    fn stop_if_off(&mut self) {
         if self.clients.is_empty() {
+            self.table.clear();
+            self.at_once.retain(|key| self.homed.has(key));
+        }
+        if !self.is_on() {
             self.forget_all();
             self.unfollowed.clear();
             self.at_once.clear();
@@ -375,12 +402,22 @@ impl Resp {
         done: bool,
         work: &mut Turn<'_>,
     ) {
-        let writer = Writer { id: work.connection.id, spec, args };
-        self.tell_changes(Some(writer), work);
+        let origin = match work.connection.session.afar {
+            Afar::Back(origin) => origin,
+            Afar::None | Afar::Front(_) => Origin { shard: self.me(), session: work.connection.id },
+        };
+        self.tell_changes(Some(Writer { origin, spec, args }), work);
         if !done {
             return;
         }
         let reads = spec.flags.has(Flags::READONLY);
+        if work.connection.is_by_mail() {
+            if reads {
+                self.remember_afar(origin, spec, args, work);
+                self.tell_changes(None, work);
+            }
+            return;
+        }
         let (id, executing) = (work.connection.id, self.executing_queue);
         let session = &mut work.connection.session;
         let in_transaction = executing || session.queue.is_some();
@@ -401,6 +438,17 @@ impl Resp {
         self.tell_changes(None, work);
     }
 
+    /// A request was sent to other shards: CLIENT CACHING was about it.
+    pub(super) fn tracked_afar(&mut self, spec: &'static Spec, session: &mut Session) {
+        let waits = session.waiting.is_some() || session.queue.is_some() || self.executing_queue;
+        if let Some(tracks) = session.tracking.as_deref_mut()
+            && !waits
+            && !spec.full_name.starts_with("client|")
+        {
+            tracks.caching = false;
+        }
+    }
+
     /// Before a request: what has changed is nobody's doing who is connected.
     #[inline]
     pub(super) fn before_request(&mut self, work: &mut Turn<'_>) {
@@ -414,15 +462,22 @@ impl Resp {
     #[inline]
     pub(super) fn tell_own(&mut self, work: &mut Turn<'_>) {
         if !self.tracking.own.is_empty() {
-            work.out.append(&mut self.tracking.own);
+            if work.connection.session.put_behind(None, &[&self.tracking.own]) {
+                self.tracking.own.clear();
+            } else {
+                work.out.append(&mut self.tracking.own);
+            }
         }
     }
 
     fn tell_changes(&mut self, writer: Option<Writer<'_>>, work: &mut Turn<'_>) {
         let current = Some(&mut *work.connection);
         let most = self.push_bytes_max();
-        let mut reach = Reach { peers: work.peers, current, most };
+        let home = Some(self.tracking.me);
+        let mut reach = Reach { peers: work.peers, current, most, home, notes: Vec::new() };
         self.tell_reach(writer, &mut reach);
+        let notes = reach.notes;
+        self.post_tracking(notes);
     }
 
     /// Between turns: tells of everything.
@@ -431,9 +486,14 @@ impl Resp {
             return;
         }
         let most = self.push_bytes_max();
-        let mut reach = Reach { peers: connections, current: None, most };
+        let home = Some(self.tracking.me);
+        let mut reach = Reach { peers: connections, current: None, most, home, notes: Vec::new() };
         self.tell_reach(None, &mut reach);
+        reach.home = None;
         self.tracking.tell_prefixes(&mut reach);
+        let notes = reach.notes;
+        self.post_tracking(notes);
+        self.post_copies();
     }
 
     fn tell_reach(&mut self, writer: Option<Writer<'_>>, reach: &mut Reach<'_>) {
@@ -448,18 +508,25 @@ impl Resp {
     }
 
     /// What keys are is defined anew.
-    pub(super) fn keys_redefined(&mut self) {
+    pub(in crate::resp) fn keys_redefined(&mut self) {
         self.tracking.all |= self.tracking.is_on();
     }
 
     /// A client has gone, or begins anew.
     pub(super) fn forget_tracking(&mut self, id: ConnectionId, session: &mut Session) {
+        self.tracking.found.remove(&id);
         if let Some(tracks) = session.tracking.take() {
-            self.tracking.leave(id, &tracks);
-            if !self.tracking.is_on() {
-                self.node.engine_mut().list_changes(false);
-                self.node.engine_mut().unfollow_all(FOLLOWER);
-            }
+            let unused = self.tracking.leave(id, &tracks);
+            self.tell_unused(&unused);
+            self.stop_tracking();
+        }
+    }
+
+    /// Ends what is done for tracking while nobody tracks.
+    fn stop_tracking(&mut self) {
+        if !self.tracking.is_on() {
+            self.node.engine_mut().list_changes(false);
+            self.node.engine_mut().unfollow_all(FOLLOWER);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! CLIENT TRACKING, CACHING, TRACKINGINFO and GETREDIR: what a client asks for, and what it may not. The texts are those of
 //! Redis 7.
 
+use super::Copies;
 use super::Resp;
 use crate::connection::ConnectionId;
 use crate::resp::{Turn, encoder};
+use headwater_base::Shard;
 use headwater_command::{Reply, Tracking as Asked};
 use std::collections::BTreeSet;
 
 /// How a client tracks.
 #[derive(Debug, Default)]
 pub(crate) struct Tracks {
-    /// Who is told instead of it.
-    pub(crate) redirect: Option<ConnectionId>,
+    /// Who is told instead of it, and at which shard that one is.
+    pub(crate) redirect: Option<(Shard, ConnectionId)>,
     /// That one is gone.
     pub(crate) broken: bool,
     /// It is told of all keys of its prefixes, whoever read them.
@@ -35,6 +37,15 @@ impl Tracks {
             (true, _) => self.caching,
             (_, true) => !self.caching,
             _ => true,
+        }
+    }
+
+    /// How it keeps copies of what it reads now.
+    pub(crate) fn copies(&self) -> Copies {
+        match (self.broadcast, self.wants()) {
+            (true, _) => Copies::Broadcast,
+            (false, true) => Copies::Keys,
+            (false, false) => Copies::None,
         }
     }
 
@@ -83,6 +94,10 @@ impl Resp {
     /// CLIENT TRACKING.
     pub(in crate::resp) fn client_tracking(&mut self, asked: &Asked<'_>, work: &mut Turn<'_>) {
         match self.set_tracking(asked, work) {
+            // What is read anywhere behind the answer is told, whoever reads it.
+            Ok(()) if asked.on && asked.broadcast && self.shards.is_some() => {
+                self.answer_when_all_heard(work);
+            }
             Ok(()) => encoder(work).ok(),
             Err(text) => self.refuse_tracking(&text, work),
         }
@@ -99,8 +114,7 @@ impl Resp {
         let redirect = match asked.redirect {
             None => None,
             Some(number) => {
-                let ids = work.peers.iter().map(|connection| connection.id);
-                let found = ids.chain([id]).find(|id| i64::try_from(id.number) == Ok(number));
+                let found = self.redirect_to(number, work);
                 if found.is_none() {
                     return refuse("The client ID you want redirect to does not exist");
                 }
@@ -111,10 +125,6 @@ impl Resp {
         if !asked.on {
             self.forget_tracking(id, session);
             return Ok(());
-        }
-        // Reads of keys that live on another shard would be remembered by nobody.
-        if self.shards.is_some() {
-            return refuse("CLIENT TRACKING needs shards = 1: it does not work with several yet");
         }
         let prefixes: Vec<&[u8]> = asked.prefixes().collect();
         if !asked.broadcast && !prefixes.is_empty() {
@@ -162,7 +172,9 @@ impl Resp {
             let all: &[&[u8]] = if prefixes.is_empty() { &[b""] } else { &prefixes };
             for prefix in all {
                 tracks.prefixes.insert(prefix.to_vec());
-                self.tracking.prefixes.add(prefix, id);
+                if self.tracking.prefixes.add(prefix, id) {
+                    self.tell_prefix(prefix);
+                }
             }
         }
         session.tracking = Some(Box::new(tracks));
@@ -215,5 +227,5 @@ impl Resp {
 
 /// The number of the client that is told instead: 0 where it is the client itself, -1 where it does not track.
 pub(in crate::resp) fn redirect_of(tracks: Option<&Tracks>) -> i64 {
-    tracks.map_or(-1, |tracks| tracks.redirect.map_or(0, |id| id.number as i64))
+    tracks.map_or(-1, |tracks| tracks.redirect.map_or(0, |(_, id)| id.number as i64))
 }

@@ -1,4 +1,4 @@
-//! The keys that clients have read and keep copies of: who is to be told when one changes.
+//! The keys that clients have read and keep copies of: who is to be told when one changes, clients or their shards.
 //!
 //! # Invariants
 //! - T1. `places` has the place of each entry under its key's hash, and `bytes` is what the entries take.
@@ -6,7 +6,6 @@
 //! # Cost
 //! One hash and, for a new key, one allocation; about 60 bytes a key besides its own.
 
-use crate::connection::ConnectionId;
 use hashbrown::HashTable;
 use headwater_base::hash::hash_bytes;
 
@@ -15,26 +14,23 @@ const CLIENTS_MANY: usize = 8;
 
 /// A key that was read.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Entry<C> {
     pub(super) key: Box<[u8]>,
     /// Who keeps a copy. Some of them may be gone.
-    pub(super) clients: Vec<ConnectionId>,
+    pub(super) clients: Vec<C>,
 }
 
-impl Entry {
+impl<C> Entry<C> {
     fn bytes(&self) -> usize {
         // A place is a word and a byte of control, in a table that is half empty at worst.
-        size_of::<Self>()
-            + self.key.len()
-            + self.clients.capacity() * size_of::<ConnectionId>()
-            + 10
+        size_of::<Self>() + self.key.len() + self.clients.capacity() * size_of::<C>() + 10
     }
 }
 
 /// The keys.
 #[derive(Debug)]
-pub(super) struct Table {
-    entries: Vec<Entry>,
+pub(super) struct Table<C> {
+    entries: Vec<Entry<C>>,
     places: HashTable<u32>,
     seed: u64,
     bytes: usize,
@@ -42,7 +38,7 @@ pub(super) struct Table {
     hand: usize,
 }
 
-impl Table {
+impl<C: Copy + PartialEq> Table<C> {
     pub(super) fn new(seed: u64) -> Self {
         Self { entries: Vec::new(), places: HashTable::new(), seed, bytes: 0, hand: 0 }
     }
@@ -61,6 +57,16 @@ impl Table {
         self.entries.iter().map(|entry| entry.clients.len()).sum()
     }
 
+    /// Whether somebody keeps a copy of a key.
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.place(key).is_some()
+    }
+
+    /// The keys, with who keeps copies of each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<C>> {
+        self.entries.iter()
+    }
+
     fn place(&self, key: &[u8]) -> Option<usize> {
         let hash = hash_bytes(self.seed, key);
         let found = self.places.find(hash, |&at| *self.entries[at as usize].key == *key);
@@ -68,12 +74,7 @@ impl Table {
     }
 
     /// A client has read a key; `None`: somebody has who is told of all keys of a prefix.
-    pub(super) fn add(
-        &mut self,
-        key: &[u8],
-        client: Option<ConnectionId>,
-        is_gone: impl Fn(ConnectionId) -> bool,
-    ) {
+    pub(super) fn add(&mut self, key: &[u8], client: Option<C>, is_gone: impl Fn(C) -> bool) {
         let Some(at) = self.place(key) else {
             let clients = client.into_iter().collect();
             let entry = Entry { key: key.into(), clients };
@@ -101,12 +102,12 @@ impl Table {
     }
 
     /// Takes a key out.
-    pub(super) fn take(&mut self, key: &[u8]) -> Option<Entry> {
+    pub(super) fn take(&mut self, key: &[u8]) -> Option<Entry<C>> {
         self.place(key).map(|at| self.take_at(at))
     }
 
     /// Takes a key out to make room; which one is nobody's choice.
-    pub(super) fn take_any(&mut self) -> Option<Entry> {
+    pub(super) fn take_any(&mut self) -> Option<Entry<C>> {
         if self.entries.is_empty() {
             return None;
         }
@@ -114,7 +115,7 @@ impl Table {
         Some(self.take_at(self.hand))
     }
 
-    fn take_at(&mut self, at: usize) -> Entry {
+    fn take_at(&mut self, at: usize) -> Entry<C> {
         self.unplace(at);
         let last = self.entries.len() - 1;
         if at != last {
@@ -157,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_table_is_a_map_of_lists() {
-        let (mut table, mut model) = (Table::new(1), BTreeMap::<Vec<u8>, Vec<u64>>::new());
+        let (mut table, mut model) =
+            (Table::<ConnectionId>::new(1), BTreeMap::<Vec<u8>, Vec<u64>>::new());
         let mut state = 7u64;
         let mut draw = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn clients_that_are_gone_do_not_gather() {
-        let mut table = Table::new(1);
+        let mut table = Table::<ConnectionId>::new(1);
         for number in 0..10_000 {
             table.add(b"k", Some(client(number)), |other| other.number + 3 < number);
         }

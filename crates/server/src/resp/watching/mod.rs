@@ -318,9 +318,10 @@ impl Resp {
         !home.inbox.is_empty() || !home.behind.is_empty() || !clients.behind.is_empty()
     }
 
-    /// Notes whether clients of other shards watch something here.
-    fn note_others(&mut self) {
-        self.serves_others = self.watching.home.serves_others(self.me());
+    /// Notes whether clients of other shards watch or track something here.
+    pub(super) fn note_others(&mut self) {
+        self.serves_others =
+            self.watching.home.serves_others(self.me()) || self.tracks_for_others();
     }
 
     /// Posts what a client of another shard is answered, and behind it what has happened meanwhile (A3).
@@ -329,6 +330,7 @@ impl Resp {
         if self.serves_others && work.connection.is_by_mail() {
             self.post_replies(work.connection);
             self.tell_watchers(work);
+            self.post_copies();
         }
     }
 
@@ -339,11 +341,12 @@ impl Resp {
             return false;
         }
         self.hear();
-        if self.watching.home.inbox.is_empty() {
+        if !self.has_changed_afar(work) && self.watching.home.inbox.is_empty() {
             return false;
         }
         if work.out.is_empty() && work.held.is_empty() {
             self.tell_watchers(work);
+            self.post_copies();
             return false;
         }
         true

@@ -1,0 +1,292 @@
+//! Copies that clients of other shards keep of this shard's keys, and those that clients of this shard keep of others'.
+//!
+//! A client's requests that other shards execute say whether it keeps copies of what they read ([`Copies`]). The home remembers
+//! each key for the client's shard, and tells that shard which client has read it; when the key changes it tells the
+//! shard so, once. Both go in one order, so that the shard never takes a copy for an old one's news.
+
+use super::note::place;
+use super::reach::{Reach, hears};
+use super::{Copies, Copy, Note, Resp, Tracking};
+use crate::connection::ConnectionId;
+use crate::connections::Connections;
+use crate::resp::session::{Origin, Session, Waiting};
+use crate::resp::{Flow, Turn};
+use crate::shards::Letter;
+use headwater_base::Shard;
+use headwater_command::{Args, OwnedArgs, Spec, Tracking as Asked};
+
+impl Tracking {
+    fn out(&mut self, to: Shard) -> &mut Vec<u8> {
+        let at = match self.outbox.iter().position(|(shard, _)| *shard == to) {
+            Some(at) => at,
+            None => {
+                self.outbox.push((to, Vec::new()));
+                self.outbox.len() - 1
+            }
+        };
+        &mut self.outbox[at].1
+    }
+
+    /// Tells the shards that have copies of a key, or prefixes of it, that it has changed.
+    pub(super) fn tell_shards(
+        &mut self,
+        key: &[u8],
+        copies: Option<Vec<Shard>>,
+        writer: Option<Origin>,
+    ) {
+        if self.shards.is_empty() {
+            return;
+        }
+        let mut told = core::mem::take(&mut self.told);
+        told.extend(copies.into_iter().flatten());
+        self.prefixes.shards_of(key, &mut told);
+        told.sort_unstable();
+        told.dedup();
+        for &to in &told {
+            let writer = writer.filter(|writer| writer.shard == to).map(|writer| writer.session);
+            Copy::Changed(writer, key).write(self.out(to));
+            self.has_news = true;
+        }
+        told.clear();
+        self.told = told;
+    }
+
+    /// Tells the shards that have copies or prefixes that any key may have changed.
+    pub(super) fn tell_all_shards(&mut self) {
+        let mut told: Vec<Shard> =
+            self.homed.iter().flat_map(|entry| entry.clients.iter().copied()).collect();
+        self.prefixes.shards(&mut told);
+        told.sort_unstable();
+        told.dedup();
+        for to in told {
+            Copy::All.write(self.out(to));
+            self.has_news = true;
+        }
+    }
+}
+
+impl Resp {
+    /// A request of a client of another shard has read keys.
+    pub(super) fn remember_afar(
+        &mut self,
+        origin: Origin,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &Turn<'_>,
+    ) {
+        let copies = work.connection.session.copies;
+        if copies == Copies::None {
+            return;
+        }
+        let engine = self.node.engine_mut();
+        for key in spec.keys.positions(args.len()).filter_map(|at| args.get(at)) {
+            if copies == Copies::Broadcast {
+                self.tracking.remember(key, None, work.peers, engine);
+                continue;
+            }
+            self.tracking.homed.add(key, Some(origin.shard), |_| false);
+            Copy::Read(origin.session, key).write(self.tracking.out(origin.shard));
+            let is_given = engine.is_given(key);
+            self.tracking.follow(key, is_given, engine);
+        }
+    }
+
+    /// Clients of another shard keep copies from now on.
+    #[cold]
+    pub(in crate::resp) fn track_for(&mut self, shard: Shard) {
+        if self.tracking.shards.insert(shard) {
+            self.node.engine_mut().list_changes(true);
+            self.note_others();
+        }
+    }
+
+    /// Whether clients of other shards track.
+    pub(in crate::resp) fn tracks_for_others(&self) -> bool {
+        !self.tracking.shards.is_empty()
+    }
+
+    /// Whether something has changed that is told behind the answers so far.
+    pub(in crate::resp) fn has_changed_afar(&mut self, work: &mut Turn<'_>) -> bool {
+        if self.tracking.is_on() {
+            self.tell_changes(None, work);
+        }
+        self.tracking.has_news
+    }
+
+    /// Posts what other shards are told of keys.
+    pub(in crate::resp) fn post_copies(&mut self) {
+        self.tracking.has_news = false;
+        let Some(shards) = &mut self.shards else { return };
+        for (to, texts) in &mut self.tracking.outbox {
+            if texts.is_empty() {
+                continue;
+            }
+            let mail = shards.post.to(*to);
+            mail.bytes.append(texts);
+            texts.shrink_to(64 << 10);
+            mail.letters.push(Letter::Copies { end: mail.bytes.len() });
+        }
+    }
+
+    /// Posts notes about tracking.
+    pub(super) fn post_tracking(&mut self, notes: Vec<(Shard, Note)>) {
+        let Some(shards) = &mut self.shards else { return };
+        for (to, note) in notes {
+            shards.post.to(to).letters.push(Letter::Tracking(Box::new(note)));
+        }
+    }
+
+    fn others(&self) -> Vec<Shard> {
+        let count = self.shards.as_ref().map_or(0, |shards| shards.post.shards());
+        (0..count).map(Shard).filter(|shard| *shard != self.me()).collect()
+    }
+
+    /// Tells all other shards of a prefix that clients here have from now on.
+    pub(super) fn tell_prefix(&mut self, prefix: &[u8]) {
+        let note = |to| (to, Note::Prefix { prefix: prefix.to_vec(), on: true });
+        let notes = self.others().into_iter().map(note).collect();
+        self.post_tracking(notes);
+    }
+
+    /// Tells all other shards which prefixes clients here have no more, and whether none of them tracks.
+    pub(super) fn tell_unused(&mut self, prefixes: &[&[u8]]) {
+        let is_off = self.tracking.clients.is_empty();
+        let mut notes = Vec::new();
+        for to in self.others() {
+            let off = |prefix: &&[u8]| (to, Note::Prefix { prefix: prefix.to_vec(), on: false });
+            notes.extend(prefixes.iter().map(off));
+            notes.extend(is_off.then_some((to, Note::Off)));
+        }
+        self.post_tracking(notes);
+    }
+
+    /// Takes what another shard tells of keys.
+    pub(in crate::resp) fn take_copies(
+        &mut self,
+        from: Shard,
+        mut bytes: &[u8],
+        connections: &mut Connections<Session>,
+    ) {
+        let most = self.push_bytes_max();
+        let home = Some(from);
+        let notes = Vec::new();
+        let mut reach = Reach { peers: connections, current: None, most, home, notes };
+        while let Some(copy) = Copy::read(&mut bytes) {
+            match copy {
+                Copy::Read(id, key) => {
+                    let tracks = reach.session(id).and_then(|session| session.tracking.as_deref());
+                    if tracks.is_some_and(|tracks| !tracks.broadcast) {
+                        let peers = &*reach.peers;
+                        self.tracking.table.add(key, Some(id), |id| peers.get(id).is_none());
+                    }
+                }
+                Copy::Changed(writer, key) => self.tracking.copy_changed(key, writer, &mut reach),
+                Copy::All => {
+                    self.tracking.table.clear();
+                    self.tracking.tell_all(&mut reach);
+                }
+            }
+        }
+        let notes = reach.notes;
+        self.post_tracking(notes);
+    }
+
+    /// Takes what another shard writes about tracking.
+    pub(in crate::resp) fn take_tracking_note(
+        &mut self,
+        from: Shard,
+        note: Note,
+        connections: &mut Connections<Session>,
+    ) {
+        match note {
+            Note::Prefix { prefix, on: true } => {
+                self.track_for(from);
+                self.tracking.prefixes.add_shard(&prefix, from);
+            }
+            Note::Prefix { prefix, on: false } => {
+                self.tracking.prefixes.remove_shard(&prefix, from);
+            }
+            Note::Off => {
+                self.tracking.shards.remove(&from);
+                self.tracking.stop_if_off();
+                self.stop_tracking();
+                self.note_others();
+            }
+            Note::Find { session, number } => {
+                let found = connections
+                    .iter()
+                    .find(|it| it.id.number == number && !it.is_by_mail())
+                    .map(|it| it.id);
+                self.post_tracking(vec![(from, Note::Found { session, number, id: found })]);
+            }
+            Note::Found { session, number, id } => {
+                if connections.get(session).is_some() {
+                    self.tracking.found.insert(session, (number, id));
+                    connections.wake(session);
+                }
+            }
+            Note::Tell { session, to, message } => match connections.get(to) {
+                Some(target) => {
+                    if hears(&target.session) {
+                        let bytes = &message[place(target.session.version)];
+                        connections.tell(to, None, bytes, self.push_bytes_max());
+                    }
+                }
+                None => {
+                    let note = Note::Untold { session, number: to.number };
+                    self.post_tracking(vec![(from, note)]);
+                }
+            },
+            Note::Untold { session, number } => {
+                let most = self.push_bytes_max();
+                let notes = Vec::new();
+                let mut reach =
+                    Reach { peers: connections, current: None, most, home: None, notes };
+                self.tracking.tell_broken(session, number, &mut reach);
+            }
+        }
+    }
+
+    /// Looks for the client that is to be told instead of one, where it is another shard's. `None`: it was looked for, or is
+    /// none of theirs.
+    pub(in crate::resp) fn find_redirect(
+        &mut self,
+        asked: &Asked<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        let number = u64::try_from(asked.redirect?).ok()?;
+        let at = self.shard_of_client(number).filter(|&at| at != self.me())?;
+        let id = work.connection.id;
+        if self.tracking.found.get(&id).is_some_and(|(found, _)| *found == number) {
+            return None;
+        }
+        self.post_tracking(vec![(at, Note::Find { session: id, number })]);
+        let request = Waiting::Request(OwnedArgs::of(args));
+        work.connection.session.waiting = Some(Box::new(request));
+        Some(Flow::Parked)
+    }
+
+    /// The shard of the client of this number.
+    fn shard_of_client(&self, number: u64) -> Option<Shard> {
+        let shards = u64::from(self.shards.as_ref()?.post.shards());
+        Some(Shard((number.checked_sub(1)? % shards) as u16))
+    }
+
+    /// Who has the client of this number, if there is one: see [`Resp::find_redirect`].
+    pub(super) fn redirect_to(
+        &mut self,
+        number: i64,
+        work: &Turn<'_>,
+    ) -> Option<(Shard, ConnectionId)> {
+        let (me, own) = (self.me(), work.connection.id);
+        let number = u64::try_from(number).ok()?;
+        if let Some(at) = self.shard_of_client(number).filter(|&at| at != me) {
+            let (found, id) = self.tracking.found.remove(&own)?;
+            return Some((at, id.filter(|_| found == number)?));
+        }
+        let of_clients = work.peers.iter().filter(|connection| !connection.is_by_mail());
+        let mut ids = of_clients.map(|connection| connection.id).chain([own]);
+        ids.find(|id| id.number == number).map(|id| (me, id))
+    }
+}

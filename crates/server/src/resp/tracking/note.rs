@@ -1,0 +1,141 @@
+//! What shards write to one another about copies that clients keep.
+//!
+//! # Cost
+//! A key that was read or has changed is its bytes and some words, in the mail's buffer.
+
+use crate::connection::ConnectionId;
+use headwater_protocol::resp::Version;
+
+/// What is rare.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// Clients of the sender are told of all keys with this prefix, or are no more.
+    Prefix {
+        /// The prefix.
+        prefix: Vec<u8>,
+        /// They are.
+        on: bool,
+    },
+    /// No client of the sender tracks any more.
+    Off,
+    /// A client of the sender wants to have another one told, who is at the receiver.
+    Find {
+        /// The client.
+        session: ConnectionId,
+        /// The other one's number.
+        number: u64,
+    },
+    /// The answer.
+    Found {
+        /// The client.
+        session: ConnectionId,
+        /// The other one's number.
+        number: u64,
+        /// The other one, if it is there.
+        id: Option<ConnectionId>,
+    },
+    /// A message for a client of the receiver, for the sake of one of the sender.
+    Tell {
+        /// Whom it concerns.
+        session: ConnectionId,
+        /// Who is told.
+        to: ConnectionId,
+        /// It, in both versions of the protocol.
+        message: [Vec<u8>; 2],
+    },
+    /// Who should be told is gone.
+    Untold {
+        /// Whom it concerns.
+        session: ConnectionId,
+        /// The number of who is gone.
+        number: u64,
+    },
+}
+
+/// How a client of another shard keeps copies of what it reads here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) enum Copies {
+    /// It keeps none of which it wants to be told.
+    #[default]
+    None,
+    /// It is told of all keys of its prefixes.
+    Broadcast,
+    /// The keys that it reads are to be remembered.
+    Keys,
+}
+
+/// What has become of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Copy<'k> {
+    /// This client of the receiver has read it.
+    Read(ConnectionId, &'k [u8]),
+    /// It has changed, perhaps by this client of the receiver's own doing.
+    Changed(Option<ConnectionId>, &'k [u8]),
+    /// Any key may have.
+    All,
+}
+
+const READ: u8 = 0;
+const CHANGED: u8 = 1;
+const ALL: u8 = 2;
+/// What stands for no client: none has this number.
+const NOBODY: ConnectionId = ConnectionId { slot: 0, number: 0 };
+
+impl<'k> Copy<'k> {
+    /// Writes it into a letter.
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        let (kind, client, key) = match self {
+            Self::Read(client, key) => (READ, client, key),
+            Self::Changed(writer, key) => (CHANGED, writer.unwrap_or(NOBODY), key),
+            Self::All => (ALL, NOBODY, &b""[..]),
+        };
+        out.push(kind);
+        out.extend_from_slice(&(client.slot as u64).to_le_bytes());
+        out.extend_from_slice(&client.number.to_le_bytes());
+        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        out.extend_from_slice(key);
+    }
+
+    /// Reads what was written, and leaves what is behind it.
+    pub(super) fn read(rest: &mut &'k [u8]) -> Option<Self> {
+        let (&kind, tail) = rest.split_first()?;
+        let (slot, tail) = tail.split_first_chunk::<8>()?;
+        let (number, tail) = tail.split_first_chunk::<8>()?;
+        let (len, tail) = tail.split_first_chunk::<4>()?;
+        let (key, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        *rest = tail;
+        let slot = u64::from_le_bytes(*slot) as usize;
+        let client = ConnectionId { slot, number: u64::from_le_bytes(*number) };
+        Some(match kind {
+            READ => Self::Read(client, key),
+            CHANGED => Self::Changed((client != NOBODY).then_some(client), key),
+            _ => Self::All,
+        })
+    }
+}
+
+/// The place of a version in a message's pair.
+pub(super) fn place(version: Version) -> usize {
+    usize::from(version == Version::Resp3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let client = ConnectionId { slot: 3, number: 17 };
+        let all = [
+            Copy::Read(client, b"a"),
+            Copy::Changed(None, b""),
+            Copy::All,
+            Copy::Changed(Some(client), b"key"),
+        ];
+        let mut bytes = Vec::new();
+        all.iter().for_each(|copy| copy.write(&mut bytes));
+        let mut rest = &*bytes;
+        let read: Vec<_> = core::iter::from_fn(|| Copy::read(&mut rest)).collect();
+        assert_eq!(read, all);
+    }
+}
