@@ -101,7 +101,7 @@ impl<Op> Schedule<Op> {
     }
 
     /// The operations, lane by lane.
-    pub fn all(&self) -> impl Iterator<Item = &Op> {
+    pub fn all(&self) -> impl Iterator<Item = &Op> + Clone {
         self.lanes.iter().flat_map(|lane| &lane.ops)
     }
 

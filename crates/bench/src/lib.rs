@@ -9,7 +9,7 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`flows`]: the workloads. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`watch`], [`flows`]: the workloads. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
@@ -28,6 +28,7 @@ pub mod report;
 pub mod scale;
 pub mod sourced;
 pub mod twip;
+pub mod watch;
 pub mod wire;
 
 use anyhow::Result;
@@ -59,6 +60,8 @@ pub enum Workload {
     Durability(Box<durability::Durability>),
     /// Base data in PostgreSQL: changes seen and kept up with, cold and cached reads.
     Postgres(Box<sourced::Sourced>),
+    /// Changes that watching clients are told of.
+    Watch(Box<watch::Watch>),
     /// Posts that go to their followers: by the client, by a queue and workers, by a flow.
     Flows(Box<flows::Flows>),
 }
@@ -81,6 +84,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),
+        Workload::Watch(watch) => watch.run(),
         Workload::Flows(flows) => flows.run(),
     }
 }

@@ -22,7 +22,9 @@ use alloc::vec::Vec;
 use headwater_base::source::{Change, Position};
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_cluster::{Asked, Event, Hub, Item, Open, Packet, Positions, Sent, WaitId};
-use headwater_engine::{Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat};
+use headwater_engine::{
+    Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat, WARM_MAX,
+};
 
 /// Followers from this number on are clients; those below are shards.
 pub const CLIENTS_FROM: u32 = 1 << 16;
@@ -40,6 +42,31 @@ pub struct Peers {
 
 fn follower(shard: Shard) -> Follower {
     Follower(u32::from(shard.0))
+}
+
+/// Fetches ahead what the changes that have come are about to touch.
+fn warm(engine: &Engine, events: &[Event]) {
+    let changes = events.iter().filter_map(|event| match event {
+        Event::Changed { items, .. } => Some(items),
+        _ => None,
+    });
+    let keys = changes.flatten().filter_map(|item| match item {
+        Item::Change(change) => Some(&*change.key),
+        Item::Reset(_) => None,
+    });
+    let mut batch = [&[][..]; WARM_MAX];
+    let mut count = 0;
+    for key in keys {
+        batch[count] = key;
+        count += 1;
+        if count == WARM_MAX {
+            engine.warm(&batch);
+            count = 0;
+        }
+    }
+    if count > 1 {
+        engine.warm(&batch[..count]);
+    }
 }
 
 impl Peers {
@@ -147,6 +174,7 @@ impl Peers {
             if events.is_empty() && effects.is_empty() && !runs {
                 break;
             }
+            warm(engine, &events);
             for event in events {
                 self.handle(engine, event);
             }

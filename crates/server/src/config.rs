@@ -6,8 +6,10 @@
 
 mod check;
 mod flows;
+mod shards;
 
 pub use flows::{Flow, Flows};
+pub use shards::shards;
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -81,6 +83,7 @@ pub struct Listen {
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
+    #[serde(deserialize_with = "shards::deserialize")]
     pub shards: u16,
     /// Whether each shard's thread keeps to one core.
     pub pin: bool,

@@ -7,6 +7,7 @@
 //! executes the operations of the users who live there, as clients would that know where to ask.
 
 pub mod served;
+mod site;
 pub mod tell;
 pub mod within;
 

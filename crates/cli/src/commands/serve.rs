@@ -15,8 +15,8 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
-    /// Threads that serve, each with a part of the keys [default: 1]
-    #[arg(long, value_name = "NUMBER")]
+    /// Threads that serve, each with a part of the keys; auto: as many as there are cores [default: 1]
+    #[arg(long, value_name = "NUMBER|auto", value_parser = headwater_server::config::shards)]
     shards: Option<u16>,
     /// Keep each of those threads to one core
     #[arg(long)]

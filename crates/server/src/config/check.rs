@@ -6,7 +6,7 @@ use headwater_engine::Policy;
 use headwater_keep::Durability;
 
 /// Most shards.
-const SHARDS_MAX: usize = 256;
+pub(super) const SHARDS_MAX: usize = 256;
 
 impl Config {
     /// Checks what no single setting can tell.
