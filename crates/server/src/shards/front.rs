@@ -14,7 +14,7 @@
 use super::gather::Gather;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
-use headwater_protocol::resp::{ReplyCutter, Version};
+use headwater_protocol::resp::{ReplyCutter, Version, text};
 use std::collections::VecDeque;
 
 /// Requests that may be under way for one client.
@@ -87,6 +87,8 @@ pub(crate) struct Front {
     pub(crate) watches_at: Option<Shard>,
     /// What must be taken back where it was done, since it was refused elsewhere.
     undo: Vec<(Shard, OwnedArgs)>,
+    /// Replies are the bytes of bulk strings: the client speaks another protocol.
+    wrapped: bool,
 }
 
 impl Stream {
@@ -134,7 +136,7 @@ impl Stream {
 }
 
 impl Front {
-    pub(crate) fn new(shards: u16) -> Self {
+    pub(crate) fn new(shards: u16, wrapped: bool) -> Self {
         Self {
             expected: VecDeque::new(),
             streams: (0..shards).map(|_| Stream::default()).collect(),
@@ -144,6 +146,7 @@ impl Front {
             holds: false,
             watches_at: None,
             undo: Vec::new(),
+            wrapped,
         }
     }
 
@@ -225,7 +228,7 @@ impl Front {
 
     /// Puts what is complete behind the answers that are ready.
     pub(crate) fn advance(&mut self, version: Version) {
-        let Self { expected, streams, ready, undo, .. } = self;
+        let Self { expected, streams, ready, undo, wrapped, .. } = self;
         while let Some(next) = expected.front_mut() {
             match next {
                 Expected::Own(bytes) => ready.append(bytes),
@@ -233,7 +236,8 @@ impl Front {
                     let stream = &mut streams[usize::from(from.0)];
                     let Some(reply) = stream.next() else { break };
                     if !*silent {
-                        ready.extend_from_slice(reply);
+                        let inner = if *wrapped { text(reply) } else { None };
+                        ready.extend_from_slice(inner.unwrap_or(reply));
                     }
                     stream.answered(*kind);
                     stream.trim();
@@ -332,7 +336,7 @@ mod tests {
 
     #[test]
     fn answers_are_in_the_order_of_the_requests() {
-        let mut front = Front::new(3);
+        let mut front = Front::new(3, false);
         front.expect(Shard(1), Kind::Write, false);
         front.expect_own(b"+own\r\n");
         front.expect(Shard(2), Kind::Derived, true);
@@ -357,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_known() {
-        let mut front = Front::new(2);
+        let mut front = Front::new(2, false);
         front.expect(Shard(0), Kind::Plain, false);
         front.expect(Shard(1), Kind::Plain, false);
         front.expect(Shard(1), Kind::Stream, false);
@@ -375,7 +379,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
-        let mut front = Front::new(2);
+        let mut front = Front::new(2, false);
         let mut out = b"+own\r\n".to_vec();
         front.expect(Shard(1), Kind::Plain, false);
         front.hold_back(&mut out);
