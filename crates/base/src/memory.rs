@@ -8,4 +8,13 @@ use core::fmt::Debug;
 pub trait Meter: Debug {
     /// Bytes taken now.
     fn used(&self) -> usize;
+
+    /// Looks anew at what is estimated between two looks.
+    fn look_again(&self) {}
+
+    /// Has others that share the bound give up about so many bytes, where nothing here can go. Whether it is worth while
+    /// to look again: `false` where there are no others, or they have nothing to give either.
+    fn gain(&self, _bytes: usize) -> bool {
+        false
+    }
 }

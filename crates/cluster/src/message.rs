@@ -82,3 +82,24 @@ pub enum Item {
     /// This range is followed no more: what was loaded of it is not to be believed.
     Reset(KeyRange),
 }
+
+impl Packet {
+    /// Memory that it takes, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of_pair = |pair: &Pair| size_of::<Pair>() + pair.key.len() + pair.value.len();
+        let of_change = |change: &Change| {
+            size_of::<Change>() + change.key.len() + change.value.as_ref().map_or(0, Vec::len)
+        };
+        let of_item = |item: &Item| match item {
+            Item::Change(change) => of_change(change),
+            Item::Reset(range) => size_of::<Item>() + range.first.len() + range.last.len(),
+        };
+        let beside = match &self.message {
+            Message::Loaded { answer: Ok(pairs), .. } => pairs.iter().map(of_pair).sum(),
+            Message::Changes { items, .. } => items.iter().map(of_item).sum(),
+            _ => 0,
+        };
+        size_of::<Self>() + beside
+    }
+}

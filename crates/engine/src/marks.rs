@@ -11,7 +11,7 @@
 //! # Invariants
 //! - Y1. Only keys that are there have marks, in memory or in the store that keeps them: a mark goes with
 //!   its key.
-//! - Y2. No version is given out twice.
+//! - Y2. No version is given out twice, whichever shard gives it.
 //! - Y3. No mark says nothing.
 //!
 //! # Cost
@@ -72,12 +72,15 @@ pub(crate) struct Marks {
     key_bytes: usize,
     seed: u64,
     last_version: u64,
+    /// Versions are those numbers that leave this rest when they are divided by the number of shards, the divisor.
+    rest: u64,
+    divisor: u64,
 }
 
 impl Marks {
     pub(crate) fn new(seed: u64) -> Self {
         let parts = (0..PARTS).map(|_| HashTable::new()).collect();
-        Self { parts, count: 0, key_bytes: 0, seed, last_version: 0 }
+        Self { parts, count: 0, key_bytes: 0, seed, last_version: 0, rest: 0, divisor: 1 }
     }
 
     #[inline]
@@ -159,11 +162,18 @@ impl Marks {
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        *self = Self { last_version: self.last_version, ..Self::new(self.seed) };
+        let Self { last_version, rest, divisor, seed, .. } = *self;
+        *self = Self { last_version, rest, divisor, ..Self::new(seed) };
+    }
+
+    /// Gives out versions that no other shard does.
+    pub(crate) fn set_shard(&mut self, me: u16, shards: u16) {
+        (self.rest, self.divisor) = (u64::from(me), u64::from(shards.max(1)));
     }
 
     fn next_version(&mut self) -> u64 {
-        self.last_version += 1;
+        let next = self.last_version + 1;
+        self.last_version = next + (self.rest + self.divisor - next % self.divisor) % self.divisor;
         self.last_version
     }
 

@@ -20,7 +20,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
-const FORMAT_FILE: &str = "headwater-data";
+/// What a folder with data has; it says how that is written.
+pub const FORMAT_FILE: &str = "headwater-data";
 const LOCK_FILE: &str = "lock";
 const SAFE_FILE: &str = "safe";
 const STORE_FOLDER: &str = "store";

@@ -43,6 +43,7 @@ use crate::shared::{Keys, Progress, Queue, Request, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
+pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, FetchId, Keep, Position, Sink};

@@ -19,6 +19,8 @@ pub struct Held {
     values: Vec<(usize, ValueRef)>,
     bytes: usize,
     dropped: Vec<ValueRef>,
+    /// Nothing is held: every value is to be copied.
+    whole: bool,
 }
 
 impl Held {
@@ -36,10 +38,15 @@ impl Held {
         self.bytes
     }
 
+    /// Has all values copied from now on, or no more; whether they were.
+    pub fn set_whole(&mut self, whole: bool) -> bool {
+        core::mem::replace(&mut self.whole, whole)
+    }
+
     /// Holds `value`, to be sent behind the first `at` bytes of the output. `false`: it is to be
     /// copied.
     pub(crate) fn hold(&mut self, at: usize, value: &Value<'_>) -> bool {
-        if value.len() < HELD_BYTES_MIN {
+        if value.len() < HELD_BYTES_MIN || self.whole {
             return false;
         }
         let Some(held) = value.hold() else { return false };

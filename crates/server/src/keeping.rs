@@ -4,6 +4,9 @@
 //! configuration file would have for them, and modules of functions as their bytes; they are declared again at the next start behind those of the file. What the file
 //! declares under the same name goes first: the kept one is left alone, and counts again when the file no
 //! longer names it.
+//!
+//! With several shards each has a store of its own, in a folder of its own. All keep what is declared, since all execute what
+//! declares it; what the first one has kept counts.
 
 mod journal;
 
@@ -12,13 +15,20 @@ pub(crate) use journal::KeptJournal;
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
 use crate::service::Safety;
 use crate::sources::Inbox;
-use headwater_keep::{Definition, Durability, Facts, Keeper, Options, Store};
+use headwater_base::Shard;
+use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options, Store};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Says among how many shards the keys are divided, where there are several.
+const SHARDS_FILE: &str = "headwater-shards";
 /// What the embedded store is called among sources.
 const NAME: &str = "data";
 /// A load of more than this share of the memory bound is refused.
@@ -40,6 +50,7 @@ const MODULE: &str = "module";
 const FUNCTION: &str = "function";
 
 /// A module of functions that a client sent.
+#[derive(Clone)]
 pub(crate) struct SentModule {
     pub(crate) name: String,
     pub(crate) export: Option<String>,
@@ -89,16 +100,24 @@ fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> 
 }
 
 impl Keeping {
-    /// Opens the store that the settings name, if they name one, and adds to `config` what was declared there.
+    /// Opens the store that the settings name, if they name one, and adds to `config` what was declared there. Of
+    /// several shards the first one says what was declared, and the others are given its `config`.
     ///
     /// # Errors
     /// The store cannot be opened; the text says why.
-    pub(crate) fn open(config: &mut Config, inbox: &Inbox) -> Result<Option<Self>, ConfigError> {
+    pub(crate) fn open(
+        config: &mut Config,
+        inbox: &Inbox,
+        me: Shard,
+    ) -> Result<Option<Self>, ConfigError> {
         let data = &config.data;
         if data.data_dir.is_empty() {
             return Ok(None);
         }
         let path = data.data_dir.clone();
+        let shards = config.listen.shards;
+        let folder = folder_of(path.as_ref(), me, shards)
+            .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
         let mut options = Options {
             durability: data.durability.parse().unwrap_or_default(),
             interval: Duration::from_millis(data.durability_milliseconds),
@@ -107,13 +126,14 @@ impl Keeping {
         };
         if config.memory.max.0 > 0 {
             options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;
-            let share = config.memory.max.0 / TABLE_SHARE;
+            let share = config.memory.max.0 / TABLE_SHARE / u64::from(shards);
             options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
         }
         let bell = inbox.bell();
-        let (store, definitions) =
-            Store::open(path.as_ref(), options, inbox.sink(NAME), Box::new(bell))
-                .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
+        let (store, definitions) = Store::open(&folder, options, inbox.sink(NAME), Box::new(bell))
+            .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
+        let is_first = me == Shard(0);
+        let definitions = if is_first { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;
         // The file goes first here as well.
         let declared = |definition: &&Definition| {
@@ -338,9 +358,65 @@ fn declare(
     Ok(modules)
 }
 
+/// The folder of a shard within `path`: all of it, where there is one shard. Keys lie where their homes are, so the number
+/// of shards stays.
+fn folder_of(path: &Path, me: Shard, shards: u16) -> Result<PathBuf, String> {
+    let file = path.join(SHARDS_FILE);
+    let divided = match fs::read_to_string(&file) {
+        Ok(text) => {
+            let number = text.trim().parse::<u16>();
+            Some(number.map_err(|_| format!("{SHARDS_FILE} is damaged: it is no number"))?)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            path.join(FORMAT_FILE).exists().then_some(1)
+        }
+        Err(error) => return Err(format!("{SHARDS_FILE}: {error}")),
+    };
+    match divided {
+        Some(other) if other != shards => Err(format!(
+            "its keys are divided among {other} shards, and shards is {shards} (allowed: {other})"
+        )),
+        _ if shards == 1 => Ok(path.to_owned()),
+        known => {
+            if known.is_none() {
+                note_shards(path, shards).map_err(|error| format!("{SHARDS_FILE}: {error}"))?;
+            }
+            Ok(path.join(format!("shard-{}", me.0)))
+        }
+    }
+}
+
+/// Notes for good among how many shards the keys in `path` will be divided.
+fn note_shards(path: &Path, shards: u16) -> io::Result<()> {
+    // Values are nobody else's.
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let partial = path.join(format!("{SHARDS_FILE}.new"));
+    fs::write(&partial, format!("{shards}\n"))?;
+    File::open(&partial)?.sync_all()?;
+    fs::rename(&partial, path.join(SHARDS_FILE))?;
+    File::open(path)?.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_shards_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("data");
+        assert_eq!(folder_of(&path, Shard(0), 1), Ok(path.clone()));
+        assert_eq!(folder_of(&path, Shard(0), 3), Ok(path.join("shard-0")));
+        assert_eq!(folder_of(&path, Shard(2), 3), Ok(path.join("shard-2")));
+        for other in [1, 2] {
+            let error = folder_of(&path, Shard(0), other).unwrap_err();
+            assert!(error.contains("divided among 3 shards") && error.contains("allowed: 3"));
+        }
+        let whole = place.path().join("whole");
+        fs::create_dir(&whole).unwrap();
+        fs::write(whole.join(FORMAT_FILE), "").unwrap();
+        assert!(folder_of(&whole, Shard(0), 2).unwrap_err().contains("allowed: 1"));
+    }
 
     fn definition(kind: &str, name: &str, text: &str) -> Definition {
         Definition { kind: kind.to_owned(), name: name.into(), text: text.into() }

@@ -65,13 +65,20 @@ impl Server {
         let warning = descriptors::provide(&mut config.clients);
         let office = (config.listen.shards > 1).then(|| Office::new(config.listen.shards));
         let shards = office.as_ref().map(|office| Shards::of(Shard(0), office));
-        let service = Resp::new(config.clone(), shards)?;
-        let reactor = Reactor::bind(&config, service, true)?;
-        if let Some(address) = reactor.addresses(Door::Resp).first() {
-            config.listen.port = address.port();
-        }
+        let service = Resp::new(config.clone(), shards, None)?;
+        let mut reactor = Reactor::bind(&config, service, true)?;
         let threads = match &office {
-            Some(office) => Threads::start(&config, office)?,
+            Some(office) => {
+                // With what was declared before the start, and at the addresses that the system chose.
+                let mut config = reactor.service.config.clone();
+                let port = |door| reactor.addresses(door).first().map(SocketAddr::port);
+                config.listen.port = port(Door::Resp).unwrap_or(config.listen.port);
+                if let Some(port) = port(Door::Memcached) {
+                    config.listen.memcached_port = OptionalPort::On(port);
+                }
+                let sent = reactor.service.take_sent();
+                Threads::start(&config, &sent, office)?
+            }
             None => Threads::default(),
         };
         let http = match config.listen.http_port.number() {

@@ -290,6 +290,7 @@ impl<S: Service> Reactor<S> {
         while alive
             && connection.phase == Phase::Open
             && connection.unsent() <= bounds.output_bytes_soft
+            && !self.service.is_behind(connection)
         {
             if connection.runnable {
                 connection.runnable = false;
@@ -448,7 +449,11 @@ impl<S: Service> Reactor<S> {
                 Stopped::Incomplete => {}
                 Stopped::Paused => {
                     // The output is full: as long as the client takes it, go on from here.
-                    if *left > 0 && self.send(connection) && connection.unsent() == 0 {
+                    if *left > 0
+                        && self.send(connection)
+                        && connection.unsent() == 0
+                        && !self.service.is_behind(connection)
+                    {
                         continue;
                     }
                     connection.runnable = true;

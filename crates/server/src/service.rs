@@ -150,6 +150,12 @@ pub(crate) trait Service {
         false
     }
 
+    /// Whether a client's replies wait so much elsewhere that no further requests should be executed for it now.
+    #[inline]
+    fn is_behind(&self, _connection: &mut Connection<Self::Session>) -> bool {
+        false
+    }
+
     /// Takes the replies for a client of another shard.
     #[cold]
     fn take_mail(&mut self, _connection: &mut Connection<Self::Session>) {}

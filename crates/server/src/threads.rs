@@ -4,6 +4,7 @@
 //! went, and begins to serve when it is told to.
 
 use crate::config::{Config, ConfigError};
+use crate::keeping::SentModule;
 use crate::reactor::Reactor;
 use crate::resp::Resp;
 use crate::shards::{Office, Shards};
@@ -33,14 +34,20 @@ impl Drop for Together {
 }
 
 impl Threads {
-    /// Starts the threads of all shards but the first, which has the addresses of `config`.
+    /// Starts the threads of all shards but the first, which has the addresses of `config`; `sent`: the modules of
+    /// functions that are in no file.
     ///
     /// # Errors
     /// One of them cannot serve, for the reason given.
-    pub(crate) fn start(config: &Config, office: &Arc<Office>) -> Result<Self, ConfigError> {
+    pub(crate) fn start(
+        config: &Config,
+        sent: &[SentModule],
+        office: &Arc<Office>,
+    ) -> Result<Self, ConfigError> {
         let mut threads = Self { all: Vec::new(), pin: config.listen.pin };
         for at in 1..config.listen.shards {
             let (config, office) = (config.clone(), office.clone());
+            let sent = sent.to_vec();
             let (said, hears) = channel();
             let (start, started) = channel();
             let serve = move || {
@@ -49,7 +56,7 @@ impl Threads {
                     pin(at);
                 }
                 let shards = Shards::of(Shard(at), &office);
-                let made = Resp::new(config.clone(), Some(shards))
+                let made = Resp::new(config.clone(), Some(shards), Some(sent))
                     .and_then(|service| Reactor::bind(&config, service, false));
                 let reactor = match made {
                     Ok(reactor) => reactor,

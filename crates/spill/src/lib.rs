@@ -43,13 +43,15 @@ const SEGMENTS: u64 = 8;
 const BESIDES_BYTES: u64 = 8 << 20;
 /// The least size that can be allowed: eight segments worth the name.
 pub const SIZE_MIN: u64 = BESIDES_BYTES + SEGMENTS * (7 << 20);
-/// Bytes that are written together.
+/// Bytes that are written together, where there is one directory in the process.
 pub const BATCH_BYTES: usize = 2 << 20;
 /// Bytes of the store's cache of blocks.
 const CACHE_BYTES: u64 = 2 << 20;
 /// What all this takes of memory, about: the batch that is gathered, one that waits and one that is being
 /// written, with the store's buffers, and its cache.
 pub const MEMORY_BYTES: u64 = 4 * BATCH_BYTES as u64 + CACHE_BYTES;
+/// The least of both where several directories have to share.
+const PART_BYTES_MIN: usize = 256 << 10;
 /// After so many failures in a row nothing more is put.
 pub const FAILURES_MAX: u32 = 16;
 /// The part of the directory that is ours, and is emptied.
@@ -79,6 +81,7 @@ pub struct Directory {
     /// The number behind the last one put.
     next: u64,
     segment_bytes: u64,
+    batch_bytes: usize,
     generation: u64,
     failures: u32,
     /// What is being gathered for the last segment.
@@ -106,6 +109,15 @@ impl Directory {
     /// The directory cannot be written, is in use by another process, or the size is below
     /// [`SIZE_MIN`].
     pub fn open(path: &Path, size: u64) -> io::Result<Self> {
+        Self::open_one_of(path, size, 1)
+    }
+
+    /// As [`Directory::open`], for one of `count` directories that share [`MEMORY_BYTES`] of memory.
+    ///
+    /// # Errors
+    /// As for [`Directory::open`].
+    pub fn open_one_of(path: &Path, size: u64, count: usize) -> io::Result<Self> {
+        let part = |bytes: usize| (bytes / count.max(1)).max(PART_BYTES_MIN);
         if size < SIZE_MIN {
             let text = format!("{size} bytes are too few; the least is {SIZE_MIN}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -121,7 +133,7 @@ impl Directory {
             _ => {}
         }
         let database = Database::builder(&folder)
-            .cache_size(CACHE_BYTES)
+            .cache_size(part(CACHE_BYTES as usize) as u64)
             .worker_threads(1)
             .open()
             .map_err(io::Error::other)?;
@@ -133,6 +145,7 @@ impl Directory {
             next_name: 0,
             next: 0,
             segment_bytes: (size - BESIDES_BYTES - size / 128) / SEGMENTS,
+            batch_bytes: part(BATCH_BYTES),
             generation: random.hash_one(std::process::id()),
             failures: 0,
             gathering: Batch::default(),
@@ -225,7 +238,7 @@ impl Spill for Directory {
         last.live += 1;
         self.gathering.bytes += record.len();
         self.gathering.entries.push((id, record));
-        if self.gathering.bytes >= BATCH_BYTES {
+        if self.gathering.bytes >= self.batch_bytes {
             self.write_gathered();
         }
         true

@@ -13,31 +13,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const BOUND: u64 = 64 << 20;
+pub(crate) const BOUND: u64 = 64 << 20;
 
 /// How many times longer than the short version.
-fn rounds() -> u64 {
+pub(crate) fn rounds() -> u64 {
     std::env::var("HEADWATER_BOUND_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 /// SplitMix64.
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.next() % most
     }
 }
 
 /// The value of a key: any process can tell whether it is right.
-fn value(key: &str, len: usize) -> Vec<u8> {
+pub(crate) fn value(key: &str, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + key.len() + 9);
     while bytes.len() < len {
         bytes.extend_from_slice(key.as_bytes());
@@ -48,19 +48,21 @@ fn value(key: &str, len: usize) -> Vec<u8> {
 }
 
 /// A server with a watcher of its resident memory.
-struct Watched {
-    server: Server,
+pub(crate) struct Watched {
+    pub(crate) server: Server,
     most: Arc<AtomicU64>,
     done: Arc<AtomicBool>,
-    draws: Draws,
+    pub(crate) draws: Draws,
 }
 
 impl Watched {
-    fn start(arguments: &[&str]) -> Self {
-        Self::watch(Server::start(&[&["--memory", "64mb"], arguments].concat()))
+    pub(crate) fn start(shards: u16, arguments: &[&str]) -> Self {
+        let shards = shards.to_string();
+        let all = [&["--memory", "64mb", "--shards", &shards], arguments].concat();
+        Self::watch(Server::start(&all))
     }
 
-    fn watch(server: Server) -> Self {
+    pub(crate) fn watch(server: Server) -> Self {
         let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let path = format!("/proc/{}/statm", server.id());
         let (seen, end) = (most.clone(), done.clone());
@@ -78,7 +80,7 @@ impl Watched {
 
     /// Ends a phase: says how much was resident at most, and checks it.
     #[track_caller]
-    fn phase(&mut self, name: &str) {
+    pub(crate) fn phase(&mut self, name: &str) {
         // What was taken at most is kept by the system, too, but for all phases together.
         let most = self.most.swap(0, Ordering::Relaxed);
         let ratio = most as f64 / BOUND as f64;
@@ -97,7 +99,7 @@ impl Watched {
         assert!(ratio <= 1.05, "{name}: {most} of {BOUND} bytes: {facts:?}");
     }
 
-    fn info(&self) -> HashMap<String, String> {
+    pub(crate) fn info(&self) -> HashMap<String, String> {
         let mut client = self.server.client(2);
         let text: String = redis::cmd("INFO").query(&mut client).expect("it still answers");
         text.lines()
@@ -107,7 +109,7 @@ impl Watched {
     }
 
     /// Sends requests in batches; how many were refused for want of memory.
-    fn send(
+    pub(crate) fn send(
         &mut self,
         count: u64,
         each: u64,
@@ -134,7 +136,7 @@ impl Watched {
     }
 
     /// Sets keys of one kind, and checks some of them as it goes.
-    fn fill(&mut self, kind: &str, count: u64, lengths: core::ops::Range<u64>) -> u64 {
+    pub(crate) fn fill(&mut self, kind: &str, count: u64, lengths: core::ops::Range<u64>) -> u64 {
         let each = (200_000 / lengths.end).clamp(1, 500);
         let refused = self.send(count, each, |at, draws| {
             let key = format!("{kind}{at}");
@@ -163,7 +165,7 @@ impl Drop for Watched {
 }
 
 /// Reads so many lines.
-fn lines(socket: &mut Socket, count: u64) -> Vec<String> {
+pub(crate) fn lines(socket: &mut Socket, count: u64) -> Vec<String> {
     let (mut lines, mut rest) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; 64 << 10];
     while (lines.len() as u64) < count {
@@ -184,8 +186,13 @@ const HEAD: &str = "| phase | worst resident / bound | evicted keys | ranges | c
 
 #[test]
 fn keys_of_all_sizes_stay_within_the_bound() {
-    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
-    writeln!(std::io::stderr(), "{HEAD}").unwrap();
+    keys_of_all_sizes(1);
+}
+
+pub(crate) fn keys_of_all_sizes(shards: u16) {
+    let mut watched = Watched::start(shards, &["--memory-policy", "allkeys-lru"]);
+    let mut table = std::io::stderr();
+    writeln!(table, "{HEAD}").unwrap();
     for round in 0..rounds() {
         let oom = watched.fill(&format!("small{round}|"), 300_000, 8..4000);
         watched.phase("values of 8 B to 4 KB, ten times the bound");
@@ -210,7 +217,11 @@ fn keys_of_all_sizes_stay_within_the_bound() {
 
 #[test]
 fn without_eviction_writes_are_refused_and_everything_else_goes_on() {
-    let mut watched = Watched::start(&[]);
+    no_eviction(1);
+}
+
+pub(crate) fn no_eviction(shards: u16) {
+    let mut watched = Watched::start(shards, &[]);
     let refused = watched.fill("k|", 60_000, 500..4000);
     assert!(refused > 20_000, "{refused}");
     watched.phase("no eviction, twice the bound");
@@ -240,7 +251,11 @@ fn without_eviction_writes_are_refused_and_everything_else_goes_on() {
 
 #[test]
 fn timelines_come_and_go_within_the_bound() {
-    let mut watched = Watched::start(&[]);
+    timelines(1);
+}
+
+pub(crate) fn timelines(shards: u16) {
+    let mut watched = Watched::start(shards, &[]);
     let mut client = watched.server.client(2);
     let () = redis::cmd("TABLE.SET").arg("t").arg("BOUNDARY").arg(1).query(&mut client).unwrap();
     let text = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
@@ -279,7 +294,11 @@ fn timelines_come_and_go_within_the_bound() {
 
 #[test]
 fn clients_stay_within_their_share() {
-    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+    many_clients(1);
+}
+
+pub(crate) fn many_clients(shards: u16) {
+    let mut watched = Watched::start(shards, &["--memory-policy", "allkeys-lru"]);
     watched.fill("k|", 40_000, 500..4000);
     watched.phase("data before the clients");
     let connect = |watched: &Watched| {
@@ -338,7 +357,11 @@ fn clients_stay_within_their_share() {
 
 #[test]
 fn the_parts_add_up_to_what_the_system_reports() {
-    let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+    parts(1);
+}
+
+pub(crate) fn parts(shards: u16) {
+    let mut watched = Watched::start(shards, &["--memory-policy", "allkeys-lru"]);
     for (kind, count, lengths) in [("a|", 60_000, 100..3000), ("b", 300_000, 1..5)] {
         watched.fill(kind, count, lengths);
         let mut client = watched.server.client(2);
@@ -443,7 +466,7 @@ fn a_control_group_of_the_bound_never_kills_it() {
         return;
     };
     {
-        let mut watched = Watched::start(&["--memory-policy", "allkeys-lru"]);
+        let mut watched = Watched::start(1, &["--memory-policy", "allkeys-lru"]);
         if std::fs::write(group.0.join("cgroup.procs"), watched.server.id().to_string()).is_err() {
             writeln!(std::io::stderr(), "skipped: the server cannot be put into a group").unwrap();
             return;

@@ -48,11 +48,15 @@ fn count(variable: &str, usual: u64) -> u64 {
 
 #[test]
 fn a_restart_keeps_keys_times_and_definitions() {
-    for (how, durability) in
-        [(Signal::TERM, "none"), (Signal::TERM, "interval"), (Signal::KILL, "always")]
-    {
+    for (how, durability, shards) in [
+        (Signal::TERM, "none", "1"),
+        (Signal::TERM, "interval", "1"),
+        (Signal::KILL, "always", "1"),
+        (Signal::TERM, "interval", "3"),
+        (Signal::KILL, "always", "3"),
+    ] {
         let place = folder();
-        let options = ["--durability", durability];
+        let options = ["--durability", durability, "--shards", shards];
         let server = start(&place, &options);
         let mut client = server.client(2);
         let _: () = ask(&mut client, &["TABLE.SET", "t", "BOUNDARY", "1"]);
@@ -200,8 +204,36 @@ fn write_until_it_ends(port: u16, client: u64, from: u64, ends: &AtomicBool) -> 
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
+    kill_again_and_again("1");
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_a_server_of_three_shards_is_killed() {
+    kill_again_and_again("3");
+}
+
+#[test]
+fn the_number_of_shards_stays() {
+    let place = folder();
+    let server = start(&place, &["--shards", "3"]);
+    let _: () = ask(&mut server.client(2), &["SET", "p|bob|1", "x"]);
+    server.signal(Signal::TERM);
+    server.wait();
+    let path = place.path().join("data");
+    for shards in ["1", "2"] {
+        let serve = ["serve", "--port", "0", "--shards", shards, "--data", path.to_str().unwrap()];
+        let output = program().args(serve).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("divided among 3 shards") && told.contains("allowed: 3"), "{told}");
+    }
+    let server = start(&place, &["--shards", "3"]);
+    let value: String = ask(&mut server.client(2), &["GET", "p|bob|1"]);
+    assert_eq!(value, "x");
+}
+
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
+fn kill_again_and_again(shards: &str) {
     const CLIENTS: u64 = 4;
     let rounds = count("HEADWATER_KILLS", 5);
     let place = folder();
@@ -210,7 +242,7 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
     let mut sent = [0; CLIENTS as usize];
     let mut checked = 0;
     for round in 0..rounds {
-        let server = start(&place, &["--durability", "always"]);
+        let server = start(&place, &["--durability", "always", "--shards", shards]);
         let (port, ends) = (server.port, AtomicBool::new(false));
         let wrote: Vec<Wrote> = thread::scope(|scope| {
             let ends = &ends;
@@ -227,7 +259,7 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
             clients.into_iter().map(|client| client.join().unwrap()).collect()
         });
         server.wait();
-        let server = start(&place, &["--durability", "always"]);
+        let server = start(&place, &["--durability", "always", "--shards", shards]);
         let mut connection = server.client(2);
         for (client, wrote) in wrote.iter().enumerate() {
             let from = acknowledged[client];

@@ -52,3 +52,32 @@ fn figures_and_signs_of_life() {
     assert!(get(&server, "GET /other").contains(" 404 "));
     assert!(get(&server, "POST /metrics").contains(" 405 "));
 }
+
+#[test]
+fn figures_of_all_shards_are_told_once() {
+    let server = Server::start(&["--http-port", "0", "--shards", "3", "--memory", "100mb"]);
+    let mut client = server.client(3);
+    for number in 0..60 {
+        let () =
+            redis::cmd("SET").arg(format!("p|u{number}|1")).arg("x").query(&mut client).unwrap();
+        let () = redis::cmd("SET").arg(number).arg("x").query(&mut client).unwrap();
+    }
+    for path in ["/healthz", "/readyz"] {
+        let answer = get(&server, &format!("GET {path}"));
+        assert!(answer.contains(" 200 ") && answer.ends_with("ok\n"), "{answer}");
+    }
+    let answer = get(&server, "GET /metrics");
+    for line in [
+        "headwater_keys 120.0",
+        "headwater_table_keys{table=\"p\"} 60.0",
+        "headwater_clients 1.0",
+        "headwater_memory_bound_bytes 104857600.0",
+        "# EOF",
+    ] {
+        let count = answer.lines().filter(|other| *other == line).count();
+        assert_eq!(count, 1, "{line} is not once in\n{answer}");
+    }
+    let resident = answer.lines().find_map(|l| l.strip_prefix("headwater_memory_resident_bytes "));
+    let resident: f64 = resident.unwrap().parse().unwrap();
+    assert!(resident < 2.0 * server.memory_bytes("VmRSS:") as f64, "{resident}");
+}

@@ -1,6 +1,7 @@
 //! Black-box tests: the built program, through a client library and through bare sockets.
 
 mod bound;
+mod bound_shards;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod data;
@@ -14,6 +15,7 @@ mod hostile;
 mod http;
 mod invoke;
 mod items;
+mod items_shards;
 mod joins;
 mod library;
 mod long_values;

@@ -160,11 +160,17 @@ fn unescape(line: &str, versions: &[u64]) -> Vec<u8> {
 
 #[expect(clippy::print_stderr, reason = "a skipped comparison must be seen")]
 fn compare(script: &str, name: &str) {
-    let Some(memcached) = Memcached::start() else {
-        eprintln!("SKIPPED: memcached is not installed; {name} was not compared with it");
-        return;
-    };
-    let server = Server::start(&["--memcached-port", "0"]);
+    for shards in ["1", "3"] {
+        let Some(memcached) = Memcached::start() else {
+            eprintln!("SKIPPED: memcached is not installed; {name} was not compared with it");
+            return;
+        };
+        compare_with(&memcached, shards, script, name);
+    }
+}
+
+fn compare_with(memcached: &Memcached, shards: &str, script: &str, name: &str) {
+    let server = Server::start(&["--memcached-port", "0", "--shards", shards]);
     let mut theirs = Side::new(memcached.connect());
     let mut ours = Side::new(server.memcached().stream().try_clone().unwrap());
     let mut differences = Vec::new();
@@ -172,7 +178,9 @@ fn compare(script: &str, name: &str) {
         let (ours, theirs) = (ours.ask(line, at), theirs.ask(line, at));
         if ours != theirs {
             let at = at + 1;
-            differences.push(format!("{name}:{at}: {line}\n  ours   {ours}\n  theirs {theirs}"));
+            differences.push(format!(
+                "{name}:{at}, {shards} shards: {line}\n  ours   {ours}\n  theirs {theirs}"
+            ));
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));

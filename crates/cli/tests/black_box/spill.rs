@@ -8,6 +8,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const BOUND: u64 = 48 << 20;
+/// More than that for each further shard.
+const BESIDES: u64 = 24 << 20;
 const KEYS: u64 = 16_500;
 const BYTES: usize = 30_000;
 
@@ -25,11 +27,13 @@ struct Filled {
 }
 
 impl Filled {
-    fn start(place: &Path) -> Self {
-        let bound = BOUND.to_string();
+    fn start(place: &Path, shards: u64) -> Self {
+        // Each shard's disk takes some of the memory.
+        let bound = (BOUND + (shards - 1) * BESIDES).to_string();
         let place = place.to_str().unwrap();
         let flags = ["--memory", &bound, "--memory-policy", "allkeys-lru"];
-        let spill = ["--spill", place, "--spill-size", "1gb"];
+        let shards = shards.to_string();
+        let spill = ["--spill", place, "--spill-size", "1gb", "--shards", &shards];
         Self { server: Server::start(&[&flags[..], &spill[..]].concat()), rounds: HashMap::new() }
     }
 
@@ -62,9 +66,9 @@ impl Filled {
         found
     }
 
-    fn check_memory(&self) {
-        let most = self.server.memory_bytes("VmHWM");
-        assert!(most as f64 <= BOUND as f64 * 1.05, "{most} bytes of {BOUND}");
+    fn check_memory(&self, shards: u64) {
+        let (most, bound) = (self.server.memory_bytes("VmHWM"), BOUND + (shards - 1) * BESIDES);
+        assert!(most as f64 <= bound as f64 * 1.05, "{most} bytes of {bound}");
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -78,7 +82,12 @@ impl Filled {
 /// All files below a directory, but for the lock.
 fn files(place: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![place.join("headwater-spill")];
+    let own = |folder: PathBuf| folder.join("headwater-spill");
+    let shards = (0..).map(|at| own(place.join(format!("shard-{at}"))));
+    let mut folders: Vec<_> = shards.take_while(|folder| folder.exists()).collect();
+    if folders.is_empty() {
+        folders.push(own(place.to_owned()));
+    }
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
@@ -99,10 +108,19 @@ fn spoil(path: &Path) {
 
 #[test]
 fn values_of_ten_times_the_bound_come_back_or_are_missed() {
+    come_back_or_are_missed(1);
+}
+
+#[test]
+fn every_shard_has_a_part_of_the_disk() {
+    come_back_or_are_missed(3);
+}
+
+fn come_back_or_are_missed(shards: u64) {
     let place = tempfile::tempdir().unwrap();
-    let mut filled = Filled::start(place.path());
+    let mut filled = Filled::start(place.path(), shards);
     filled.write(0..KEYS, 1);
-    assert!(KEYS * BYTES as u64 > 9 * BOUND);
+    assert!(KEYS * BYTES as u64 > 5 * (BOUND + (shards - 1) * BESIDES));
     let kept = filled.read(0..KEYS);
     assert!(kept * 100 > KEYS * 99, "{kept} of {KEYS} are there, where all of them fit");
     assert!(filled.counter("values_spilled") > KEYS / 2);
@@ -119,7 +137,7 @@ fn values_of_ten_times_the_bound_come_back_or_are_missed() {
     let removed: u64 =
         redis::cmd("DEL").arg(&["k1", "k2", "k3"]).query(&mut filled.server.client(2)).unwrap();
     assert_eq!((removed, filled.read(1..4)), (3, 0));
-    filled.check_memory();
+    filled.check_memory(shards);
 
     // A third of the files is spoilt, while the server runs.
     let all = files(place.path());
@@ -138,11 +156,11 @@ fn values_of_ten_times_the_bound_come_back_or_are_missed() {
     filled.read(0..KEYS);
     filled.write(0..KEYS / 10, 4);
     assert!(filled.read(0..KEYS / 10) > 0);
-    filled.check_memory();
+    filled.check_memory(shards);
 
     // Killed, not asked to end: the next one begins empty, whatever lies about.
     drop(filled);
-    let mut filled = Filled::start(place.path());
+    let mut filled = Filled::start(place.path(), shards);
     filled.rounds = (0..KEYS).map(|key| (key, 0)).collect();
     assert_eq!(filled.read(0..1000), 0);
     filled.write(0..KEYS / 5, 5);

@@ -37,6 +37,8 @@ const SPARE_BEYOND: usize = 64;
 
 /// Free blocks are worth a compaction where they are more by this part of what values take.
 const COMPACTION_SHARE: usize = 32;
+/// Where others have more than this in memory, they evict before values on disk are given up.
+const STORED_MIN: usize = 256 << 10;
 /// How many keys are looked at in one step of a compaction.
 const COMPACTION_STEP: usize = 1 << 12;
 
@@ -206,6 +208,18 @@ impl Engine {
         }
     }
 
+    /// By how much `bytes` more would exceed the limit and what is let through beyond it.
+    #[must_use]
+    pub fn excess(&self, bytes: usize) -> usize {
+        match (&self.memory.meter, self.memory.limit) {
+            (Some(meter), Some(limit)) => {
+                let most = limit + self.let_through(limit);
+                meter.used().saturating_add(bytes).saturating_sub(most)
+            }
+            _ => 0,
+        }
+    }
+
     /// As [`Engine::has_room`], where `values` bytes more are in values: for those the free blocks
     /// among the values serve. A part of what is free there is let through beyond the limit, up
     /// to [`SPARE_BEYOND`]: evicting more would free more blocks, but no memory.
@@ -253,10 +267,70 @@ impl Engine {
 
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
+        let mut looks_at = self.stored_bytes_after(bytes + values);
         while !self.has_room_for(bytes, values) {
+            if self.stored_bytes() < looks_at {
+                // What went is with another thread, or others have grown: it is to be known before more goes.
+                self.look_again();
+                looks_at = self.stored_bytes_after(bytes + values);
+                continue;
+            }
             // What the values leave free goes before anything that is of use.
             let gained = self.store.pool.shrink(2 * values) > 0
                 || self.compact(self.lacking_for(bytes, values), 2 * values);
+            let asks_first = !gained && self.is_on_disk();
+            if asks_first && self.gain(self.lacking_for(bytes, values)) {
+                continue;
+            }
+            if !gained && !self.evict_one() && !self.gain(self.lacking_for(bytes, values)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Bytes of values that are in memory.
+    fn stored_bytes(&self) -> usize {
+        self.store.pool.allocated() - self.store.pool.spare()
+    }
+
+    /// Whether what can be evicted is on disk already, but for a little: what goes next is lost, and gives hardly any
+    /// memory.
+    fn is_on_disk(&self) -> bool {
+        self.spilling.holds_any() && self.stored_bytes() < STORED_MIN
+    }
+
+    /// What is left of them when so much has gone that `bytes` should be free.
+    fn stored_bytes_after(&self, bytes: usize) -> usize {
+        let share = 2 * self.store.pool.allocated() / COMPACTION_SHARE;
+        self.stored_bytes().saturating_sub(bytes.saturating_mul(2).saturating_add(share))
+    }
+
+    fn look_again(&self) {
+        if let Some(meter) = &self.memory.meter {
+            meter.look_again();
+        }
+    }
+
+    /// Asks others that share the bound for memory.
+    fn gain(&self, bytes: usize) -> bool {
+        self.memory.meter.as_ref().is_some_and(|meter| meter.gain(bytes))
+    }
+
+    /// Evicts until so many bytes less are taken; `false` where all that can go has gone before. Others that share the
+    /// bound ask for this. To be called between operations.
+    pub fn give_up(&mut self, bytes: usize) -> bool {
+        let Some(meter) = self.memory.meter.clone() else { return false };
+        let most = meter.used().saturating_sub(bytes);
+        // Values on their way to disk are memory still: so much and no more of them goes for what is asked.
+        let (had, enough) = (self.stored_bytes(), self.stored_bytes_after(bytes));
+        let has_given = |own: &Self| had > enough && own.stored_bytes() <= enough;
+        while meter.used() > most && !has_given(self) {
+            if self.is_on_disk() {
+                return false;
+            }
+            let lacking = meter.used() - most;
+            let gained = self.store.pool.shrink(0) > 0 || self.compact(lacking, 0);
             if !gained && !self.evict_one() {
                 return false;
             }

@@ -137,6 +137,7 @@ impl Engine {
     /// shard it changes nothing.
     pub fn set_placement(&mut self, me: Shard, placement: Placement) {
         if placement.shards() > 1 {
+            self.marks.set_shard(me.0, placement.shards());
             self.placed = Some(Box::new(Placed {
                 me,
                 placement,

@@ -87,6 +87,11 @@ impl Spilling {
         self.port.is_some()
     }
 
+    /// Whether anything is on disk.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.bytes() > 0)
+    }
+
     /// Bytes on disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.port.as_ref().map_or(0, |port| port.bytes())

@@ -1,6 +1,6 @@
 //! What no single setting can tell: bounds, and settings that contradict each other.
 
-use super::{Config, ConfigError, OptionalPort};
+use super::{Config, ConfigError};
 use headwater_base::Limits;
 use headwater_engine::Policy;
 use headwater_keep::Durability;
@@ -83,15 +83,8 @@ impl Config {
         if self.listen.shards == 1 {
             return Ok(());
         }
-        let one_shard_only = [
-            ("memcached-port", self.listen.memcached_port != OptionalPort::Off),
-            ("http-port", self.listen.http_port != OptionalPort::Off),
-            ("maxmemory", self.memory.max.0 > 0),
-            ("spill-dir", !self.spill.spill_dir.is_empty()),
-            ("data-dir", !self.data.data_dir.is_empty()),
-            ("[[source]]", !self.source_list.is_empty()),
-            ("[[flow]]", !self.flows.is_empty()),
-        ];
+        let one_shard_only =
+            [("[[source]]", !self.source_list.is_empty()), ("[[flow]]", !self.flows.is_empty())];
         match one_shard_only.iter().find(|(_, asked)| *asked) {
             None => Ok(()),
             Some((name, _)) => Err(ConfigError(format!(

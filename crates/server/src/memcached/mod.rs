@@ -13,6 +13,7 @@
 //! Besides what the node does: a line is searched twice, an answer written once; nothing is
 //! allocated.
 
+mod afar;
 mod functions;
 mod items;
 mod meta;
@@ -21,7 +22,7 @@ mod stats;
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
-use crate::resp::{Flow, Resp, Turn};
+use crate::resp::{Afar, Flow, Resp, Turn};
 use crate::service::{Served, Stopped};
 use headwater_base::Millis;
 use headwater_command::Credentials;
@@ -129,7 +130,12 @@ impl Resp {
         if core::mem::take(&mut client.parked) {
             failure = self.failures.remove(&work.connection.id);
         }
+        if self.shards.is_some() {
+            // It has come to pass, or the session would sleep.
+            work.connection.session.waiting = None;
+        }
         let served = self.memcached_batch(&mut client, failure, &mut work);
+        work.held.set_whole(false);
         if let Some(kept) = work.connection.session.memcached.as_deref_mut() {
             *kept = client;
         }
@@ -189,9 +195,10 @@ impl Resp {
                     return Served { consumed, stopped: Stopped::Paused };
                 }
                 *work.requests_left -= 1;
+                let bytes = &input[consumed..*end];
                 let flow = match failure.take() {
-                    Some(error) => self.memcached_failed(&error, false, work),
-                    None => self.memcached_request(request, work),
+                    None if self.shards.is_none() => self.memcached_request(request, bytes, work),
+                    failure => self.memcached_among_shards(failure, request, bytes, work),
                 };
                 if let Some(micros) = self.clock.lap() {
                     self.memcached_slow(micros, &input[consumed..*end], work);
@@ -241,11 +248,51 @@ impl Resp {
         self.node.engine().warm(&keys[..count]);
     }
 
-    /// Executes one request.
+    /// Executes one request where there may be several shards, or tells why it failed.
+    fn memcached_among_shards(
+        &mut self,
+        failure: Option<EngineError>,
+        request: &Request<'_>,
+        bytes: &[u8],
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let session = &work.connection.session;
+        let is_back = matches!(session.afar, Afar::Back(_));
+        work.held.set_whole(is_back || session.expects());
+        let before = work.out.len();
+        let flow = match failure {
+            Some(error) => self.memcached_failed(&error, false, work),
+            None => self.memcached_request(request, bytes, work),
+        };
+        if is_back && flow == Flow::Next {
+            let reply = work.out.split_off(before);
+            afar::wrap(&reply, work.out);
+        }
+        if let Some(shards) = &mut self.shards
+            && writes(request)
+        {
+            let position = shards.peers.stamp();
+            work.connection.session.positions.reach(shards.me, position);
+        }
+        Self::keep_order(before, work);
+        flow
+    }
+
+    /// Executes one request, which was sent as `bytes`.
     #[inline]
-    fn memcached_request(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
+    fn memcached_request(
+        &mut self,
+        request: &Request<'_>,
+        bytes: &[u8],
+        work: &mut Turn<'_>,
+    ) -> Flow {
         if !work.connection.session.authenticated {
             return self.memcached_password(request, work);
+        }
+        if self.shards.is_some()
+            && let Some(flow) = self.memcached_afar(request, bytes, work)
+        {
+            return flow;
         }
         self.look_if_due(work.peers.bytes());
         self.memcached.counts.requests += 1;

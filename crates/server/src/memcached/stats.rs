@@ -173,7 +173,7 @@ impl Resp {
             ("udpport", 0),
             ("verbosity", 0),
             ("oldest", 0),
-            ("num_threads", 1),
+            ("num_threads", self.gauge.shards() as u64),
             ("reqs_per_event", self.bounds.turn_requests_max as u64),
             ("item_size_max", config.limits.value_bytes_max as u64),
             ("idle_timeout", config.clients.idle_seconds_max),
@@ -241,7 +241,8 @@ impl Resp {
 fn stats_connections(work: &mut Turn<'_>) {
     let now = work.time.uptime;
     let mut lines = Vec::new();
-    for other in work.peers.iter().chain([&*work.connection]) {
+    let all = work.peers.iter().chain([&*work.connection]);
+    for other in all.filter(|other| !other.is_by_mail()) {
         let descriptor = other.descriptor();
         lines.push((format!("{descriptor}:addr"), format!("tcp:{}", other.peer)));
         lines.push((format!("{descriptor}:listen_addr"), format!("tcp:{}", other.local)));

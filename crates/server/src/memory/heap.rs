@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use tikv_jemalloc_ctl::thread::ThreadLocal;
-use tikv_jemalloc_ctl::{Access, AsName, epoch, epoch_mib, stats, thread};
+use tikv_jemalloc_ctl::{Access, AsName, Mib, epoch, epoch_mib, stats, thread};
 use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
@@ -44,9 +44,18 @@ pub(crate) struct Heap {
     allocated: ThreadLocal<u64>,
     freed: ThreadLocal<u64>,
     epoch: epoch_mib,
+    /// Where this thread's memory comes from.
+    arena: u32,
+    /// The decay time of an arena, whose number is at [`ARENA_AT`].
+    decay: Mib<[usize; 3]>,
+    /// The pages of an arena in which something is allocated; its number is at [`ARENA_AT`] and one.
+    pages_active: Mib<[usize; 4]>,
     statm: File,
     page: usize,
 }
+
+/// Where the number of an arena is among the parts of `arena.0.dirty_decay_ms`.
+const ARENA_AT: usize = 1;
 
 impl fmt::Debug for Heap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,20 +68,29 @@ fn told<T>(result: Result<T, tikv_jemalloc_ctl::Error>) -> io::Result<T> {
 }
 
 impl Heap {
-    /// The heap of this process, for use by this thread.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// The heap of this process, for use by this thread; `apart`: what it allocates from now on lies apart from what
+    /// others do.
+    pub(crate) fn new(apart: bool) -> io::Result<Self> {
+        let arena = if apart {
+            let arena: u32 = told("arenas.create\0".name().read())?;
+            told("thread.arena\0".name().write(arena))?;
+            arena
+        } else {
+            0
+        };
         let heap = Self {
             allocated: told(thread::allocatedp::read())?,
             freed: told(thread::deallocatedp::read())?,
             epoch: told(epoch::mib())?,
+            arena,
+            decay: told("arena.0.dirty_decay_ms\0".name().mib())?,
+            pages_active: told("stats.arenas.0.pactive\0".name().mib())?,
             statm: File::open("/proc/self/statm")?,
             page: rustix::param::page_size(),
         };
-        for name in ["arenas.dirty_decay_ms\0", "arena.0.dirty_decay_ms\0"] {
-            told(name.name().write(DECAY_MILLISECONDS))?;
-        }
-        for name in ["arenas.muzzy_decay_ms\0", "arena.0.muzzy_decay_ms\0"] {
-            told(name.name().write(0isize))?;
+        for scope in [String::from("arenas"), format!("arena.{arena}")] {
+            told(format!("{scope}.dirty_decay_ms\0").name().write(DECAY_MILLISECONDS))?;
+            told(format!("{scope}.muzzy_decay_ms\0").name().write(0isize))?;
         }
         Ok(heap)
     }
@@ -111,12 +129,32 @@ impl Heap {
         let _ = "thread.tcache.enabled\0".name().write(on);
     }
 
-    /// Gives all freed pages back to the system.
+    /// Gives all freed pages of this thread back to the system.
     pub(crate) fn purge(&self) {
+        self.purge_arena(self.arena);
+    }
+
+    /// The same for what lies there.
+    pub(crate) fn purge_arena(&self, arena: u32) {
+        let mut name = self.decay;
+        name[ARENA_AT] = arena as usize;
         // A decay time of zero has the allocator purge at once.
         for time in [0, DECAY_MILLISECONDS] {
-            let _ = "arena.0.dirty_decay_ms\0".name().write(time);
+            let _ = name.write(time);
         }
+    }
+
+    /// Where this thread's memory comes from.
+    pub(crate) fn arena(&self) -> u32 {
+        self.arena
+    }
+
+    /// Bytes of pages in which something of this thread is allocated, as of the last sample.
+    pub(crate) fn own_active(&self) -> usize {
+        let mut name = self.pages_active;
+        name[ARENA_AT + 1] = self.arena as usize;
+        let pages: usize = name.read().unwrap_or(0);
+        pages * self.page
     }
 
     /// Resident bytes, and those of them that are pages of files.
@@ -136,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_allocated_is_counted_and_goes_back() {
-        let heap = Heap::new().unwrap();
+        let heap = Heap::new(false).unwrap();
         let before = (heap.live(), heap.sample());
         let bytes = vec![1u8; 32 << 20];
         let with = (heap.live(), heap.sample());

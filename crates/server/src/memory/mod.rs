@@ -19,11 +19,13 @@
 //! [`CEILING`] nothing is let through.
 
 mod clients;
+mod common;
 mod heap;
 mod program;
 mod size;
 
 pub(crate) use clients::{CLIENT_BYTES, ClientShare};
+pub(crate) use common::{Common, Share as CommonShare};
 pub(crate) use heap::Sample;
 pub(crate) use program::ProgramPages;
 pub(crate) use size::Human;
@@ -46,6 +48,10 @@ const OUTSIDE: usize = 512 << 10;
 const HOLES_SHARE: usize = 8;
 /// What must fit beside the empty server.
 const LEAST_FOR_DATA: usize = 8 << 20;
+/// What a further shard takes before it has any data, about.
+const SHARD_BYTES: usize = 2 << 20;
+/// How often a shard that has nothing to evict asks the others for one command.
+const ASKS_MAX: u32 = 8;
 
 fn part(bound: usize, of_1024: usize) -> usize {
     bound / 1024 * of_1024
@@ -65,6 +71,10 @@ pub(crate) struct Gauge {
     peak: Cell<usize>,
     /// What pages of the program may take at any time, resident or not.
     program: Cell<usize>,
+    /// The other shards, where there are several.
+    common: Option<CommonShare>,
+    /// How often others may still be asked for the command under way.
+    asks_left: Cell<u32>,
 }
 
 impl Meter for Gauge {
@@ -72,20 +82,45 @@ impl Meter for Gauge {
     fn used(&self) -> usize {
         self.beside.get().wrapping_add(self.heap.live())
     }
+
+    #[cold]
+    fn look_again(&self) {
+        if let Some(common) = &self.common {
+            self.refresh(common.untouched());
+        }
+    }
+
+    #[cold]
+    fn gain(&self, bytes: usize) -> bool {
+        let (Some(common), Some(left)) = (&self.common, self.asks_left.get().checked_sub(1)) else {
+            return false;
+        };
+        self.asks_left.set(left);
+        // A little more than is lacking: what is freed leaves holes.
+        let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
+        self.refresh(common.untouched());
+        gave
+    }
 }
 
 impl Gauge {
     /// A gauge of this process, to be used by this thread.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(common: Option<CommonShare>) -> io::Result<Self> {
+        let apart = common.as_ref().is_some_and(|common| !common.is_first());
         let gauge = Self {
-            heap: Heap::new()?,
+            heap: Heap::new(apart)?,
             bound: Cell::new(None),
             apart: Cell::new(0),
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
             program: Cell::new(0),
+            common,
+            asks_left: Cell::new(ASKS_MAX),
         };
+        if let Some(common) = &gauge.common {
+            common.tell_arena(gauge.heap.arena());
+        }
         gauge.refresh(0);
         Ok(gauge)
     }
@@ -106,7 +141,9 @@ impl Gauge {
     /// Leaves so many bytes of the bound to pages of the program: what runs seldom comes when it is
     /// needed, and must find room.
     pub(crate) fn set_program(&self, bytes: usize) {
-        self.program.set(bytes);
+        // The first shard begins with all pages of the start, the others when most have gone.
+        let most = self.common.as_ref().map_or(bytes, |common| common.tell_program(bytes));
+        self.program.set(most);
     }
 
     /// The least bound that the server can work with, whose resident size was `empty` when it was ready;
@@ -114,7 +151,16 @@ impl Gauge {
     pub(crate) fn least(&self, empty: usize) -> usize {
         const STEP: usize = 1 << 20;
         let empty = if empty == 0 { self.heap.sample().resident } else { empty };
+        let empty = self
+            .common
+            .as_ref()
+            .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
         (empty + self.apart.get() + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+    }
+
+    /// What the process took when all shards were ready; `ready`: when this one was.
+    pub(crate) fn at_start(&self, ready: usize) -> usize {
+        self.common.as_ref().map_or(ready, |common| common.tell_ready(ready))
     }
 
     /// What the engine may have altogether; `None`: there is no bound.
@@ -141,9 +187,9 @@ impl Gauge {
         in_use.min(sample.resident + untouched)
     }
 
-    /// How much may be allocated before the next sample.
-    fn step(bound: usize, taken: usize) -> usize {
-        (part(bound, TARGET).saturating_sub(taken) / 4).max(bound / 256)
+    /// How much may be allocated before the next sample, by each of so many shards.
+    fn step(bound: usize, taken: usize, shards: usize) -> usize {
+        (part(bound, TARGET).saturating_sub(taken) / 4).max(bound / 256) / shards
     }
 
     /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
@@ -152,20 +198,81 @@ impl Gauge {
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
         let bound = self.bound.get().unwrap_or(usize::MAX);
+        let common = self.common.as_ref();
+        let shards = common.map_or(1, CommonShare::shards);
+        let untouched = common.map_or(untouched, |common| common.tell_untouched(untouched));
+        let promised = common.map_or(0, CommonShare::promised_to_others);
         let mut taken = Self::taken(&sample, untouched);
-        let most = sample.resident.saturating_add(untouched + Self::step(bound, taken));
-        if most > part(bound, TARGET) {
+        let step = Self::step(bound, taken + promised, shards);
+        let most = |sample: &Sample| {
+            sample.resident.saturating_add(untouched + promised).saturating_add(step)
+        };
+        if most(&sample) > part(bound, TARGET) {
             self.heap.purge();
             sample = self.heap.sample();
+            if let Some(common) = common
+                && most(&sample) > part(bound, TARGET)
+                && sample.held.saturating_sub(sample.active + sample.metadata) > step
+            {
+                common.arenas_of_others().for_each(|arena| self.heap.purge_arena(arena));
+                sample = self.heap.sample();
+            }
             // No page of freed memory is left in it: what is resident is taken.
             taken = sample.resident + untouched;
         }
-        taken += self.program.get().saturating_sub(sample.files);
+        taken += self.program.get().saturating_sub(sample.files) + promised;
         let above = taken.saturating_sub(part(bound, TARGET));
         let holes = sample.active.saturating_sub(sample.allocated);
         let let_through = above.min(holes / HOLES_SHARE).min(part(bound, CEILING - TARGET));
         self.beside.set((taken - let_through).wrapping_sub(self.heap.live()));
-        self.due.set(self.heap.gross().saturating_add(Self::step(bound, taken) as u64));
+        let step = Self::step(bound, taken, shards);
+        self.due.set(self.heap.gross().saturating_add(step as u64));
+        if let Some(common) = common {
+            let promised = if self.bound.get().is_some() { step } else { 0 };
+            common.tell(self.heap.own_active(), promised);
+        }
+    }
+
+    /// The other shards, where there are several.
+    pub(crate) fn common(&self) -> Option<&CommonShare> {
+        self.common.as_ref()
+    }
+
+    /// How many shards share the bound.
+    pub(crate) fn shards(&self) -> usize {
+        self.common.as_ref().map_or(1, CommonShare::shards)
+    }
+
+    /// How much may be allocated now before the next sample.
+    pub(crate) fn step_now(&self) -> usize {
+        self.due.get().saturating_sub(self.heap.gross()) as usize
+    }
+
+    /// A command is about to take so much: where that is more than others count on, they are told, and what they
+    /// have told is looked at first.
+    #[inline]
+    pub(crate) fn announce(&self, bytes: usize, untouched: impl FnOnce() -> usize) {
+        if let Some(common) = &self.common
+            && bytes > self.step_now()
+        {
+            self.refresh(untouched());
+            common.promise(bytes);
+        }
+    }
+
+    /// This thread will free what another has allocated: without a word it would seem to hold less than it does until
+    /// the next sample.
+    #[inline]
+    pub(crate) fn take_over(&self, bytes: impl FnOnce() -> usize) {
+        if self.bound.get().is_some() {
+            self.beside.set(self.beside.get().wrapping_add(bytes()));
+        }
+    }
+
+    /// A command begins: others may be asked for memory again.
+    #[inline]
+    pub(crate) fn begin_command(&self) {
+        self.asks_left.set(ASKS_MAX);
     }
 
     /// A sample, for those who report.
@@ -185,7 +292,7 @@ impl Gauge {
         self.bound.get()
     }
 
-    /// Gives freed pages back to the system.
+    /// Gives the freed pages of this shard back to the system.
     pub(crate) fn purge(&self) {
         self.heap.purge();
     }

@@ -3,6 +3,8 @@
 //! A command that may need more memory runs where there is room for what it brings, beside the reserve; to make
 //! room, the engine evicts. Other commands always run: what they need for a moment is the reserve.
 //!
+//! With several shards, each evicts for what it writes, and has the others evict their parts ([`crate::memory`]).
+//!
 //! # Cost
 //! A command pays two loads and a comparison; one that may need memory adds up its arguments.
 
@@ -17,6 +19,10 @@ use headwater_node::Outcome;
 
 /// What a new key takes besides its bytes and its value: its place in a page, and in indexes.
 pub(crate) const KEY_BYTES: usize = 128;
+/// The least of the bound that a shard gives up where there is too much, one part in so many.
+const LEAST_PART: usize = 1024;
+/// Bytes of a request for which room is made where it only passes.
+const PASSED_MIN: usize = 16 << 10;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
 
@@ -61,6 +67,9 @@ impl Resp {
         }
         self.clients_share = ClientShare::of(config).0;
         self.clients_bytes_max = self.clients_share;
+        if let Some(shards) = &mut self.shards {
+            shards.post.set_waiting_max(bound);
+        }
         self.looked_at = 0;
     }
 
@@ -72,26 +81,75 @@ impl Resp {
             self.program.forget_in_time(self.time.uptime);
             self.look(clients);
         }
+        self.gauge.begin_command();
+        self.give_up_what_is_asked();
     }
 
     /// Looks at what is taken, evicts what is too much, and sets the limits of the moment.
     #[cold]
     fn look(&mut self, clients: usize) {
+        let has_grown = self.gauge.is_due();
+        self.give_up_what_is_asked();
         let engine = self.node.engine_mut();
         self.gauge.refresh(engine.value_memory().untouched);
         let Some(limit) = self.gauge.limit() else { return };
-        let fits = engine.make_room(0);
+        let reserve = self.gauge.reserve();
+        let (fits, share) = match self.gauge.common() {
+            None => (engine.make_room(0), self.clients_share),
+            Some(common) => {
+                // Who writes asks for the parts of others beforehand; who does not lets things be.
+                let soon = if has_grown { reserve + self.gauge.step_now() } else { 0 };
+                common.ask(engine.excess(soon));
+                let over = engine.excess(0);
+                let own = common.own_part(over).max(over.min(limit / LEAST_PART));
+                let fits = over == 0 || engine.give_up(own) || common.may_gain();
+                let others = common.tell_clients(clients);
+                let even = self.clients_share / common.shards();
+                (fits, self.clients_share.saturating_sub(others).max(even))
+            }
+        };
         let used = self.gauge.used();
         let taken = engine.value_memory().taken;
-        let room = limit.saturating_sub(self.gauge.reserve()) as isize - used as isize;
+        let room = limit.saturating_sub(reserve) as isize - used as isize;
+        // Buffers of values are large: each shard may take its part of what is left.
+        let room = room / self.gauge.shards() as isize;
         engine.set_value_memory_limit(taken.saturating_add_signed(room));
         self.clients_bytes_max = if fits {
-            self.clients_share
+            share
         } else {
             // Nothing else can go: clients that take most do.
             let over = used.saturating_sub(limit);
-            clients.saturating_sub(over).clamp(self.gauge.reserve() / 2, self.clients_share)
+            clients.saturating_sub(over).clamp((reserve / 2).min(share), share)
         };
+    }
+
+    /// Gives up what other shards ask for.
+    #[inline]
+    fn give_up_what_is_asked(&mut self) {
+        if let Some(common) = self.gauge.common()
+            && common.asked() > 0
+        {
+            self.give_up(common.asked());
+        }
+    }
+
+    #[cold]
+    fn give_up(&mut self, asked: usize) {
+        let engine = self.node.engine_mut();
+        let gave = self.gauge.limit().is_some() && engine.give_up(asked);
+        self.gauge.refresh(engine.value_memory().untouched);
+        if let Some(common) = self.gauge.common() {
+            common.answer(asked, !gave);
+        }
+    }
+
+    /// Makes room for the bytes of a request that goes to another shard or comes from one.
+    #[inline]
+    pub(crate) fn make_room_to_pass(&mut self, bytes: usize) {
+        if bytes > PASSED_MIN && self.gauge.limit().is_some() {
+            // Where there is none, the request is refused where it is executed.
+            self.node.engine_mut().make_room(2 * bytes);
+        }
     }
 
     /// Whether there is room for a request, after evicting; otherwise it is refused.
@@ -107,6 +165,7 @@ impl Resp {
             return true;
         }
         self.look_if_due(work.peers.bytes());
+        self.gauge.begin_command();
         if !spec.flags.has(Flags::DENYOOM) {
             return true;
         }
@@ -131,18 +190,19 @@ impl Resp {
     /// within, beside the reserve.
     #[inline]
     pub(crate) fn has_room_to_write(&mut self, bytes: usize, values: usize) -> bool {
-        self.gauge.limit().is_none()
-            || self
-                .node
-                .engine_mut()
-                .make_room_for(bytes.saturating_add(self.gauge.reserve()), values)
+        if self.gauge.limit().is_none() {
+            return true;
+        }
+        let engine = self.node.engine_mut();
+        self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        engine.make_room_for(bytes.saturating_add(self.gauge.reserve()), values)
     }
 
     /// What the output may grow to by the answer of a reading command.
     #[inline]
     pub(crate) fn answer_bytes_max(&self, work: &Turn<'_>) -> usize {
         match self.gauge.limit() {
-            Some(_) => work.out.len() + self.gauge.reserve() / 2,
+            Some(_) => work.out.len() + self.gauge.reserve() / 2 / self.gauge.shards(),
             None => usize::MAX,
         }
     }

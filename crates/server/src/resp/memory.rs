@@ -2,10 +2,13 @@
 //!
 //! The parts add up to what the system reports: what the data takes by kind, clients, what the server
 //! had before the first command, what the allocator needs besides, and what is none of these.
+//!
+//! With several shards the figures of all are added up: the first one tells what is of the process, and the others take
+//! what they account for off the first one's rest.
 
 use super::info::line;
 use super::{Resp, Turn, encoder};
-use crate::memory::{Human, Sample};
+use crate::memory::{CommonShare, Human, Sample};
 use core::fmt::Write;
 use headwater_base::memory::Meter;
 use headwater_command::Reply;
@@ -14,14 +17,24 @@ use headwater_node::memory_kinds;
 /// The parts, each with its name and bytes.
 struct Parts {
     sample: Sample,
-    all: Vec<(&'static str, u64)>,
+    all: Vec<(&'static str, i64)>,
     dataset: u64,
     clients: [u64; 2],
+    /// This shard tells what is of the whole process.
+    of_process: bool,
+}
+
+impl Parts {
+    /// A figure of the process: one shard tells it.
+    fn of_process(&self, bytes: usize) -> u64 {
+        if self.of_process { bytes as u64 } else { 0 }
+    }
 }
 
 impl Resp {
     fn parts(&self, work: &Turn<'_>) -> Parts {
         let sample = self.memory_sample();
+        let of_process = self.gauge.common().is_none_or(CommonShare::is_first);
         let mut all = memory_kinds(self.node.engine()).to_vec();
         let dataset = all.iter().map(|(_, bytes)| bytes).sum();
         let mut clients = [0; 2];
@@ -40,12 +53,21 @@ impl Resp {
             ("clients", normal + listening),
             ("tracking", self.tracking.bytes() as u64),
             ("functions", functions),
-            ("startup", (self.at_start.resident + files) as u64),
-            ("allocator", beside(sample).saturating_sub(beside(self.at_start)) as u64),
         ]);
-        let accounted: u64 = all.iter().map(|(_, bytes)| bytes).sum();
-        all.push(("unaccounted", (sample.resident as u64).saturating_sub(accounted)));
-        Parts { sample, all, dataset, clients }
+        if of_process {
+            let empty = self.gauge.at_start(self.at_start.resident);
+            all.push(("startup", (empty + files) as u64));
+            let allocator = beside(sample).saturating_sub(beside(self.at_start));
+            all.push(("allocator", allocator as u64));
+        } else {
+            all.extend([("startup", 0), ("allocator", 0)]);
+        }
+        let mut all: Vec<_> = all.iter().map(|&(name, bytes)| (name, bytes as i64)).collect();
+        let accounted: i64 = all.iter().map(|(_, bytes)| bytes).sum();
+        let resident = if of_process { sample.resident as i64 } else { 0 };
+        let rest = resident - accounted;
+        all.push(("unaccounted", if self.gauge.shards() == 1 { rest.max(0) } else { rest }));
+        Parts { sample, all, dataset, clients, of_process }
     }
 
     pub(super) fn write_memory(&self, work: &Turn<'_>, out: &mut String) {
@@ -81,21 +103,24 @@ impl Resp {
     }
 
     pub(super) fn memory_stats(&self, work: &mut Turn<'_>) {
-        let Parts { sample, all, dataset, clients: [normal, listening] } = self.parts(work);
-        let keys = self.node.engine().key_count();
+        let parts = self.parts(work);
+        let one = |bytes: usize| parts.of_process(bytes);
+        let Parts { sample, ref all, dataset, clients: [normal, listening], .. } = parts;
+        let (keys, shards) = (self.node.engine().key_count(), self.gauge.shards() as u64);
         let numbers = [
-            ("peak.allocated", self.gauge.peak().max(sample.resident) as u64),
-            ("total.allocated", sample.allocated as u64),
-            ("startup.allocated", self.at_start.resident as u64),
+            ("peak.allocated", one(self.gauge.peak().max(sample.resident))),
+            ("total.allocated", one(sample.allocated)),
+            ("startup.allocated", one(self.at_start.resident)),
             ("clients.normal", normal),
             ("clients.pubsub", listening),
             ("keys.count", keys),
-            ("keys.bytes-per-key", dataset / keys.max(1)),
+            // Together they say the mean of all shards.
+            ("keys.bytes-per-key", dataset / keys.max(1) / shards),
             ("dataset.bytes", dataset),
-            ("allocator.allocated", sample.allocated as u64),
-            ("allocator.active", sample.active as u64),
-            ("allocator.resident", sample.held as u64),
-            ("process.resident", sample.resident as u64),
+            ("allocator.allocated", one(sample.allocated)),
+            ("allocator.active", one(sample.active)),
+            ("allocator.resident", one(sample.held)),
+            ("process.resident", one(sample.resident)),
         ];
         let mut out = encoder(work);
         out.map(numbers.len() + all.len());
@@ -105,7 +130,7 @@ impl Resp {
         }
         for (name, bytes) in all {
             out.bulk(format!("{name}.bytes").as_bytes());
-            out.integer(bytes as i64);
+            out.integer(*bytes);
         }
     }
 }

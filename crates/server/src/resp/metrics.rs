@@ -1,21 +1,67 @@
 //! The figures that `/metrics` tells: those of INFO that grow or move.
+//!
+//! With several shards the first one is asked; it has the others tell theirs by letter, and adds them up. So a sign of
+//! life is one of all threads.
 
 use super::Resp;
 use super::session::Session;
 use super::stats::all_specs;
 use crate::config::ConfigError;
 use crate::connections::Connections;
-use crate::http::{Kind, Metric};
+use crate::http::{Kind, Metric, Probe};
+use crate::shards::Letter;
+use headwater_base::Shard;
 use headwater_base::source::Health;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
+/// Figures that are of the process: the first shard tells them.
+const OF_PROCESS: [&str; 3] = ["uptime_seconds", "memory_bound_bytes", "memory_resident_bytes"];
+
+/// Somebody who waits for the figures of all shards.
+pub(super) struct Probing {
+    probe: Probe,
+    /// What has been told.
+    metrics: Vec<Metric>,
+    /// Shards that have yet to tell theirs.
+    missing: u16,
+}
+
 impl Resp {
     /// Answers whoever asks over HTTP how the server does.
     pub(super) fn answer_probes(&mut self, connections: &Connections<Session>) {
+        // One after the other: the HTTP thread asks no more before it is answered, or has lost patience.
         while let Some(probe) = self.probes.next() {
             let metrics = self.metrics(connections.open());
-            probe.answer(metrics);
+            let Some(shards) = &mut self.shards else {
+                probe.answer(metrics);
+                continue;
+            };
+            let missing = shards.post.shards() - 1;
+            for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
+                shards.post.to(to).letters.push(Letter::AskFigures);
+            }
+            self.probing = Some(Probing { probe, metrics, missing });
+        }
+    }
+
+    /// Tells another shard the figures of this one.
+    pub(super) fn tell_figures(&mut self, to: Shard, clients: usize) {
+        let mut metrics = self.metrics(clients);
+        metrics.retain(|metric| !OF_PROCESS.contains(&metric.name.as_str()));
+        let Some(shards) = &mut self.shards else { return };
+        shards.post.to(to).letters.push(Letter::Figures(metrics));
+    }
+
+    /// Another shard has told its figures.
+    pub(super) fn add_figures(&mut self, figures: Vec<Metric>) {
+        let Some(mut probing) = self.probing.take() else { return };
+        add_all(&mut probing.metrics, figures);
+        probing.missing = probing.missing.saturating_sub(1);
+        if probing.missing > 0 {
+            self.probing = Some(probing);
+        } else {
+            probing.probe.answer(probing.metrics);
         }
     }
 
@@ -159,5 +205,43 @@ impl Resp {
                 samples,
             });
         }
+    }
+}
+
+/// Adds figures up that have one name and the same labels.
+fn add_all(all: &mut Vec<Metric>, figures: Vec<Metric>) {
+    for figure in figures {
+        let Some(metric) = all.iter_mut().find(|metric| metric.name == figure.name) else {
+            all.push(figure);
+            continue;
+        };
+        for (labels, value) in figure.samples {
+            match metric.samples.iter_mut().find(|(other, _)| *other == labels) {
+                Some((_, sum)) => *sum += value,
+                None => metric.samples.push((labels, value)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_shards_are_added_up_by_their_labels() {
+        let of = |samples: &[(&str, f64)]| Metric {
+            name: String::from("table_keys"),
+            help: "",
+            kind: Kind::Gauge,
+            samples: samples
+                .iter()
+                .map(|(table, keys)| (vec![("table", (*table).to_owned())], *keys))
+                .collect(),
+        };
+        let mut all = vec![of(&[("a", 1.0), ("b", 2.0)])];
+        let other = Metric::one("keys", "", Kind::Gauge, 5.0);
+        add_all(&mut all, vec![of(&[("b", 3.0), ("c", 4.0)]), other.clone()]);
+        assert_eq!(all, [of(&[("a", 1.0), ("b", 5.0), ("c", 4.0)]), other]);
     }
 }

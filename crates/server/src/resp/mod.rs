@@ -42,8 +42,9 @@ mod watching;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use afar::front_of;
 pub(crate) use info::cpu_seconds;
-pub(crate) use session::{Origin, Session};
+pub(crate) use session::{Afar, Origin, Session, Waiting};
 pub(crate) use tracking::{Copies, Note as TrackingNote};
 pub(crate) use watching::Note;
 
@@ -72,6 +73,7 @@ use headwater_spill::Directory;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::rc::Rc;
 use tracking::Tracking;
 use watching::Watching;
@@ -136,14 +138,18 @@ pub(crate) struct Resp {
     /// Names this run of the server.
     run: u64,
     /// The command under way is one of EXEC's.
-    executing_queue: bool,
+    pub(crate) executing_queue: bool,
     blocking: Blocking,
     hub: Hub,
     /// Tasks of flows that are done elsewhere.
     outside: flows::Outsiders,
     probes: Probes,
+    /// Who asked last, while other shards have not told their figures.
+    probing: Option<metrics::Probing>,
     /// The embedded store; it ends after the hub, which its threads tell.
     keeping: Option<Keeping>,
+    /// The modules that clients sent before the start, until the other shards have them, too.
+    sent: Vec<SentModule>,
     /// Sessions that wait for the end of `exclusive`.
     held: Vec<ConnectionId>,
     /// What memcached's sessions share.
@@ -152,40 +158,38 @@ pub(crate) struct Resp {
     /// Clients of other shards watch or track what is here.
     serves_others: bool,
     /// The other shards, where there are several.
-    shards: Option<Box<Shards>>,
+    pub(crate) shards: Option<Box<Shards>>,
     /// Clients that others accepted, to be served here.
     new_clients: Vec<afar::Client>,
     pub(crate) time: Time,
 }
 
 impl Resp {
-    /// A service with the tables and joins that `config` declares.
+    /// A service with the tables and joins that `config` declares, and with the modules that clients sent earlier: those
+    /// that the first shard knows, where this is another one.
     pub(crate) fn new(
         mut config: Config,
         shards: Option<Box<Shards>>,
+        sent: Option<Vec<SentModule>>,
     ) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
         let run = shards
             .as_ref()
             .map_or_else(|| RandomState::new().hash_one(1), |shards| shards.post.run());
-        let gauge = Gauge::new().map_err(|error| ConfigError(format!("memory: {error}")))?;
+        let common = shards.as_ref().map(|shards| shards.common_memory());
+        let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
         if let Some(shards) = &shards {
             let placement = Placement::even(shards.post.shards());
             node.engine_mut().set_placement(shards.me, placement);
         }
-        if !config.spill.spill_dir.is_empty() {
-            let (path, size) = (&config.spill.spill_dir, config.spill.spill_bytes_max.0);
-            let directory = Directory::open(path.as_ref(), size)
-                .map_err(|error| ConfigError(format!("spill-dir '{path}': {error}")))?;
-            let value_bytes_min = config.spill.spill_value_bytes_min;
-            node.engine_mut().set_spill(Box::new(directory), value_bytes_min);
-            gauge.set_apart(headwater_spill::MEMORY_BYTES as usize / 2);
-        }
+        provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let mut hub = Hub::new();
-        let mut keeping = Keeping::open(&mut config, &hub.inbox)?;
-        let sent = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
+        let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
+        let mut keeping = Keeping::open(&mut config, &hub.inbox, me)?;
+        let kept = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
+        let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, hash_seed, &mut node)?;
         if let Some(keeping) = &keeping {
             let keeper = Box::new(keeping.keeper());
@@ -238,7 +242,9 @@ impl Resp {
             hub,
             outside,
             probes: Probes::new(),
+            probing: None,
             keeping,
+            sent: if shards.is_some() { sent } else { Vec::new() },
             held: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
@@ -260,7 +266,13 @@ impl Resp {
         service.check_memory(&config)?;
         service.apply(config);
         service.at_start = service.memory_sample();
+        service.gauge.at_start(service.at_start.resident);
         Ok(service)
+    }
+
+    /// Takes the modules that clients sent before the start.
+    pub(crate) fn take_sent(&mut self) -> Vec<SentModule> {
+        core::mem::take(&mut self.sent)
     }
 
     /// The node, to load data before the start.
@@ -375,6 +387,34 @@ impl Resp {
             }
         };
         Served { consumed, stopped }
+    }
+}
+
+/// Gives the node its part of the spill directory, if there is one.
+fn provide_disk(
+    config: &Config,
+    shards: Option<&Shards>,
+    gauge: &Gauge,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
+    if config.spill.spill_dir.is_empty() {
+        return Ok(());
+    }
+    let path = place_of(&config.spill.spill_dir, shards);
+    let size = config.spill.spill_bytes_max.0 / gauge.shards() as u64;
+    let directory = Directory::open_one_of(&path, size, gauge.shards())
+        .map_err(|error| ConfigError(format!("spill-dir '{}': {error}", path.display())))?;
+    node.engine_mut().set_spill(Box::new(directory), config.spill.spill_value_bytes_min);
+    gauge.set_apart(headwater_spill::MEMORY_BYTES as usize / 2);
+    Ok(())
+}
+
+/// Where a shard has its files below `folder`.
+fn place_of(folder: &str, shards: Option<&Shards>) -> PathBuf {
+    let folder = PathBuf::from(folder);
+    match shards {
+        None => folder,
+        Some(shards) => folder.join(format!("shard-{}", shards.me.0)),
     }
 }
 

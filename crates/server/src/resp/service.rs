@@ -126,6 +126,11 @@ impl Service for Resp {
         session.expects()
     }
 
+    #[inline]
+    fn is_behind(&self, connection: &mut Connection<Session>) -> bool {
+        connection.is_by_mail() && self.is_behind_with_replies(connection)
+    }
+
     fn take_mail(&mut self, connection: &mut Connection<Session>) {
         self.post_replies(connection);
     }
@@ -133,6 +138,7 @@ impl Service for Resp {
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.take_mail_of_shards(connections);
         self.send_held_back(connections);
+        self.wake_crowded(connections);
         self.wake_late(connections);
         self.take_news(connections);
         self.run_flows(connections);
@@ -292,6 +298,8 @@ impl Service for Resp {
         let flows = self.flows_deadline();
         let held_back = self.shards.as_ref().and_then(|shards| shards.held_back.front());
         let held_back = held_back.map(|(_, since)| since + HELD_BACK_FOR);
+        let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
+        let loading = loading.or(crowded);
         blocking.into_iter().chain(held_back).chain(sources).chain(flows).chain(loading).min()
     }
 

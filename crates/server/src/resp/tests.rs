@@ -34,7 +34,7 @@ impl Stage {
     }
 
     fn made(config: Config, door: Door) -> Self {
-        let mut service = Resp::new(config, None).unwrap();
+        let mut service = Resp::new(config, None, None).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -194,7 +194,8 @@ fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
         assert_eq!(stage.serve(0, &format!("{line}\r\n")).0, ":1 ");
     }
     assert!(
-        Resp::new(config.clone(), None).is_err_and(|error| error.to_string().contains("spill-dir"))
+        Resp::new(config.clone(), None, None)
+            .is_err_and(|error| error.to_string().contains("spill-dir"))
     );
     drop(stage);
     let mut stage = Stage::with(config);

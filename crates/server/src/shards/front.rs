@@ -16,7 +16,7 @@
 use super::gather::Gather;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
-use headwater_protocol::resp::{ReplyCutter, Version};
+use headwater_protocol::resp::{ReplyCutter, Version, text};
 use std::collections::VecDeque;
 
 /// Requests that may be under way for one client.
@@ -98,6 +98,8 @@ pub(crate) struct Front {
     pub(crate) watches_at: Option<Shard>,
     /// What must be taken back where it was done, since it was refused elsewhere.
     undo: Vec<(Shard, OwnedArgs)>,
+    /// Replies are the bytes of bulk strings: the client speaks another protocol.
+    wrapped: bool,
 }
 
 impl Stream {
@@ -149,7 +151,7 @@ impl Stream {
 }
 
 impl Front {
-    pub(crate) fn new(me: Shard, shards: u16) -> Self {
+    pub(crate) fn new(me: Shard, shards: u16, wrapped: bool) -> Self {
         Self {
             me,
             expected: VecDeque::new(),
@@ -162,6 +164,7 @@ impl Front {
             holds: false,
             watches_at: None,
             undo: Vec::new(),
+            wrapped,
         }
     }
 
@@ -305,7 +308,7 @@ impl Front {
 
     /// Puts what is complete behind the answers that are ready.
     pub(crate) fn advance(&mut self, version: Version) {
-        let Self { expected, streams, ready, undo, messages, own_bytes, .. } = self;
+        let Self { expected, streams, ready, undo, messages, own_bytes, wrapped, .. } = self;
         while let Some(next) = expected.front_mut() {
             match next {
                 Expected::Own(bytes) => {
@@ -316,7 +319,8 @@ impl Front {
                     let stream = &mut streams[usize::from(from.0)];
                     let Some(reply) = stream.next() else { break };
                     if !*silent {
-                        ready.extend_from_slice(reply);
+                        let inner = if *wrapped { text(reply) } else { None };
+                        ready.extend_from_slice(inner.unwrap_or(reply));
                     }
                     stream.answered(*kind);
                     stream.trim();
@@ -416,7 +420,7 @@ mod tests {
 
     #[test]
     fn answers_are_in_the_order_of_the_requests() {
-        let mut front = Front::new(Shard(0), 3);
+        let mut front = Front::new(Shard(0), 3, false);
         front.expect(Shard(1), Kind::Write, false);
         front.expect_own(b"+own\r\n");
         front.expect(Shard(2), Kind::Derived, true);
@@ -441,7 +445,7 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_known() {
-        let mut front = Front::new(Shard(0), 2);
+        let mut front = Front::new(Shard(0), 2, false);
         front.expect(Shard(0), Kind::Plain, false);
         front.expect(Shard(1), Kind::Plain, false);
         front.expect(Shard(1), Kind::Stream, false);
@@ -459,7 +463,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
-        let mut front = Front::new(Shard(0), 2);
+        let mut front = Front::new(Shard(0), 2, false);
         let mut out = b"+own\r\n".to_vec();
         front.expect(Shard(1), Kind::Plain, false);
         front.hold_back(&mut out);
@@ -475,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_message_goes_behind_what_its_home_has_answered_before() {
-        let mut front = Front::new(Shard(0), 3);
+        let mut front = Front::new(Shard(0), 3, false);
         let tell = |front: &mut Front, home: u16, text: &str| {
             front.tell(Some(Shard(home)), &[text.as_bytes(), b" "])
         };

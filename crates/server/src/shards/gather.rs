@@ -42,6 +42,12 @@ pub(crate) enum Merge {
         /// What to answer. The replies are pairs, or keys alone where keys are wanted.
         answer: RangeAnswer,
     },
+    /// memcached's values in the order of the keys that were asked for, by the shard that has each.
+    Items(Vec<(Shard, Vec<u8>)>),
+    /// memcached's statistics, whose numbers are added up.
+    Stats,
+    /// memcached's answer that all give, or what one of them has against it.
+    Agreed,
     /// SCAN's reply of one shard, with the cursor for the next part of all.
     Scan {
         /// Which shard's.
@@ -164,6 +170,9 @@ impl Gather {
                 let lists = lists().collect();
                 write_range(lists, *reverse, limit.unwrap_or(u64::MAX), *answer, version, out);
             }
+            Merge::Items(keys) => super::items::write_items(&self.parts, keys, out),
+            Merge::Stats => super::items::write_stats(&replies, out),
+            Merge::Agreed => super::items::write_agreed(&replies, out),
             Merge::Scan { at, shards } => write_scan(replies[0], *at, *shards, version, out),
         }
     }
@@ -221,6 +230,9 @@ fn write_scan(reply: &[u8], at: Shard, shards: u16, version: Version, out: &mut 
     out.extend_from_slice(parts.get(1).unwrap_or(&&b"*0\r\n"[..]));
 }
 
+/// Numbers with these names are the same everywhere.
+const NO_AMOUNTS: [&[u8]; 1] = [b"boundary"];
+
 /// Adds up the numbers of replies that have one shape. Lists whose elements are lists or maps with a
 /// name in front are taken together by these names.
 fn write_figures(replies: &[&[u8]], version: Version, out: &mut Vec<u8>) {
@@ -258,7 +270,12 @@ fn write_figures(replies: &[&[u8]], version: Version, out: &mut Vec<u8>) {
     out.extend_from_slice(&first[..header]);
     for at in 0..count {
         let same: Vec<&[u8]> = lists.iter().map(|list| list[at]).collect();
-        write_figures(&same, version, out);
+        let name = at.checked_sub(1).and_then(|before| text(lists[0][before]));
+        if name.is_some_and(|name| NO_AMOUNTS.contains(&name)) {
+            out.extend_from_slice(same[0]);
+        } else {
+            write_figures(&same, version, out);
+        }
     }
 }
 
@@ -319,6 +336,9 @@ mod tests {
             b"*1\r\n*4\r\n+name\r\n+t\r\n+keys\r\n:2\r\n",
             b"*2\r\n*4\r\n+name\r\n+s\r\n+keys\r\n:1\r\n*4\r\n+name\r\n+t\r\n+keys\r\n:3\r\n",
         ];
+        let table: &[u8] = b"*4\r\n+keys\r\n:1\r\n+boundary\r\n:2\r\n";
+        let both = "*4\r\n+keys\r\n:2\r\n+boundary\r\n:2\r\n";
+        assert_eq!(merged(Merge::Figures, &[table, table]), both);
         let one = |name, keys| format!("*4\r\n+name\r\n+{name}\r\n+keys\r\n:{keys}\r\n");
         assert_eq!(
             merged(Merge::Figures, &replies),

@@ -1,5 +1,6 @@
 //! The text of INFO for all shards, from the texts of each.
 
+use crate::memory::Human;
 use headwater_protocol::resp::text;
 
 /// Numbers that are not added up: they are of the process, or no amounts.
@@ -18,9 +19,9 @@ const NOT_ADDED: &[&str] = &[
     "used_memory",
     "used_memory_rss",
     "used_memory_peak",
-    "used_memory_startup",
+    "maxmemory_used",
+    "mem_fragmentation_bytes",
     "used_memory_overhead",
-    "used_memory_dataset",
     "total_system_memory",
     "allocator_allocated",
     "allocator_active",
@@ -28,6 +29,9 @@ const NOT_ADDED: &[&str] = &[
     "used_cpu_sys",
     "used_cpu_user",
     "mem_fragmentation_ratio",
+    "data_enabled",
+    "data_sync_usec_last",
+    "data_sync_usec_mean",
     "loading",
     "async_loading",
     "shards",
@@ -63,6 +67,12 @@ pub(super) fn merged(replies: &[&[u8]]) -> String {
                 }
             }
         }
+    }
+    let human = lines.iter().find(|(name, _)| name == "used_memory_dataset");
+    if let Some(bytes) = human.and_then(|(_, bytes)| bytes.parse().ok())
+        && let Some(line) = lines.iter_mut().find(|(name, _)| name == "used_memory_dataset_human")
+    {
+        line.1 = Human(bytes).to_string();
     }
     let mut merged = String::new();
     for (name, value) in lines {

@@ -14,6 +14,8 @@
 
 use super::meeting::Meeting;
 use crate::connection::ConnectionId;
+use crate::http::Metric;
+use crate::memory::Common;
 use crate::resp::{Copies, Note, TrackingNote};
 use crate::service::Door;
 use headwater_base::Shard;
@@ -26,6 +28,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Bytes that may wait for a shard, without a bound on memory.
+const WAITING_MAX: usize = 16 << 20;
+/// With one, what may wait for each shard: this part of it, and at least so much.
+const WAITING_SHARE: usize = 256;
+const WAITING_MIN: usize = 64 << 10;
 
 /// What one shard writes to another. Bytes are those up to `end` in the mail's buffer, from the end
 /// of the letter before.
@@ -111,6 +119,10 @@ pub(crate) enum Letter {
         /// Its new home.
         to: Shard,
     },
+    /// How does this shard do? Somebody asks over HTTP.
+    AskFigures,
+    /// So.
+    Figures(Vec<Metric>),
     /// The process is to end.
     Stop,
 }
@@ -122,6 +134,8 @@ pub(crate) struct Voice {
     pub(crate) version: Version,
     /// Errors may have several lines.
     pub(crate) blob_errors: bool,
+    /// The protocol is memcached's.
+    pub(crate) memcached: bool,
     /// How it keeps copies of what it reads.
     pub(crate) copies: Copies,
 }
@@ -137,6 +151,19 @@ pub(crate) struct Mail {
     pub(crate) letters: Vec<Letter>,
 }
 
+impl Mail {
+    /// Memory that it takes, about.
+    pub(crate) fn memory(&self) -> usize {
+        let packets = self.letters.iter().map(|letter| match letter {
+            Letter::Packet(packet) => packet.bytes(),
+            _ => 0,
+        });
+        self.bytes.capacity()
+            + self.letters.capacity() * size_of::<Letter>()
+            + packets.sum::<usize>()
+    }
+}
+
 /// What all shards share.
 #[derive(Debug)]
 pub(crate) struct Office {
@@ -144,6 +171,7 @@ pub(crate) struct Office {
     meeting: Meeting,
     /// Names this run of the server.
     run: u64,
+    memory: Common,
 }
 
 #[derive(Debug, Default)]
@@ -156,6 +184,8 @@ struct Mailbox {
     sleeps: AtomicBool,
     /// Clients that this shard serves.
     clients: AtomicUsize,
+    /// Bytes that nobody has taken yet.
+    waiting: AtomicUsize,
 }
 
 /// One shard's side.
@@ -165,6 +195,8 @@ pub(crate) struct Post {
     office: Arc<Office>,
     outgoing: Vec<Mail>,
     posted: Posted,
+    /// Bytes that may wait for a shard before no further ones are written to it.
+    waiting_max: usize,
 }
 
 /// What a shard has posted so far.
@@ -184,7 +216,17 @@ impl Office {
     pub(crate) fn new(shards: u16) -> Arc<Self> {
         let boxes = (0..shards).map(|_| Mailbox::default()).collect();
         let run = RandomState::new().hash_one(0);
-        Arc::new(Self { boxes, meeting: Meeting::new(shards), run })
+        Arc::new(Self { boxes, meeting: Meeting::new(shards), memory: Common::new(shards), run })
+    }
+
+    /// What the shards tell of their memory.
+    pub(crate) fn memory(&self) -> &Common {
+        &self.memory
+    }
+
+    /// Has a shard come round.
+    pub(crate) fn ring(&self, shard: Shard) {
+        self.of(shard).ring();
     }
 
     fn of(&self, shard: Shard) -> &Mailbox {
@@ -194,7 +236,12 @@ impl Office {
 
 impl Mailbox {
     fn put(&self, mail: Mail) {
+        self.waiting.fetch_add(mail.bytes.len(), Ordering::Relaxed);
         self.mails.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
+        self.ring();
+    }
+
+    fn ring(&self) {
         // M1: all of this is in one order for all threads.
         self.full.store(true, Ordering::SeqCst);
         if self.sleeps.load(Ordering::SeqCst)
@@ -210,7 +257,26 @@ impl Mailbox {
 impl Post {
     pub(crate) fn new(me: Shard, office: Arc<Office>) -> Self {
         let mails = office.boxes.iter().map(|_| Mail { from: me, ..Mail::default() });
-        Self { me, outgoing: mails.collect(), office, posted: Posted::default() }
+        let outgoing = mails.collect();
+        Self { me, outgoing, office, posted: Posted::default(), waiting_max: WAITING_MAX }
+    }
+
+    /// Has so much less wait that it goes with a bound on memory.
+    pub(crate) fn set_waiting_max(&mut self, bound: Option<usize>) {
+        let part = |bound: usize| (bound / WAITING_SHARE).clamp(WAITING_MIN, WAITING_MAX);
+        self.waiting_max = bound.map_or(WAITING_MAX, part);
+    }
+
+    /// Whether so much waits for a shard, with `bytes` more, that what can wait should.
+    #[inline]
+    pub(crate) fn is_crowded(&self, shard: Shard, bytes: usize) -> bool {
+        let own = self.outgoing[usize::from(shard.0)].bytes.len();
+        own + bytes + self.office.of(shard).waiting.load(Ordering::Relaxed) > self.waiting_max
+    }
+
+    /// Whether that is so of any other shard.
+    pub(crate) fn is_any_crowded(&self) -> bool {
+        (0..self.shards()).any(|at| at != self.me.0 && self.is_crowded(Shard(at), 0))
     }
 
     /// Sets what wakes this shard's loop.
@@ -227,6 +293,11 @@ impl Post {
     /// What this run of the server is called.
     pub(crate) fn run(&self) -> u64 {
         self.office.run
+    }
+
+    /// Where all shards' letters go.
+    pub(crate) fn office(&self) -> &Arc<Office> {
+        &self.office
     }
 
     /// How many shards there are.
@@ -261,7 +332,10 @@ impl Post {
         if !own.full.load(Ordering::Acquire) || !own.full.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
-        core::mem::take(&mut *own.mails.lock().unwrap_or_else(PoisonError::into_inner))
+        let mails = core::mem::take(&mut *own.mails.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes = mails.iter().map(|mail| mail.bytes.len()).sum();
+        own.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        mails
     }
 
     /// Notes that a request goes to another shard.

@@ -13,6 +13,7 @@
 mod front;
 mod gather;
 mod info;
+mod items;
 mod mail;
 mod meeting;
 mod position;
@@ -25,6 +26,7 @@ pub(crate) use position::{of_text as position_of_text, text_of as text_of_positi
 pub(crate) use route::{Request, Route, route};
 
 use crate::connection::ConnectionId;
+use crate::memory::CommonShare;
 use crate::resp::Origin;
 use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
@@ -53,6 +55,8 @@ pub(crate) struct Shards {
     pub(crate) held_for: Option<Shard>,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
     pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
+    /// Sessions whose next request waits until less waits for its shard.
+    pub(crate) crowded: Vec<ConnectionId>,
 }
 
 /// A partition that is about to move.
@@ -76,8 +80,13 @@ impl Shards {
         // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
         let (waits, backs, held_back) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        let (moving, held_for) = (None, None);
-        Box::new(Self { me, post, peers, waits, backs, moving, held_for, held_back })
+        let (moving, held_for, crowded) = (None, None, Vec::new());
+        Box::new(Self { me, post, peers, waits, backs, moving, held_for, held_back, crowded })
+    }
+
+    /// What this shard and the others know of each other's memory.
+    pub(crate) fn common_memory(&self) -> CommonShare {
+        CommonShare::new(self.me, self.post.office().clone())
     }
 
     /// Posts what the engines have to say to one another.
@@ -97,9 +106,27 @@ impl Shards {
         voice: Voice,
         args: Args<'_>,
     ) {
+        write_request(args, &mut self.post.to(to).bytes);
+        self.requested(to, session, voice);
+    }
+
+    /// The same for a request as the client has sent it.
+    pub(crate) fn request_bytes(
+        &mut self,
+        to: Shard,
+        session: ConnectionId,
+        voice: Voice,
+        bytes: &[u8],
+    ) {
+        self.post.to(to).bytes.extend_from_slice(bytes);
+        self.requested(to, session, voice);
+    }
+
+    /// A request was written behind the others.
+    #[inline]
+    fn requested(&mut self, to: Shard, session: ConnectionId, voice: Voice) {
         self.post.count_request();
         let mail = self.post.to(to);
-        write_request(args, &mut mail.bytes);
         let end = mail.bytes.len();
         if let Some(Letter::Requests { session: last, voice: how, end: upto }) =
             mail.letters.last_mut()

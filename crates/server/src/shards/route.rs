@@ -80,6 +80,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
         Command::Data(Data::Keys(Keys::RandomKey)) => all(Merge::Some),
         Command::Data(Data::Keys(Keys::DbSize)) => all(Merge::Sum),
         Command::Data(Data::Keys(Keys::Flush)) => all(Merge::Same),
+        Command::Data(Data::Keys(Keys::MemoryStats)) => all(Merge::Figures),
         Command::Data(Data::Keys(Keys::Scan { cursor, .. })) => scan(placement, *cursor, args),
         Command::Data(Data::Ranges(ranges)) => by_range(placement, ranges),
         Command::Data(Data::Functions(Functions::Range { first, last, .. })) => {

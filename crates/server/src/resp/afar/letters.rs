@@ -28,6 +28,7 @@ impl Resp {
         let mails = shards.post.take();
         shards.post.set_clients(connections.open());
         for mail in mails {
+            self.gauge.take_over(|| mail.memory());
             self.take_letters(mail, connections);
         }
     }
@@ -92,6 +93,8 @@ impl Resp {
                 Letter::Held => self.holds(from),
                 Letter::Release => self.release_clients(),
                 Letter::Meet { partition, to } => self.meet(partition, to, connections),
+                Letter::AskFigures => self.tell_figures(from, connections.open()),
+                Letter::Figures(figures) => self.add_figures(figures),
                 Letter::Stop => self.stopping = true,
             }
         }
@@ -113,8 +116,8 @@ impl Resp {
         for (at, undo) in front.take_undo() {
             front.expect(at, Kind::Write, true);
             if let Some(shards) = &mut self.shards {
-                let copies = Copies::None;
-                shards.request(at, session, Voice { version, blob_errors, copies }, undo.args());
+                let voice = Voice { version, blob_errors, memcached: false, copies: Copies::None };
+                shards.request(at, session, voice, undo.args());
             }
         }
         let (is_ready, holds_back) = (front.is_ready(), front.holds_back() && !front.noted);
@@ -170,6 +173,7 @@ impl Resp {
         bytes: &[u8],
         connections: &mut Connections<Session>,
     ) {
+        self.make_room_to_pass(bytes.len());
         let Some(shards) = &mut self.shards else { return };
         let known = shards.backs.get(&origin).copied();
         let id = known.filter(|&id| connections.get_mut(id).is_some()).unwrap_or_else(|| {
@@ -193,6 +197,9 @@ impl Resp {
             connection.session.copies = voice.copies.max(before);
             connection.session.version = voice.version;
             connection.session.blob_errors = voice.blob_errors;
+            if voice.memcached && connection.session.memcached.is_none() {
+                connection.session.memcached = Some(Box::default());
+            }
             connection.take_requests(bytes);
             connections.touch(id);
             if voice.copies != Copies::None {

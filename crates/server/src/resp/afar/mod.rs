@@ -90,6 +90,9 @@ impl Resp {
         {
             return Some(hold(Some(args), work));
         }
+        if self.is_crowded(&route, me) {
+            return Some(self.wait_for_others_to_read(args, work));
+        }
         match route {
             Route::Here => None,
             Route::At(at) if at == me => self.await_writes(spec, command, args, work),
@@ -112,6 +115,66 @@ impl Resp {
                 Some(Flow::Next)
             }
         }
+    }
+
+    /// Whether so many bytes wait for a shard that this goes to that it should wait.
+    fn is_crowded(&self, route: &Route, me: Shard) -> bool {
+        let Some(shards) = &self.shards else { return false };
+        let is = |at: Shard| at != me && shards.post.is_crowded(at, 0);
+        match route {
+            Route::At(at) => is(*at),
+            Route::Parts { parts, .. } => parts.iter().any(|(at, _)| is(*at)),
+            Route::Here | Route::Several => false,
+        }
+    }
+
+    /// Has a session wait, where so many bytes wait for a shard (`None`: for any), that nothing should be written to it;
+    /// whether it has to. Its request begins anew then.
+    pub(crate) fn lets_others_read(&mut self, at: Option<Shard>, work: &Turn<'_>) -> bool {
+        let Some(shards) = &mut self.shards else { return false };
+        let crowded = match at {
+            Some(at) => at != shards.me && shards.post.is_crowded(at, 0),
+            None => shards.post.is_any_crowded(),
+        };
+        if crowded {
+            shards.crowded.push(work.connection.id);
+        }
+        crowded
+    }
+
+    /// Lets a request wait until other shards have read what was written to them.
+    #[cold]
+    fn wait_for_others_to_read(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        if let Some(shards) = &mut self.shards {
+            shards.crowded.push(work.connection.id);
+        }
+        work.connection.session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
+        Flow::Parked
+    }
+
+    /// Wakes the sessions that waited for that.
+    pub(super) fn wake_crowded(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.shards else { return };
+        if !shards.crowded.is_empty() && !shards.post.is_any_crowded() {
+            shards.crowded.drain(..).for_each(|id| connections.wake(id));
+        }
+    }
+
+    /// Whether a session waits for that.
+    pub(super) fn is_any_crowded(&self) -> bool {
+        self.shards.as_ref().is_some_and(|shards| !shards.crowded.is_empty())
+    }
+
+    /// Whether so many replies wait for the shard of this client that no further ones should be made.
+    #[cold]
+    pub(super) fn is_behind_with_replies(
+        &self,
+        connection: &mut crate::connection::Connection<Session>,
+    ) -> bool {
+        let Afar::Back(origin) = connection.session.afar else { return false };
+        let bytes = connection.mail().map_or(0, |mail| mail.len());
+        let Some(shards) = &self.shards else { return false };
+        origin.shard != shards.me && shards.post.is_crowded(origin.shard, bytes)
     }
 
     /// Whether a reading command may concern keys that joins give.
@@ -165,7 +228,7 @@ impl Resp {
     }
 
     /// Tells a shard what the next request of a session must show.
-    fn ask_after(&mut self, at: Shard, work: &Turn<'_>) {
+    pub(crate) fn ask_after(&mut self, at: Shard, work: &Turn<'_>) {
         let Some(shards) = &mut self.shards else { return };
         let positions = work.connection.session.positions.clone();
         if positions == Positions::default() {
@@ -207,6 +270,7 @@ impl Resp {
         silent: bool,
         work: &mut Turn<'_>,
     ) {
+        self.make_room_to_pass(args.bytes());
         let Some(shards) = &mut self.shards else { return };
         let id = work.connection.id;
         let session = &mut work.connection.session;
@@ -306,22 +370,26 @@ impl Resp {
         work.connection.session.whole_replies = before;
         let reply = core::mem::replace(work.out, out);
         if flow == Flow::Parked {
-            let id = work.connection.id;
-            if let Some(Waiting::Shards(_, wait, deadline)) =
-                work.connection.session.waiting.take().as_deref()
-            {
-                self.forget_wait(id, *wait, *deadline);
-            }
-            self.hub.forget(id);
-            self.tickets.retain(|_, waiting| *waiting != id);
+            self.forget_waiting(work);
             return Err(());
         }
         Ok((reply, flow))
     }
 
+    /// What a session waits for is asked for in another way.
+    pub(crate) fn forget_waiting(&mut self, work: &mut Turn<'_>) {
+        let id = work.connection.id;
+        let waiting = work.connection.session.waiting.take();
+        if let Some(Waiting::Shards(_, wait, deadline)) = waiting.as_deref() {
+            self.forget_wait(id, *wait, *deadline);
+        }
+        self.hub.forget(id);
+        self.tickets.retain(|_, waiting| *waiting != id);
+    }
+
     /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
     #[inline]
-    pub(super) fn keep_order(before: usize, work: &mut Turn<'_>) {
+    pub(crate) fn keep_order(before: usize, work: &mut Turn<'_>) {
         if let Some(front) = work.connection.session.front()
             && !front.is_done()
             && work.out.len() > before
@@ -334,14 +402,16 @@ impl Resp {
 
 /// How a client wants its answers.
 fn voice_of(session: &Session) -> Voice {
+    let Session { version, blob_errors, .. } = *session;
     let copies = session.tracking.as_ref().map_or(Copies::None, |tracks| tracks.copies());
-    Voice { version: session.version, blob_errors: session.blob_errors, copies }
+    Voice { version, blob_errors, memcached: session.memcached.is_some(), copies }
 }
 
 /// What other shards do for a session.
-fn front_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Front {
+pub(crate) fn front_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Front {
     if !matches!(session.afar, Afar::Front(_)) {
-        session.afar = Afar::Front(Box::new(Front::new(shards.me, shards.post.shards())));
+        let wrapped = session.memcached.is_some();
+        session.afar = Afar::Front(Box::new(Front::new(shards.me, shards.post.shards(), wrapped)));
     }
     match &mut session.afar {
         Afar::Front(front) => front,

@@ -1,0 +1,140 @@
+//! The memory bound with several shards: the phases of [`crate::bound`], and memory that goes from shard to shard.
+
+use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, value};
+use crate::support::request;
+
+const SHARDS: u16 = 3;
+
+#[test]
+fn keys_of_all_sizes_stay_within_the_bound() {
+    bound::keys_of_all_sizes(SHARDS);
+}
+
+#[test]
+fn without_eviction_writes_are_refused_and_everything_else_goes_on() {
+    bound::no_eviction(SHARDS);
+}
+
+#[test]
+fn timelines_and_the_replicas_they_are_made_of_come_and_go() {
+    bound::timelines(SHARDS);
+}
+
+#[test]
+fn clients_stay_within_their_share() {
+    bound::many_clients(SHARDS);
+}
+
+#[test]
+fn the_parts_add_up_to_what_the_system_reports() {
+    bound::parts(SHARDS);
+}
+
+/// Plain keys that live together, by their tag.
+fn key(tag: &str, at: u64) -> String {
+    format!("{{{tag}}}{at}")
+}
+
+/// How many of so many keys are there.
+fn count(watched: &Watched, tag: &str, keys: u64) -> u64 {
+    let mut client = watched.server.client(2);
+    let all: Vec<String> = (0..keys).map(|at| key(tag, at)).collect();
+    redis::cmd("EXISTS").arg(&all).query(&mut client).unwrap()
+}
+
+#[test]
+fn memory_goes_to_the_shard_that_is_written_to() {
+    let mut watched = Watched::start(SHARDS, &["--memory-policy", "allkeys-lru"]);
+    let bytes = 2000;
+    // Each of the tags lives on one shard; with so many, every shard has some.
+    let fill = |watched: &mut Watched, tag: &str, keys: u64| {
+        watched.send(keys, 100, |at, _| {
+            let key = key(tag, at);
+            request(&[b"SET", key.as_bytes(), &value(&key, bytes)])
+        })
+    };
+    let most = BOUND / bytes as u64;
+    for tag in ["a", "b", "c", "d", "e", "f"] {
+        assert_eq!(fill(&mut watched, tag, most / 4), 0, "everything could be evicted");
+        watched.phase("keys of one tag, a quarter of the bound");
+    }
+    // One shard alone is written to: it gets more than it would if the bound were cut in three.
+    for round in 0..3 {
+        assert_eq!(fill(&mut watched, &format!("hot{}", 0), most * 2), 0, "{round}");
+        watched.phase("keys of one shard, twice the bound");
+    }
+    let kept = count(&watched, "hot0", most * 2);
+    assert!(kept > most / 2, "{kept} of {most}: the others have not yielded");
+    // And back, to whoever is written to next.
+    assert_eq!(fill(&mut watched, "a", most), 0);
+    assert_eq!(fill(&mut watched, "b", most), 0);
+    watched.phase("keys of the others, as many as the bound has");
+}
+
+#[test]
+fn a_value_that_fits_the_bound_is_taken_by_any_shard() {
+    let mut watched = Watched::start(SHARDS, &["--memory-policy", "allkeys-lru"]);
+    // Large values of everybody, so that no shard has as much as another lacks.
+    for round in 0..40 * rounds() {
+        let refused = watched.send(6, 1, |at, _| {
+            let key = format!("{{{at}}}{round}");
+            request(&[b"SET", key.as_bytes(), &value(&key, 2_600_000)])
+        });
+        assert_eq!(refused, 0, "everything could be evicted");
+    }
+    watched.phase("values of 2.6 MB for every shard");
+}
+
+#[test]
+fn who_has_nothing_to_evict_has_others_evict() {
+    // What has no expiry stays; it is on one shard, and what may go on the others.
+    let mut watched = Watched::start(SHARDS, &["--memory-policy", "volatile-lru"]);
+    let bytes = 2000;
+    let most = BOUND / bytes as u64;
+    for tag in 0..9 {
+        let refused = watched.send(most / 9, 100, |at, _| {
+            let key = key(&format!("gone{tag}"), at);
+            request(&[b"SET", key.as_bytes(), &value(&key, bytes), b"EX", b"1000"])
+        });
+        assert_eq!(refused, 0);
+    }
+    let refused = watched.send(most / 2, 100, |at, _| {
+        let key = key("stays", at);
+        request(&[b"SET", key.as_bytes(), &value(&key, bytes)])
+    });
+    assert_eq!(refused, 0, "others had keys that may go");
+    assert_eq!(count(&watched, "stays", most / 2), most / 2);
+    watched.phase("keys that stay, beside others that go");
+    // Until nothing else can go anywhere.
+    let refused = watched.send(most, 100, |at, _| {
+        let key = key("stays", at + most / 2);
+        request(&[b"SET", key.as_bytes(), &value(&key, bytes)])
+    });
+    assert!(refused > most / 3, "{refused} of {most}");
+    watched.phase("keys that stay, more than there is room for");
+}
+
+#[test]
+fn clients_of_all_shards_write_at_the_same_time() {
+    let mut watched = Watched::start(SHARDS, &["--memory-policy", "allkeys-lru"]);
+    std::thread::scope(|scope| {
+        for writer in 0..6u64 {
+            let mut socket = watched.server.socket();
+            scope.spawn(move || {
+                let mut draws = Draws(writer);
+                for round in 0..150 * rounds() {
+                    let len = if draws.below(10) == 0 { 400_000 } else { 4_000 };
+                    let requests: Vec<u8> = (0..10)
+                        .flat_map(|at| {
+                            let key = format!("w{writer}|{round}|{at}");
+                            request(&[b"SET", key.as_bytes(), &value(&key, len)])
+                        })
+                        .collect();
+                    socket.send(&requests);
+                    assert_eq!(lines(&mut socket, 10), vec!["+OK"; 10]);
+                }
+            });
+        }
+    });
+    watched.phase("six writers at once");
+}
