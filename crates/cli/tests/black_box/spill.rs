@@ -120,7 +120,7 @@ fn come_back_or_are_missed(shards: u64) {
     let place = tempfile::tempdir().unwrap();
     let mut filled = Filled::start(place.path(), shards);
     filled.write(0..KEYS, 1);
-    assert!(KEYS * BYTES as u64 > 5 * (BOUND + (shards - 1) * BESIDES));
+    assert!(KEYS * BYTES as u64 > 4 * (BOUND + (shards - 1) * BESIDES));
     let kept = filled.read(0..KEYS);
     assert!(kept * 100 > KEYS * 99, "{kept} of {KEYS} are there, where all of them fit");
     assert!(filled.counter("values_spilled") > KEYS / 2);
@@ -142,7 +142,7 @@ fn come_back_or_are_missed(shards: u64) {
     // A third of the files is spoilt, while the server runs.
     let all = files(place.path());
     assert!(all.len() > 3, "{all:?}");
-    let blobs = |path: &&PathBuf| fs::metadata(path).is_ok_and(|file| file.len() > 1 << 20);
+    let blobs = |path: &&PathBuf| fs::metadata(path).is_ok_and(|file| file.len() > 1 << 18);
     let mut large: Vec<_> = all.iter().filter(blobs).collect();
     large.sort();
     large.iter().step_by(3).for_each(|path| spoil(path));

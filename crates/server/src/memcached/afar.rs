@@ -9,7 +9,7 @@ use super::{answer_unless, writes};
 use crate::resp::{Afar, Copies, Flow, Resp, Session, Turn, Waiting, front_of};
 use crate::shards::{Gather, Kind, Merge, Voice};
 use headwater_base::{Placement, Shard};
-use headwater_command::OwnedArgs;
+use headwater_command::{GetExpiry, OwnedArgs};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
 use std::io::Write;
 
@@ -17,8 +17,8 @@ use std::io::Write;
 const VOICE: Voice = Voice {
     version: headwater_protocol::resp::Version::Resp2,
     blob_errors: false,
-    memcached: true,
     copies: Copies::None,
+    memcached: true,
 };
 
 /// Who executes a request.
@@ -123,6 +123,7 @@ impl Resp {
         let at = match &to {
             To::Here => return None,
             To::Refused => {
+                self.touch_before_refusal(request, bytes, work);
                 self.memcached_refused("CLIENT_ERROR bad command line format", work);
                 return Some(Flow::Next);
             }
@@ -167,6 +168,28 @@ impl Resp {
             To::Here | To::Refused => {}
         }
         Some(Flow::Next)
+    }
+
+    /// `gat` gives the keys before one that is too long their new expiry, and is refused then.
+    #[cold]
+    fn touch_before_refusal(&mut self, request: &Request<'_>, bytes: &[u8], work: &mut Turn<'_>) {
+        let Request::Get { keys, expiry, .. } = request else { return };
+        if *expiry == GetExpiry::Keep {
+            return;
+        }
+        for key in keys.into_iter().take_while(|key| key.len() <= KEY_BYTES_MAX) {
+            let (Some(shards), Some(placement)) = (&self.shards, self.node.engine().placement())
+            else {
+                return;
+            };
+            let (me, home) = (shards.me, placement.home(key));
+            let line = part(bytes, home, &[(home, key.to_vec())]);
+            if home == me {
+                self.memcached_part(&line, work);
+            } else {
+                self.ask_item(home, &line, (Kind::Plain, true), work);
+            }
+        }
     }
 
     /// Has another shard execute a request, whose reply the client may not want to know.
