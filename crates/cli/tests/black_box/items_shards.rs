@@ -4,7 +4,7 @@
 //! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
 use crate::bound::Draws;
-use crate::support::{Server, Socket, request};
+use crate::support::{Server, Socket};
 use std::io::Read;
 
 fn start(shards: &str) -> Server {

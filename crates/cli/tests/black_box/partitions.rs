@@ -223,3 +223,32 @@ fn another_connection_sees_what_was_written() {
     assert_eq!(read(&mut client, &position).unwrap(), 0);
     assert_eq!(cmd("WAIT").arg(1).arg(10).query::<i64>(&mut client).unwrap(), 1);
 }
+
+#[test]
+fn a_post_crosses_once_to_each_shard_however_many_follow() {
+    const FOLLOWERS: usize = 2000;
+    let server = Server::start(&["--shards", "8"]);
+    let mut client = server.client(3);
+    let (name, spec) = JOINS[0];
+    let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
+    let mut follow = cmd("MSET");
+    (0..FOLLOWERS).for_each(|user| drop(follow.arg(format!("s|u{user}|star")).arg(1)));
+    let () = follow.query(&mut client).unwrap();
+    let posts = |client: &mut Connection| {
+        let mut reads = redis::pipe();
+        for user in 0..FOLLOWERS {
+            reads.cmd("PREFIX").arg(format!("t|u{user}|")).arg("COUNT");
+        }
+        reads.query::<Vec<usize>>(client).unwrap().iter().sum::<usize>()
+    };
+    assert_eq!(posts(&mut client), 0);
+    let sent = |client: &mut Connection| {
+        let info: String = cmd("INFO").arg("shards").query(client).unwrap();
+        let sent = info.lines().find_map(|line| line.strip_prefix("shards_changes_sent:"));
+        sent.unwrap().parse::<u64>().unwrap()
+    };
+    let before = sent(&mut client);
+    let () = cmd("SET").arg("p|star|1").arg("hello").query(&mut client).unwrap();
+    assert_eq!(posts(&mut client), FOLLOWERS);
+    assert_eq!(sent(&mut client) - before, 7);
+}
