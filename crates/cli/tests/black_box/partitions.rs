@@ -232,7 +232,9 @@ fn a_post_crosses_once_to_each_shard_however_many_follow() {
     let (name, spec) = JOINS[0];
     let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
     let mut follow = cmd("MSET");
-    (0..FOLLOWERS).for_each(|user| drop(follow.arg(format!("s|u{user}|star")).arg(1)));
+    for user in 0..FOLLOWERS {
+        follow.arg(format!("s|u{user}|star")).arg(1);
+    }
     let () = follow.query(&mut client).unwrap();
     let posts = |client: &mut Connection| {
         let mut reads = redis::pipe();
