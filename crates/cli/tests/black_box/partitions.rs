@@ -2,7 +2,7 @@
 //!
 //! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
-use crate::shards::{Draws, JOINS, Pipe, joined_request, number_from, sorted};
+use crate::shards::{Draws, JOINS, answer_alike, joined_alike, joined_servers, seeds};
 use crate::support::{Server, request};
 use redis::{Connection, Value, cmd};
 use std::collections::BTreeMap;
@@ -60,64 +60,17 @@ fn while_partitions_move(server: &Server, work: impl FnOnce()) -> u64 {
     })
 }
 
-fn rounds() -> std::ops::Range<u64> {
-    let first = number_from("HEADWATER_SHARDS_SEED", 1);
-    first..first + number_from("HEADWATER_SHARDS_ROUNDS", 30)
-}
-
 #[test]
 fn requests_are_answered_alike_while_partitions_move() {
     let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
-    let moved = while_partitions_move(&three, || {
-        for seed in rounds() {
-            let mut draws = Draws(seed);
-            let mut pipes: Vec<_> =
-                (0..3).map(|_| (Pipe::new(&one, 3), Pipe::new(&three, 3))).collect();
-            pipes[0].0.run(&[vec!["FLUSHALL".to_owned()]]);
-            pipes[0].1.run(&[vec!["FLUSHALL".to_owned()]]);
-            for _ in 0..12 {
-                let batch: Vec<_> = (0..=draws.below(12)).map(|_| draws.request()).collect();
-                let requests: Vec<_> = batch.iter().map(|(words, _)| words.clone()).collect();
-                let at = draws.below(3) as usize;
-                let (expected, answers) = (pipes[at].0.run(&requests), pipes[at].1.run(&requests));
-                for (((words, any_order), expected), answer) in
-                    batch.iter().zip(expected).zip(answers)
-                {
-                    let order = |value| if *any_order { sorted(value) } else { value };
-                    assert_eq!(order(answer), order(expected), "seed {seed}: {words:?}");
-                }
-            }
-        }
-    });
+    let moved = while_partitions_move(&three, || answer_alike(&one, &three, seeds(30)));
     assert!(moved > 0, "none has moved");
 }
 
 #[test]
 fn joins_give_the_same_while_partitions_move() {
-    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
-    for server in [&one, &three] {
-        let mut client = server.client(3);
-        for (name, spec) in JOINS {
-            let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
-        }
-    }
-    let moved = while_partitions_move(&three, || {
-        for seed in rounds() {
-            let mut draws = Draws(seed);
-            let mut pipes = (Pipe::new(&one, 3), Pipe::new(&three, 3));
-            let flush = [vec!["FLUSHALL".to_owned()]];
-            pipes.0.run(&flush);
-            pipes.1.run(&flush);
-            for _ in 0..15 {
-                let requests: Vec<_> =
-                    (0..=draws.below(10)).map(|_| joined_request(&mut draws)).collect();
-                let (expected, answers) = (pipes.0.run(&requests), pipes.1.run(&requests));
-                for ((words, expected), answer) in requests.iter().zip(expected).zip(answers) {
-                    assert_eq!(answer, expected, "seed {seed}: {words:?}");
-                }
-            }
-        }
-    });
+    let (one, three) = joined_servers();
+    let moved = while_partitions_move(&three, || joined_alike(&one, &three, seeds(30)));
     assert!(moved > 0, "none has moved");
 }
 

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    pub(crate) fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,7 +47,7 @@ impl Draws {
     }
 
     /// A request, and whether the order of its answer's elements is open.
-    pub(crate) fn request(&mut self) -> (Vec<String>, bool) {
+    fn request(&mut self) -> (Vec<String>, bool) {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let mut list: Vec<String> = match self.below(24) {
             0..4 => return (vec!["GET".to_owned(), self.key()], false),
@@ -97,14 +97,14 @@ impl Draws {
 }
 
 /// A connection that sends requests at once and reads the answers to all of them.
-pub(crate) struct Pipe {
+struct Pipe {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     parser: Parser,
 }
 
 impl Pipe {
-    pub(crate) fn new(server: &Server, protocol: u8) -> Self {
+    fn new(server: &Server, protocol: u8) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(stream.try_clone().unwrap());
@@ -113,7 +113,7 @@ impl Pipe {
         pipe
     }
 
-    pub(crate) fn run(&mut self, requests: &[Vec<String>]) -> Vec<Value> {
+    fn run(&mut self, requests: &[Vec<String>]) -> Vec<Value> {
         let mut bytes = Vec::new();
         for words in requests {
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
@@ -125,7 +125,7 @@ impl Pipe {
     }
 }
 
-pub(crate) fn sorted(value: Value) -> Value {
+fn sorted(value: Value) -> Value {
     match value {
         Value::Array(mut elements) => {
             elements.sort_by_key(|element| format!("{element:?}"));
@@ -135,21 +135,18 @@ pub(crate) fn sorted(value: Value) -> Value {
     }
 }
 
-pub(crate) fn number_from(name: &str, otherwise: u64) -> u64 {
+fn number_from(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-#[test]
-fn several_shards_answer_as_one() {
-    let rounds = number_from("HEADWATER_SHARDS_ROUNDS", 60);
-    let first = number_from("HEADWATER_SHARDS_SEED", 1);
-    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
-    for seed in first..first + rounds {
+/// Asks two servers the same, and compares the answers.
+pub(crate) fn answer_alike(one: &Server, three: &Server, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
         let mut draws = Draws(seed);
         let protocol = 2 + (seed % 2) as u8;
         // Several connections, so that clients of all shards ask.
         let mut pipes: Vec<_> =
-            (0..3).map(|_| (Pipe::new(&one, protocol), Pipe::new(&three, protocol))).collect();
+            (0..3).map(|_| (Pipe::new(one, protocol), Pipe::new(three, protocol))).collect();
         pipes[0].0.run(&[vec!["FLUSHALL".to_owned()]]);
         pipes[0].1.run(&[vec!["FLUSHALL".to_owned()]]);
         for _ in 0..12 {
@@ -166,6 +163,42 @@ fn several_shards_answer_as_one() {
     }
 }
 
+/// A server of one shard and one of three, both with the joins.
+pub(crate) fn joined_servers() -> (Server, Server) {
+    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    for server in [&one, &three] {
+        let mut client = server.client(3);
+        for (name, spec) in JOINS {
+            let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
+        }
+    }
+    (one, three)
+}
+
+/// Asks two servers with the joins the same, and compares the answers.
+pub(crate) fn joined_alike(one: &Server, three: &Server, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut draws = Draws(seed);
+        let mut pipes = (Pipe::new(one, 3), Pipe::new(three, 3));
+        let flush = [vec!["FLUSHALL".to_owned()]];
+        pipes.0.run(&flush);
+        pipes.1.run(&flush);
+        for _ in 0..15 {
+            let requests: Vec<_> =
+                (0..=draws.below(10)).map(|_| joined_request(&mut draws)).collect();
+            let (expected, answers) = (pipes.0.run(&requests), pipes.1.run(&requests));
+            for ((words, expected), answer) in requests.iter().zip(expected).zip(answers) {
+                assert_eq!(answer, expected, "seed {seed}: {words:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn several_shards_answer_as_one() {
+    answer_alike(&Server::start(&[]), &Server::start(&["--shards", "3"]), seeds(60));
+}
+
 /// A key of the tables that the joins read.
 pub(crate) fn source_key(draws: &mut Draws) -> String {
     let people = ["ann", "bob", "cy", "dee", "eve"];
@@ -178,7 +211,7 @@ pub(crate) fn source_key(draws: &mut Draws) -> String {
 }
 
 /// A request to what the joins read or give.
-pub(crate) fn joined_request(draws: &mut Draws) -> Vec<String> {
+fn joined_request(draws: &mut Draws) -> Vec<String> {
     let person = draws.of(&["ann", "bob", "cy", "dee", "eve"]);
     let table = draws.of(&["t", "karma", "page", "hot", "busy", "s", "p", "vote"]);
     let words: Vec<String> = match draws.below(16) {
@@ -211,30 +244,8 @@ pub(crate) const JOINS: [(&str, &str); 5] = [
 
 #[test]
 fn joins_over_several_shards_show_what_a_client_wrote() {
-    let rounds = number_from("HEADWATER_SHARDS_ROUNDS", 60);
-    let first = number_from("HEADWATER_SHARDS_SEED", 1);
-    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
-    for server in [&one, &three] {
-        let mut client = server.client(3);
-        for (name, spec) in JOINS {
-            let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
-        }
-    }
-    for seed in first..first + rounds {
-        let mut draws = Draws(seed);
-        let mut pipes = (Pipe::new(&one, 3), Pipe::new(&three, 3));
-        let flush = [vec!["FLUSHALL".to_owned()]];
-        pipes.0.run(&flush);
-        pipes.1.run(&flush);
-        for _ in 0..15 {
-            let requests: Vec<_> =
-                (0..=draws.below(10)).map(|_| joined_request(&mut draws)).collect();
-            let (expected, answers) = (pipes.0.run(&requests), pipes.1.run(&requests));
-            for ((words, expected), answer) in requests.iter().zip(expected).zip(answers) {
-                assert_eq!(answer, expected, "seed {seed}: {words:?}");
-            }
-        }
-    }
+    let (one, three) = joined_servers();
+    joined_alike(&one, &three, seeds(60));
     // What one shard refuses no shard has.
     let mut client = three.client(3);
     let () = cmd("SET").arg("odd|x").arg(1).query(&mut client).unwrap();
