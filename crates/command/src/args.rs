@@ -159,6 +159,19 @@ impl<'a> Args<'a> {
         self.spans.chunks_exact(2).map(move |two| (two[0].of(buffer), two[1].of(buffer)))
     }
 
+    /// The bytes of the whole request, where these arguments are all of it and lie in it as clients' libraries send it
+    /// (`*2\r\n$3\r\nGET\r\n$1\r\nk\r\n`).
+    #[inline]
+    #[must_use]
+    pub fn as_sent(&self) -> Option<&'a [u8]> {
+        // The shortest header before a first argument. Those of copies and of inline commands begin at 0.
+        const HEADER_MIN: u32 = 8;
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        let end = last.start as usize + last.len as usize + 2;
+        let is_sent = first.start >= HEADER_MIN && self.buffer[0] == b'*';
+        if is_sent { self.buffer.get(..end) } else { None }
+    }
+
     /// Bytes of all arguments together.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -374,6 +374,7 @@ fn long_length_line(buffer: &[u8], start: usize) -> Line {
 mod tests {
     use super::*;
     use alloc::vec;
+    use headwater_command::OwnedArgs;
 
     fn limits() -> Limits {
         Limits::for_values(1 << 20)
@@ -396,6 +397,21 @@ mod tests {
                 error @ Parsed::Error(_) => return (found, error),
             }
         }
+    }
+
+    #[test]
+    fn a_request_can_be_passed_on_as_it_was_sent() {
+        let sent = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+        let bytes = [&sent[..], b"get *1\r\n*1\r\n$4\r\nPING\r\n"].concat();
+        let (mut parser, mut begin, mut passed) = (RequestParser::new(), 0, vec![]);
+        while let Parsed::Request { consumed } = parser.parse(&bytes[begin..], &limits()) {
+            let args = parser.args(&bytes[begin..]);
+            passed.push(args.as_sent().map(<[u8]>::to_vec));
+            assert_eq!(OwnedArgs::of(args).args().as_sent(), None);
+            begin += consumed;
+        }
+        // An inline command is to be written anew.
+        assert_eq!(passed, [Some(sent.to_vec()), None, Some(b"*1\r\n$4\r\nPING\r\n".to_vec())]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn header(bytes: &[u8]) -> Option<(usize, Parts)> {
 /// The number in a header, before the end of its line.
 fn number(text: &[u8]) -> Option<i64> {
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    core::str::from_utf8(text).ok()?.parse().ok()
+    headwater_command::number::parse_i64(text)
 }
 
 /// Whether a reply is an error.

@@ -304,13 +304,15 @@ impl Resp {
         !self.config.listen.requirepass.is_empty()
     }
 
-    /// Looks ahead at the next requests and fetches what they will touch; gives how many bytes
-    /// they take.
-    fn warm(&mut self, input: &[u8]) -> usize {
+    /// Looks ahead at the next requests and fetches what they will touch here; gives how many bytes
+    /// they take. `is_own`: no other shard is the home of their keys.
+    fn warm(&mut self, input: &[u8], is_own: bool) -> usize {
         let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
         let mut seen = 0;
         let mut count = 0;
-        while count < WARM_MAX {
+        let mut looked_at = 0;
+        while looked_at < WARM_MAX {
+            looked_at += 1;
             let rest = &input[seen..];
             let Parsed::Request { consumed } = self.scout.parse(rest, &self.limits) else {
                 // The look ahead ends within a request: the next one starts afresh.
@@ -324,7 +326,9 @@ impl Resp {
             if let Some(key) = args.get(if is_call { 2 } else { 1 }) {
                 // The arguments of inline commands lie elsewhere, and are few.
                 let start = (key.as_ptr() as usize).wrapping_sub(input.as_ptr() as usize);
-                if let Some(key) = input.get(start..start.wrapping_add(key.len())) {
+                if let Some(key) = input.get(start..start.wrapping_add(key.len()))
+                    && (is_own || self.node.engine().owns(key))
+                {
                     keys[count] = key;
                     count += 1;
                 }
@@ -343,6 +347,7 @@ impl Resp {
         let input = work.input;
         let mut consumed = 0;
         let mut warm_until = if input.len() < WARM_BYTES_MIN { input.len() } else { 0 };
+        let is_own = self.shards.is_none() || work.connection.is_by_mail();
         self.clock.begin();
         let stopped = loop {
             if *work.requests_left == 0 || work.out.len() + work.held.bytes() >= work.out_bytes_full
@@ -353,7 +358,7 @@ impl Resp {
                 break Stopped::Paused;
             }
             if consumed >= warm_until && warm_until < input.len() {
-                warm_until = consumed + self.warm(&input[consumed..]);
+                warm_until = consumed + self.warm(&input[consumed..], is_own);
             }
             let limits = if work.connection.session.authenticated {
                 &self.limits

@@ -35,6 +35,9 @@ const WAITING_MAX: usize = 16 << 20;
 const WAITING_SHARE: usize = 256;
 const WAITING_MIN: usize = 64 << 10;
 
+/// Bytes, or letters, for which there is room in a mail before they come.
+const EXPECTED_MAX: usize = 4 << 10;
+
 /// What one shard writes to another. Bytes are those up to `end` in the mail's buffer, from the end
 /// of the letter before.
 #[derive(Debug)]
@@ -319,7 +322,12 @@ impl Post {
                 self.posted.mails += 1;
                 self.posted.letters += mail.letters.len() as u64;
                 self.posted.bytes += mail.bytes.len() as u64;
-                let empty = Mail { from: self.me, ..Mail::default() };
+                // The next one will be about as long.
+                let empty = Mail {
+                    from: self.me,
+                    bytes: Vec::with_capacity(mail.bytes.len().min(EXPECTED_MAX)),
+                    letters: Vec::with_capacity(mail.letters.len().min(EXPECTED_MAX)),
+                };
                 self.office.boxes[at].put(core::mem::replace(mail, empty));
             }
         }

@@ -28,6 +28,7 @@ pub(crate) use route::{Request, Route, route};
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
 use crate::resp::Origin;
+use headwater_base::hash::KeyHashBuilder;
 use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
 use headwater_command::{Args, Reply};
@@ -48,7 +49,7 @@ pub(crate) struct Shards {
     /// Sessions that wait until what is here shows their writes elsewhere.
     pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
-    pub(crate) backs: HashMap<Origin, ConnectionId>,
+    pub(crate) backs: HashMap<Origin, ConnectionId, KeyHashBuilder>,
     /// The partition that this shard has asked all to move.
     pub(crate) moving: Option<Moving>,
     /// Who has asked this shard to hold, and was not told yet that it does.
@@ -79,7 +80,8 @@ impl Shards {
         let post = Post::new(me, office.clone());
         // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
-        let (waits, backs, held_back) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        let backs = HashMap::with_hasher(KeyHashBuilder::new(0));
+        let (waits, held_back) = (HashMap::new(), VecDeque::new());
         let (moving, held_for, crowded) = (None, None, Vec::new());
         Box::new(Self { me, post, peers, waits, backs, moving, held_for, held_back, crowded })
     }
@@ -106,7 +108,11 @@ impl Shards {
         voice: Voice,
         args: Args<'_>,
     ) {
-        write_request(args, &mut self.post.to(to).bytes);
+        let bytes = &mut self.post.to(to).bytes;
+        match args.as_sent() {
+            Some(sent) => bytes.extend_from_slice(sent),
+            None => write_request(args, bytes),
+        }
         self.requested(to, session, voice);
     }
 
