@@ -53,6 +53,25 @@ impl Placement {
         Self { shards, homes, version: 0, deep: BTreeMap::new() }
     }
 
+    /// The partitions at these homes, in order; `None` where these are not those of all partitions, or one is none of the
+    /// shards.
+    #[must_use]
+    pub fn of(shards: u16, homes: Vec<Shard>) -> Option<Self> {
+        let known = homes.len() == PARTITIONS && homes.iter().all(|home| home.0 < shards);
+        known.then(|| Self { shards, homes, version: 0, deep: BTreeMap::new() })
+    }
+
+    /// The home of each partition, in order.
+    #[must_use]
+    pub fn homes(&self) -> &[Shard] {
+        &self.homes
+    }
+
+    /// Tables (named without their separator) whose keys are grouped by more than one component, with how many.
+    pub fn boundaries(&self) -> impl Iterator<Item = (&[u8], usize)> {
+        self.deep.iter().map(|(table, &boundary)| (&**table, boundary))
+    }
+
     /// How many shards there are.
     #[must_use]
     pub fn shards(&self) -> u16 {
@@ -239,5 +258,9 @@ mod tests {
         let other = Shard((home.0 + 1) % 4);
         placement.assign(partition, other);
         assert_eq!((placement.home(b"u|7|x"), placement.version()), (other, 1));
+        let again = Placement::of(4, placement.homes().to_vec()).unwrap();
+        assert_eq!(again.home(b"u|7|x"), other);
+        assert_eq!(Placement::of(3, placement.homes().to_vec()), None);
+        assert_eq!(Placement::of(4, placement.homes()[1..].to_vec()), None);
     }
 }

@@ -188,4 +188,21 @@ pub trait Keep: core::fmt::Debug {
     /// Asks for the keys of `range` as of the writes told so far, or some later ones; the answer is
     /// [`News::Loaded`].
     fn load(&mut self, fetch: FetchId, range: &KeyRange);
+
+    /// The keys that `wanted` names, with what they hold as of the writes told so far, in any order. It waits for them, and
+    /// looks at all keys.
+    ///
+    /// # Errors
+    /// They cannot be read, or have more than `bytes_max` bytes.
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        bytes_max: u64,
+    ) -> Result<Vec<Pair>, String>;
+
+    /// Waits until everything told so far is safe, however writes are made so.
+    ///
+    /// # Errors
+    /// It does not become so, for the reason given.
+    fn settle(&mut self) -> Result<(), String>;
 }

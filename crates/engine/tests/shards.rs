@@ -46,7 +46,7 @@ fn keys_whose_time_is_over_do_not_arrive_with_their_partition() {
         let attributes = Attributes { expires: Some(Millis(at)), flags: 0 };
         let pair = Pair { key: key.clone(), value: b"x".to_vec(), attributes };
         let partition = Placement::even(2).partition(key);
-        engine.give_partition(partition, vec![pair]);
+        engine.give_partition(partition, &[pair]);
     }
     assert!(engine.get(&key).unwrap().is_none());
     assert!(engine.get(&later).unwrap().is_some());

@@ -34,6 +34,7 @@ mod record;
 mod shared;
 mod tables;
 mod turn;
+mod walk;
 mod writer;
 
 use crate::files::Folder;
@@ -46,7 +47,7 @@ use crate::writer::{Writer, write_state};
 pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, FetchId, Keep, Position, Sink};
+use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position, Sink};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -187,6 +188,26 @@ struct Front {
     told: AtomicU64,
     gathered: Mutex<Gathered>,
     shared: Arc<Shared>,
+}
+
+impl Front {
+    /// Hands what was told to the writer.
+    fn commit(&self) -> Position {
+        let mut gathered = lock(&self.gathered);
+        if !gathered.turn.is_empty() {
+            let full = core::mem::take(&mut gathered.turn);
+            gathered.turn = self.shared.push(full);
+        }
+        Position(gathered.turn.last())
+    }
+
+    /// The same, and has it synced soon.
+    fn ask_sync(&self) -> Position {
+        let last = self.commit();
+        lock(&self.shared.queue).sync_wanted = true;
+        self.shared.work.notify_one();
+        last
+    }
 }
 
 /// An open store. Dropping it writes and syncs what was told.
@@ -421,12 +442,7 @@ impl Store {
 
     /// Hands what was told since the last time to the writer; gives the position of the last operation told.
     pub fn commit(&self) -> Position {
-        let mut gathered = lock(&self.front.gathered);
-        if !gathered.turn.is_empty() {
-            let full = core::mem::take(&mut gathered.turn);
-            gathered.turn = self.front.shared.push(full);
-        }
-        Position(gathered.turn.last())
+        self.front.commit()
     }
 
     /// From now on [`Self::told`] counts the notes that were told as well, which otherwise are nobody's to wait for.
@@ -451,9 +467,7 @@ impl Store {
 
     /// Has everything that was told synced soon, whatever the durability.
     pub fn ask_sync(&self) {
-        self.commit();
-        lock(&self.front.shared.queue).sync_wanted = true;
-        self.front.shared.work.notify_one();
+        self.front.ask_sync();
     }
 
     /// Whether so much waits for the writer that it has enough to do for a while.
@@ -590,5 +604,17 @@ impl Keep for Keeper {
         lock(&self.front.shared.progress).requests.push_back(request);
         // Both loaders, since the one that wakes may be waiting for a commit.
         self.front.shared.moved.notify_all();
+    }
+
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        bytes_max: u64,
+    ) -> Result<Vec<Pair>, String> {
+        walk::gather(self, wanted, bytes_max)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        walk::settle(self)
     }
 }

@@ -7,7 +7,7 @@ use crate::describe;
 use crate::record::{STATE, State, read_value};
 use crate::shared::{Keys, Request, Shared, lock};
 use core::ops::Bound;
-use fjall::Readable;
+use fjall::{Keyspace, Readable, Snapshot};
 use headwater_base::source::{Loaded, News, Pair, Position};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
@@ -56,6 +56,34 @@ fn wait(shared: &Shared) -> Option<Request> {
     }
 }
 
+/// The store at one moment.
+pub(crate) struct View {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) state: State,
+    /// Where its keys are.
+    pub(crate) keys: Keyspace,
+}
+
+impl View {
+    /// As it is now.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn of(shared: &Shared) -> Result<Self, String> {
+        loop {
+            let snapshot = shared.database.snapshot();
+            let record = snapshot.get(&shared.meta, STATE).map_err(|error| describe(&error))?;
+            let state = record.as_deref().and_then(State::read);
+            let state = state.ok_or("the store's record of itself is damaged")?;
+            let Keys { generation, keyspace: keys } = lock(&shared.keys).clone();
+            // Between the two, all keys may have been removed: look again.
+            if generation == state.generation {
+                return Ok(Self { snapshot, state, keys });
+            }
+        }
+    }
+}
+
 fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loaded, String> {
     let (first, last) = (&*request.range.first, &*request.range.last);
     if request.range.is_empty() {
@@ -63,17 +91,7 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
     }
     // Once something is lost, nothing more is committed: so any later snapshot is what it is laid over.
     let has_lost = lock(&shared.progress).lost.is_some();
-    let (snapshot, state, keys) = loop {
-        let snapshot = shared.database.snapshot();
-        let record = snapshot.get(&shared.meta, STATE).map_err(|error| describe(&error))?;
-        let state = record.as_deref().and_then(State::read);
-        let state = state.ok_or("the store's record of itself is damaged")?;
-        let Keys { generation, keyspace } = lock(&shared.keys).clone();
-        // Between the two, all keys may have been removed: look again.
-        if generation == state.generation {
-            break (snapshot, state, keyspace);
-        }
-    };
+    let View { snapshot, state, keys } = View::of(shared)?;
     let mut pairs = Vec::new();
     let mut bytes = 0;
     let mut add = |key: &[u8], record: &[u8]| {

@@ -153,6 +153,35 @@ fn a_sync_can_be_asked_for() {
 }
 
 #[test]
+fn keys_that_lie_apart_are_gathered_and_removed_as_told_so_far() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::None, ..Options::default() };
+    let (store, _told, _) = open(place.path(), options);
+    let mut keeper = store.keeper();
+    let attributes = Attributes { expires: Some(Millis(7)), flags: 3 };
+    for number in 0..10_000 {
+        let key = format!("p|{number:05}");
+        keeper.put(key.as_bytes(), &mut [&b"some"[..], b"thing"].into_iter(), attributes);
+    }
+    let odd = |key: &[u8]| key.ends_with(b"1");
+    let last = keeper.remove(b"p|00011");
+    let found = keeper.gather(&odd, u64::MAX).unwrap();
+    assert!(store.durable() >= last);
+    assert_eq!(found.len(), 999);
+    assert!(found.iter().all(|pair| odd(&pair.key) && pair.value == b"something"));
+    assert!(found.iter().all(|pair| pair.attributes == attributes));
+    let error = keeper.gather(&odd, 10_000).unwrap_err();
+    assert!(error.contains("10000 bytes"), "{error}");
+    assert_eq!(keeper.remove_where(&|key| !odd(key)), Ok(9000));
+    drop(keeper);
+    close(store);
+    let (store, told, _) = open(place.path(), options);
+    let left = load(&store, &mut store.keeper(), &told, &KeyRange::all()).unwrap();
+    assert_eq!(left.pairs.len(), 999);
+    assert_eq!(store.keeper().settle(), Ok(()));
+}
+
+#[test]
 fn a_load_beyond_the_limit_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let options = Options { load_bytes_max: 10_000, ..Options::default() };

@@ -71,6 +71,25 @@ impl Keep for Store {
         let loaded = Loaded { position: Position(disk.position), pairs: pairs.collect() };
         disk.asked.push((fetch, loaded));
     }
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        _bytes_max: u64,
+    ) -> Result<Vec<headwater_engine::Pair>, String> {
+        let disk = self.0.borrow();
+        let inside = disk.pairs.iter().filter(|(key, _)| wanted(key));
+        let pair = |(key, (value, attributes)): (&Vec<u8>, &(Vec<u8>, Attributes))| {
+            headwater_engine::Pair {
+                key: key.clone(),
+                value: value.clone(),
+                attributes: *attributes,
+            }
+        };
+        Ok(inside.map(pair).collect())
+    }
+    fn settle(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// An engine whose base data is kept.

@@ -8,15 +8,18 @@
 //! With several shards each has a store of its own, in a folder of its own. All keep what is declared, since all execute what
 //! declares it; what the first one has kept counts.
 
+mod homes;
 mod journal;
 
+pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
 use crate::service::Safety;
 use crate::sources::Inbox;
-use headwater_base::Shard;
+use headwater_base::{Placement, Shard};
 use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options, Store};
+use homes::{Homes, Unwritten};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -159,6 +162,80 @@ impl Keeping {
     /// The shard's end.
     pub(crate) fn keeper(&self) -> Keeper {
         self.keeper.clone()
+    }
+
+    /// The homes of the partitions at start. Where a crash came into a move, what this shard has of a partition that lives
+    /// elsewhere is erased first.
+    ///
+    /// # Errors
+    /// They are not known, or the store cannot be read or written.
+    pub(crate) fn placement(&mut self, me: Shard, shards: u16) -> Result<Placement, ConfigError> {
+        self.find_placement(me, shards)
+            .map_err(|why| ConfigError(format!("data-dir '{}': {why}", self.path)))
+    }
+
+    fn find_placement(&mut self, me: Shard, shards: u16) -> Result<Placement, String> {
+        let known = homes::read(self.path.as_ref(), shards)?;
+        let homes = match &known {
+            Some(homes) => homes.placement.homes().to_vec(),
+            None => Placement::even(shards).homes().to_vec(),
+        };
+        if let Some((homes, partition)) = known.and_then(|it| it.stray(me).map(|stray| (it, stray)))
+        {
+            // By the boundaries that were in force when it moved.
+            let strays = |key: &[u8]| homes.placement.partition(key) == partition;
+            self.keeper.remove_where(&strays)?;
+            self.note_homes(&Homes { moving: None, ..homes }).map_err(|why| why.to_string())?;
+        }
+        let mut placement = Placement::of(shards, homes).ok_or("the homes are not those of all")?;
+        for table in self.tables.values() {
+            placement.set_boundary(table.name.as_bytes(), table.boundary);
+        }
+        Ok(placement)
+    }
+
+    fn note_homes(&self, homes: &Homes) -> Result<(), Unwritten> {
+        homes::write(self.path.as_ref(), homes)
+    }
+
+    /// Notes that a partition begins to move.
+    ///
+    /// # Errors
+    /// That cannot be, and nothing has begun.
+    pub(crate) fn begin_move(&self, placement: &Placement, way: Way) -> Result<(), String> {
+        let known = homes::read(self.path.as_ref(), placement.shards())?;
+        if let Some(Way { partition, .. }) = known.and_then(|homes| homes.moving) {
+            return Err(format!(
+                "the move of partition {} could not be finished on disk: restart the server first",
+                partition.0
+            ));
+        }
+        let homes = Homes { placement: placement.clone(), moving: Some(way) };
+        self.note_homes(&homes).map_err(|why| why.to_string())
+    }
+
+    /// Notes that a partition lives at its new home from now on.
+    ///
+    /// # Errors
+    /// It lives where it did.
+    ///
+    /// # Panics
+    /// Nobody knows where it lives before the next start.
+    pub(crate) fn decide_move(&self, placement: &Placement, way: Way) -> Result<(), String> {
+        let mut placement = placement.clone();
+        placement.assign(way.partition, way.to);
+        match self.note_homes(&Homes { placement, moving: Some(way) }) {
+            Ok(()) => Ok(()),
+            Err(why @ Unwritten::Before(_)) => Err(why.to_string()),
+            // Served on, it could turn out at the next start to have lived elsewhere. Both have its keys now.
+            Err(Unwritten::Unsure(error)) => panic!("data-dir '{}': {error}", self.path),
+        }
+    }
+
+    /// Notes that no partition is moving: each key is at its home alone. Where that fails, the next start looks at both
+    /// shards once more, and no partition moves until then.
+    pub(crate) fn end_move(&self, placement: &Placement) {
+        let _best_effort = self.note_homes(&Homes { placement: placement.clone(), moving: None });
     }
 
     /// Takes the modules that clients sent before the start.

@@ -1,4 +1,4 @@
-//! What operators do, and what befalls shards: joins that come and go, FLUSHALL, partitions that move, crashes.
+//! What operators do, and what befalls shards: joins that come and go, FLUSHALL, crashes.
 //!
 //! Joins and FLUSHALL go from shard to shard, while clients go on: each shard is asked whether it can have a
 //! join before any has it. One such change follows the other, as a driver has to see to it.
@@ -8,10 +8,10 @@ use crate::disk::Disk;
 use crate::shard::One;
 use crate::world::World;
 use headwater_base::Shard;
+use headwater_base::placement::Partition;
 use headwater_model::expect::well_defined;
 use headwater_model::join::{Join, Mode};
-use headwater_model::oracle::Verdict;
-use std::collections::BTreeMap;
+use headwater_model::oracle::{Installed, Verdict};
 
 /// A change that goes from shard to shard.
 pub(crate) struct Change {
@@ -211,53 +211,56 @@ impl World {
         joins.any(|join| join.join.mode != Mode::Push)
     }
 
-    pub(crate) fn move_partition(&mut self) -> Result<(), String> {
-        let key = self.key();
-        let partition = self.placement.partition(&key);
-        let from = usize::from(self.placement.home_of(partition).0);
-        let to = self.rng.below(self.shards.len());
-        if from == to || self.change.is_some() {
-            return Ok(());
-        }
-        let pairs = self.shards[from].patient(&mut self.rng, |it| it.take_partition(partition));
-        let pairs = pairs.map_err(|error| format!("{partition:?} stays: {error}"))?;
-        self.placement.assign(partition, Shard(to as u16));
-        for one in &mut self.shards {
-            one.engine.set_home(partition, Shard(to as u16));
-        }
-        self.shards[to].engine.give_partition(partition, pairs);
-        // Whose the keys are must not depend on a crash.
-        [to, from].iter().filter_map(|at| self.shards[*at].disk.as_ref()).for_each(Disk::sync);
-        let placement = &self.placement;
-        let all = std::mem::take(&mut self.shards[from].oracle.base).into_iter();
-        let (moved, stay) = all.partition(|(key, _)| placement.partition(key) == partition);
-        self.shards[from].oracle.base = stay;
-        self.shards[to].oracle.base.extend::<BTreeMap<_, _>>(moved);
-        let now = self.shards[to].oracle.now;
-        self.shards[to].oracle.advance(now);
-        self.note("partitions moved");
-        self.check_shards()?;
-        (0..self.shards.len()).for_each(|at| self.done_at(at));
-        self.settle_all()
-    }
-
     pub(crate) fn crash(&mut self) -> Result<(), String> {
         let at = self.rng.below(self.shards.len());
+        self.restart(&[at], None)
+    }
+
+    /// Some shards crash at once, and start again. One of them may have keys of a partition that lives elsewhere, of which it
+    /// must not serve any.
+    pub(crate) fn restart(
+        &mut self,
+        which: &[usize],
+        stray: Option<(usize, Partition)>,
+    ) -> Result<(), String> {
+        for &at in which {
+            let old = &self.shards[at];
+            let (disk, joins, epoch) = (old.disk.clone(), old.oracle.joins.clone(), old.epoch + 1);
+            let lost = match &disk {
+                Some(disk) if self.faults.forgetful => disk.crash(|most| self.rng.below(most + 1)),
+                Some(disk) => disk.crash(|most| most),
+                None => true,
+            };
+            if let (Some(disk), Some((_, partition))) = (&disk, stray.filter(|it| it.0 == at)) {
+                disk.remove_where(|key| self.placement.partition(key) == partition);
+            }
+            self.lost |= lost;
+            self.note(match (&disk, lost) {
+                (None, _) => "restarts with nothing",
+                (Some(_), false) => "restarts with all keys",
+                (Some(_), true) => "restarts with keys of before",
+            });
+            self.start(at, disk, epoch, joins)?;
+        }
+        for &at in which {
+            self.started(at)?;
+        }
+        Ok(())
+    }
+
+    /// A shard starts, with the joins that it had.
+    fn start(
+        &mut self,
+        at: usize,
+        disk: Option<Disk>,
+        epoch: u64,
+        joins: Vec<Installed>,
+    ) -> Result<(), String> {
         let shard = Shard(at as u16);
-        let old = &self.shards[at];
-        let (disk, joins, epoch) = (old.disk.clone(), old.oracle.joins.clone(), old.epoch + 1);
-        let lost = match &disk {
-            Some(disk) if self.faults.forgetful => disk.crash(|most| self.rng.below(most + 1)),
-            Some(disk) => disk.crash(|most| most),
-            None => true,
-        };
-        self.lost |= lost;
-        self.note(match (&disk, lost) {
-            (None, _) => "restarts with nothing",
-            (Some(_), false) => "restarts with all keys",
-            (Some(_), true) => "restarts with keys of before",
-        });
         let one = One::new(shard, &self.placement, &self.boundaries, disk, epoch, self.now);
+        if let Some(key) = one.oracle.base.keys().find(|key| self.placement.home(key) != shard) {
+            return Err(format!("shard {at} keeps {}, which lives elsewhere", key.escape_ascii()));
+        }
         self.shards[at] = one;
         self.unpark(|parked| parked.shard == shard);
         for installed in joins {
@@ -267,6 +270,12 @@ impl World {
             one.engine.join_add(name, &text, false).map_err(|error| error.to_string())?;
             one.oracle.install(name, installed.join);
         }
+        Ok(())
+    }
+
+    /// A shard has started: what was under way at it begins again.
+    fn started(&mut self, at: usize) -> Result<(), String> {
+        let shard = Shard(at as u16);
         // What it had agreed to it is asked again.
         if let Some(Change { what, left, agreed, .. }) = &self.change {
             let again = match what {

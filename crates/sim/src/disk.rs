@@ -45,6 +45,8 @@ struct State {
     position: u64,
     asked: Vec<Asked>,
     questions: u64,
+    /// Nothing becomes safe.
+    refuses: bool,
 }
 
 impl State {
@@ -56,13 +58,18 @@ impl State {
     }
 
     fn show(&self, range: &KeyRange) -> Loaded {
-        let inside = self.pairs.iter().filter(|(key, _)| range.contains(key));
+        let pairs = self.named(&|key| range.contains(key));
+        Loaded { position: Position(self.position), pairs }
+    }
+
+    fn named(&self, wanted: &dyn Fn(&[u8]) -> bool) -> Vec<Pair> {
+        let inside = self.pairs.iter().filter(|(key, _)| wanted(key));
         let pairs = inside.map(|(key, (value, attributes))| Pair {
             key: key.clone(),
             value: value.clone(),
             attributes: *attributes,
         });
-        Loaded { position: Position(self.position), pairs: pairs.collect() }
+        pairs.collect()
     }
 }
 
@@ -79,6 +86,11 @@ impl Disk {
         }
     }
 
+    /// From now on nothing becomes safe, or it does again.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.0.borrow_mut().refuses = refuses;
+    }
+
     /// Is cut off from its shard: of what is not safe, the first `stays` writes are there. Whether anything was lost.
     pub(crate) fn crash(&self, stays: impl FnOnce(usize) -> usize) -> bool {
         let state = &mut *self.0.borrow_mut();
@@ -91,6 +103,15 @@ impl Disk {
         state.pairs.clone_from(&state.synced);
         state.asked.clear();
         lost
+    }
+
+    /// Erases the keys that `unwanted` names, for good.
+    pub(crate) fn remove_where(&self, unwanted: impl Fn(&[u8]) -> bool) {
+        let strays = self.0.borrow().named(&unwanted);
+        for Pair { key, .. } in strays {
+            self.0.borrow_mut().write(Write::Remove(key));
+        }
+        self.sync();
     }
 
     /// What it holds, with the moments when keys expire.
@@ -153,5 +174,22 @@ impl Keep for Disk {
         state.questions += 1;
         let then = state.questions.is_multiple_of(2).then(|| state.show(range));
         state.asked.push(Asked { fetch, range: range.clone(), then });
+    }
+
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        _bytes_max: u64,
+    ) -> Result<Vec<Pair>, String> {
+        self.settle()?;
+        Ok(self.0.borrow().named(wanted))
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        if self.0.borrow().refuses {
+            return Err(String::from("the disk is full"));
+        }
+        self.sync();
+        Ok(())
     }
 }

@@ -46,6 +46,7 @@ mod disk;
 mod domain;
 mod faults;
 mod finish;
+mod moves;
 mod network;
 mod requests;
 mod shard;

@@ -12,12 +12,13 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 24] = [
+const HAPPENS: [&str; 26] = [
     "answers checked",
     "answers that show all writes",
     "answers with snapshots",
     "changes told",
     "copies checked",
+    "crashes within moves",
     "evictions",
     "joins added",
     "joins not replaced",
@@ -27,6 +28,7 @@ const HAPPENS: [&str; 24] = [
     "keys flushed",
     "keys loaded from shards",
     "loads from disk",
+    "moves undone",
     "partitions moved",
     "ranges unfollowed",
     "resets told",

@@ -21,6 +21,7 @@ mod library;
 mod long_values;
 mod memcached;
 mod partitions;
+mod partitions_kept;
 mod process;
 mod receiver;
 mod shards;

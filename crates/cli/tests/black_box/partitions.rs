@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const SHARDS: u64 = 3;
 
-fn home(client: &mut Connection, key: &str) -> (u64, u64) {
+pub(crate) fn home(client: &mut Connection, key: &str) -> (u64, u64) {
     let home: BTreeMap<String, u64> = cmd("SHARD.HOME").arg(key).query(client).unwrap();
     (home["partition"], home["shard"])
 }
@@ -46,7 +46,7 @@ fn keep_moving(server: &Server, seed: u64, stop: &AtomicBool) -> u64 {
 }
 
 /// Runs `work` while partitions of a server move.
-fn while_partitions_move(server: &Server, work: impl FnOnce()) -> u64 {
+pub(crate) fn while_partitions_move(server: &Server, work: impl FnOnce()) -> u64 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mover = scope.spawn(|| keep_moving(server, 11, &stop));

@@ -4,12 +4,18 @@ use crate::engine::Engine;
 use crate::report::EngineError;
 use alloc::format;
 use alloc::string::String;
+use headwater_base::KeyRange;
 use headwater_base::key::SEPARATOR;
+use headwater_store::TableId;
 
 impl Engine {
     /// Whether a table, by its prefix, may have another boundary: with several shards not where its keys
     /// would live elsewhere then, or joins rely on where they do.
-    pub(crate) fn check_placing(&self, prefix: &[u8], boundary: usize) -> Result<(), EngineError> {
+    pub(crate) fn check_placing(
+        &mut self,
+        prefix: &[u8],
+        boundary: usize,
+    ) -> Result<(), EngineError> {
         let Some(placed) = &self.placed else { return Ok(()) };
         let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
         let now = placed.placement.boundary(name);
@@ -18,7 +24,8 @@ impl Engine {
         };
         let role = self.catalog.role(table);
         let is_read = role.is_some_and(|it| !it.readers.is_empty() || !it.writers.is_empty());
-        if is_read || self.store.table(table).sizes().keys > 0 {
+        if is_read || self.store.table(table).sizes().keys > 0 || self.may_have_kept(table, prefix)
+        {
             let shown = String::from_utf8_lossy(name);
             return Err(EngineError::Refused(format!(
                 "the boundary of table '{shown}' says where its keys live: with several shards it can be changed \
@@ -26,6 +33,12 @@ impl Engine {
             )));
         }
         Ok(())
+    }
+
+    /// Whether the embedded store may hold keys of a table: it knows that there are none where there never were any, or
+    /// all were removed at once.
+    fn may_have_kept(&mut self, table: TableId, prefix: &[u8]) -> bool {
+        self.is_kept(table) && !self.keeping.holds_nothing(&KeyRange::prefix(prefix))
     }
 
     /// Places the keys of a table by so many components.

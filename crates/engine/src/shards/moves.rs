@@ -3,14 +3,20 @@
 //! Moves are rare, so what they may concern is forgotten rather than mended: ranges over several groups, and those
 //! of the partition's groups.
 //!
-//! The order is: [`Engine::take_partition`] at the old home, [`Engine::set_home`] at every shard, [`Engine::give_partition`] at
-//! the new one, all of it between two operations of any shard.
+//! The order is: [`Engine::partition_pairs`] at the old home, [`Engine::keep_partition`] at the new one,
+//! [`Engine::drop_partition`] at the old one, [`Engine::set_home`] at every shard, [`Engine::give_partition`] at the new one,
+//! [`Engine::settle_kept`] at the old one, all of it between two operations of any shard. Until the third of them nothing has
+//! changed for anybody.
+//!
+//! Where embedded stores keep base keys, a crash may come between any two of these. So who drives the shards notes on disk
+//! that the partition is about to move before the second step, and where it lives from now on before the third; at the next
+//! start the one of the two that is not its home by that note erases its keys.
 
 use super::Placed;
+use crate::accept::refused;
 use crate::engine::Engine;
-use crate::exec::Missing;
 use crate::handles::Handle;
-use crate::report::{EngineError, Expiry, Stop};
+use crate::report::EngineError;
 use alloc::format;
 use alloc::vec::Vec;
 use headwater_base::placement::{Partition, Shard};
@@ -23,59 +29,125 @@ fn may_hold(placement: &Placement, range: &KeyRange, partition: Partition) -> bo
     placement.partition_of_range(range).is_none_or(|other| other == partition)
 }
 
+fn bytes_of(pair: &Pair) -> u64 {
+    (pair.key.len() + pair.value.len() + size_of::<Pair>()) as u64
+}
+
 impl Engine {
-    /// Gives a partition up: its base keys, which are no longer here. What was computed goes with
-    /// [`Engine::set_home`].
+    /// The base keys of a partition of which this is the home: of kept tables as the embedded store has them, those whose
+    /// time is over among them. Nothing changes.
     ///
     /// # Errors
-    /// Keys must be loaded first, or one holds a stream: those stay where they are. Nothing has
-    /// changed then.
-    pub fn take_partition(&mut self, partition: Partition) -> Result<Vec<Pair>, Stop> {
+    /// One of them holds a stream, which cannot move; they have more than `bytes_max` bytes; the store cannot be read.
+    pub fn partition_pairs(
+        &mut self,
+        partition: Partition,
+        bytes_max: u64,
+    ) -> Result<Vec<Pair>, EngineError> {
         let mut found = Vec::new();
-        let mut missing = Ok(());
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            if self.is_kept(table) {
-                let all = KeyRange::prefix(self.store.table(table).prefix());
-                if self.need(table, &all).is_err() {
-                    missing = Err(Missing);
-                }
-            }
             self.keys_of(table, partition, &mut found);
         }
-        missing.map_err(|Missing| self.stop())?;
-        let mut pairs = Vec::new();
+        let mut pairs = self.kept_pairs(partition, bytes_max)?;
+        let mut bytes: u64 = pairs.iter().map(bytes_of).sum();
         for (table, key) in &found {
             let Some(word) = self.store.table(*table).get(key) else { continue };
+            if let Some(Handle::Stream(_)) = Handle::of(word) {
+                let shown = key.escape_ascii();
+                return refused(format!("'{shown}' holds a stream, which cannot move"));
+            }
+            if self.is_kept(*table) {
+                continue;
+            }
             let value = match Handle::of(word) {
-                None => self.store.pool.view(word).to_vec(),
-                Some(Handle::Stream(_)) => {
-                    let shown = key.escape_ascii();
-                    let text = format!("'{shown}' holds a stream, which cannot move");
-                    return Err(EngineError::Refused(text).into());
-                }
                 Some(Handle::Spilled(number)) => match self.read_spilled(*table, key, number) {
                     Some(value) => value.to_vec(),
                     None => continue,
                 },
+                _ => self.store.pool.view(word).to_vec(),
             };
             let attributes =
                 Attributes { expires: self.expiries.get(key), flags: self.marks.flags(key) };
-            pairs.push(Pair { key: key.clone(), value, attributes });
+            let pair = Pair { key: key.clone(), value, attributes };
+            bytes += bytes_of(&pair);
+            if bytes > bytes_max {
+                let most = format!("more than {bytes_max} bytes");
+                return refused(format!("its keys have {most}, which do not move at once"));
+            }
+            pairs.push(pair);
         }
-        for (table, key) in found {
+        Ok(pairs)
+    }
+
+    /// The keys of a partition that the embedded store has.
+    fn kept_pairs(
+        &mut self,
+        partition: Partition,
+        bytes_max: u64,
+    ) -> Result<Vec<Pair>, EngineError> {
+        let Some(mut keep) = self.keeping.take() else { return Ok(Vec::new()) };
+        let moves = |key: &[u8]| {
+            let placed = self.placed.as_deref();
+            placed.is_some_and(|placed| placed.placement.partition(key) == partition)
+                && self.store.table_of(key).is_some_and(|table| self.has_kept(table))
+        };
+        let gathered = keep.gather(&moves, bytes_max);
+        self.keeping.give_back(keep);
+        gathered.or_else(refused)
+    }
+
+    /// The new home's store takes over those keys of a partition that are kept, and has them safe. Nothing else changes.
+    ///
+    /// # Errors
+    /// The store cannot; [`Engine::unkeep_partition`] undoes what it could.
+    pub fn keep_partition(&mut self, pairs: &[Pair]) -> Result<(), EngineError> {
+        for Pair { key, value, attributes } in pairs {
+            let table = self.store.table_for(key);
+            if self.writes_kept(table) {
+                self.keeping.put(key, value, *attributes);
+            }
+        }
+        self.settle_kept()
+    }
+
+    /// Undoes [`Engine::keep_partition`].
+    ///
+    /// # Errors
+    /// The store cannot erase the keys.
+    pub fn unkeep_partition(&mut self, pairs: &[Pair]) -> Result<(), EngineError> {
+        for Pair { key, .. } in pairs {
+            if let Some(table) = self.store.table_of(key).filter(|&table| self.is_kept(table)) {
+                self.erase_kept(table, key);
+            }
+        }
+        self.settle_kept()
+    }
+
+    /// The old home gives a partition up, with the keys that [`Engine::partition_pairs`] gave. What was computed
+    /// goes with [`Engine::set_home`]; [`Engine::settle_kept`] says when the keys are gone from the store.
+    pub fn drop_partition(&mut self, pairs: &[Pair]) {
+        for Pair { key, .. } in pairs {
+            let Some(table) = self.store.table_of(key) else { continue };
             if self.is_kept(table) {
-                self.erase_kept(table, &key);
+                self.erase_kept(table, key);
             }
             if self.expiries.len() > 0 {
-                self.expiries.set(&key, None);
+                self.expiries.set(key, None);
             }
             // Readers are invalidated as a whole; who watches the key is told.
-            self.watches.note(&key);
-            self.drop_base_keys(table, &KeyRange::point(&key));
+            self.watches.note(key);
+            self.drop_base_keys(table, &KeyRange::point(key));
+            self.marks.written(key, Some(0));
         }
-        self.forget_partition(partition);
-        Ok(pairs)
+    }
+
+    /// Waits until the embedded store has everything safe that it was told.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn settle_kept(&mut self) -> Result<(), EngineError> {
+        self.keeping.settle().or_else(refused)
     }
 
     /// The base keys of a partition in a table, of those that have their home here.
@@ -110,26 +182,37 @@ impl Engine {
         }
     }
 
-    /// Takes over a partition that another shard gave up. Keys whose time is over here, where it was not there, are gone.
-    pub fn give_partition(&mut self, partition: Partition, pairs: Vec<Pair>) {
-        for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
-            debug_assert!(self.placement().is_none_or(|it| it.partition(&key) == partition));
-            if expires.is_some_and(|at| at <= self.now) {
+    /// Takes over a partition that another shard gave up; what of it is kept, the store has already
+    /// ([`Engine::keep_partition`]). Keys whose time is over here are gone.
+    pub fn give_partition(&mut self, partition: Partition, pairs: &[Pair]) {
+        for Pair { key, value, attributes } in pairs {
+            debug_assert!(self.placement().is_none_or(|it| it.partition(key) == partition));
+            let Attributes { expires, flags } = *attributes;
+            let is_over = expires.is_some_and(|at| at <= self.now);
+            let table = self.store.table_for(key);
+            if self.writes_kept(table) {
+                if is_over {
+                    self.erase_kept(table, key);
+                    continue;
+                }
+                self.note_kept(table, key, value, *attributes);
+            }
+            if is_over || self.is_output(table, key) {
                 continue;
             }
-            let table = self.store.table_for(&key);
-            let value = self.store.pool.insert(&value);
-            if self.writes_kept(table) {
-                self.marks.written(&key, Some(flags));
-                self.put_kept(table, &key, value, expires);
-            } else {
-                self.put_base(table, &key, value);
-                self.marks.written(&key, Some(flags));
-                if let Expiry::At(at) = expires.map_or(Expiry::Never, Expiry::At) {
-                    self.expiries.set(&key, Some(at));
-                }
+            let value = self.store.pool.insert(value);
+            self.put_base(table, key, value);
+            self.marks.written(key, Some(flags));
+            if expires.is_some() {
+                self.expiries.set(key, expires);
             }
         }
+    }
+
+    /// Whether a join gives the key.
+    fn is_output(&self, table: TableId, key: &[u8]) -> bool {
+        let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+        writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
     }
 
     /// Forgets everything computed or loaded that may have to do with the partition, as long as its home is still the old

@@ -34,6 +34,8 @@ pub(crate) struct Keeping {
     named: bool,
     /// So are keys without a table.
     plain: bool,
+    /// The last write of a partition's keys that were taken over and are not in memory yet.
+    taken: Position,
 }
 
 impl Keeping {
@@ -44,6 +46,33 @@ impl Keeping {
 
     pub(super) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
         self.keep.as_mut().expect("a kept table has a store").load(fetch, range);
+    }
+
+    /// Takes the store out for a while.
+    pub(crate) fn take(&mut self) -> Option<Box<dyn Keep>> {
+        self.keep.take()
+    }
+
+    /// Puts it back.
+    pub(crate) fn give_back(&mut self, keep: Box<dyn Keep>) {
+        self.keep = Some(keep);
+    }
+
+    /// Has the store keep a key that memory does not have yet.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], attributes: Attributes) {
+        if let Some(keep) = &mut self.keep {
+            self.taken = keep.put(key, &mut core::iter::once(value), attributes);
+        }
+    }
+
+    /// Whether the store surely holds no key of `range`.
+    pub(crate) fn holds_nothing(&mut self, range: &KeyRange) -> bool {
+        self.keep.as_mut().is_none_or(|keep| keep.holds_nothing(range))
+    }
+
+    /// Waits until the store has everything safe.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        self.keep.as_mut().map_or(Ok(()), |keep| keep.settle())
     }
 }
 
@@ -61,7 +90,7 @@ impl Engine {
         named: bool,
         plain: bool,
     ) -> Result<(), EngineError> {
-        self.keeping = Keeping { keep: Some(keep), named, plain };
+        self.keeping = Keeping { keep: Some(keep), named, plain, taken: Position(0) };
         self.memory.keep();
         for name in tables {
             let prefix = self.table_prefix(name)?;
@@ -82,7 +111,12 @@ impl Engine {
 
     #[inline]
     pub(crate) fn is_kept(&self, table: TableId) -> bool {
-        self.keeping.is_some() && self.sourced(table).is_some_and(|sourced| sourced.kept)
+        self.keeping.is_some() && self.has_kept(table)
+    }
+
+    /// As [`Engine::is_kept`], where the store may be out for a while.
+    pub(crate) fn has_kept(&self, table: TableId) -> bool {
+        self.sourced(table).is_some_and(|sourced| sourced.kept)
     }
 
     #[inline]
@@ -170,6 +204,24 @@ impl Engine {
         {
             sourced.seen = position;
             sourced.note(position, key, || Some((view.to_vec(), attributes)));
+        }
+    }
+
+    /// Notes what the embedded store was given of a partition that was taken over: loads under way may not show it (L2).
+    pub(crate) fn note_kept(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+    ) {
+        // A later position than its own: nothing else was told meanwhile.
+        let position = self.keeping.taken;
+        if let Some(sourced) =
+            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        {
+            sourced.seen = sourced.seen.max(position);
+            sourced.note(position, key, || Some((value.to_vec(), attributes)));
         }
     }
 

@@ -180,14 +180,18 @@ impl Resp {
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
-        if let Some(shards) = &shards {
-            let placement = Placement::even(shards.post.shards());
-            node.engine_mut().set_placement(shards.me, placement);
-        }
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let mut hub = Hub::new();
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let mut keeping = Keeping::open(&mut config, &hub.inbox, me)?;
+        if let Some(shards) = &shards {
+            let (me, count) = (shards.me, shards.post.shards());
+            let placement = match &mut keeping {
+                Some(keeping) => keeping.placement(me, count)?,
+                None => Placement::even(count),
+            };
+            node.engine_mut().set_placement(me, placement);
+        }
         let kept = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, hash_seed, &mut node)?;

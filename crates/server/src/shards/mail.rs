@@ -171,7 +171,7 @@ impl Mail {
 #[derive(Debug)]
 pub(crate) struct Office {
     boxes: Vec<Mailbox>,
-    meeting: Meeting,
+    meeting: Arc<Meeting>,
     /// Names this run of the server.
     run: u64,
     memory: Common,
@@ -219,7 +219,12 @@ impl Office {
     pub(crate) fn new(shards: u16) -> Arc<Self> {
         let boxes = (0..shards).map(|_| Mailbox::default()).collect();
         let run = RandomState::new().hash_one(0);
-        Arc::new(Self { boxes, meeting: Meeting::new(shards), memory: Common::new(shards), run })
+        Arc::new(Self {
+            boxes,
+            meeting: Arc::new(Meeting::new(shards)),
+            memory: Common::new(shards),
+            run,
+        })
     }
 
     /// What the shards tell of their memory.
@@ -289,7 +294,7 @@ impl Post {
     }
 
     /// Where all shards meet.
-    pub(crate) fn meeting(&self) -> &Meeting {
+    pub(crate) fn meeting(&self) -> &Arc<Meeting> {
         &self.office.meeting
     }
 

@@ -5,7 +5,7 @@
 
 use headwater_base::source::Pair;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Where all threads of shards meet.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct State {
     round: u64,
     over: bool,
     /// What is handed over: the keys of a partition, or why it stays.
-    given: Option<Result<Vec<Pair>, String>>,
+    given: Option<Result<Arc<[Pair]>, String>>,
 }
 
 impl Meeting {
@@ -58,26 +58,15 @@ impl Meeting {
         self.changed.notify_all();
     }
 
-    /// Leaves something for the others.
+    /// Leaves something for the others, or says why not.
     pub(crate) fn give(&self, what: Result<Vec<Pair>, String>) {
-        self.state().given = Some(what);
+        self.state().given = Some(what.map(Arc::from));
     }
 
-    /// Why nothing was left for the others.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        match &self.state().given {
-            Some(Ok(_)) => None,
-            Some(Err(text)) => Some(text.clone()),
-            None => Some(String::from("nobody has given anything")),
-        }
-    }
-
-    /// Takes what was left; that something was stays known.
-    pub(crate) fn take(&self) -> Vec<Pair> {
-        match &mut self.state().given {
-            Some(Ok(pairs)) => core::mem::take(pairs),
-            Some(Err(_)) | None => Vec::new(),
-        }
+    /// What was left for the others, or why nothing was.
+    pub(crate) fn given(&self) -> Result<Arc<[Pair]>, String> {
+        let nothing = || Err(String::from("nobody has given anything"));
+        self.state().given.clone().unwrap_or_else(nothing)
     }
 
     /// Begins what only one shard may lead at a time; `false`: another one does.
@@ -87,6 +76,7 @@ impl Meeting {
 
     /// It is done.
     pub(crate) fn finish(&self) {
+        self.state().given = None;
         self.busy.store(false, Ordering::Release);
     }
 }
@@ -121,10 +111,11 @@ mod tests {
         let meeting = Meeting::new(1);
         assert!(meeting.begin() && !meeting.begin());
         meeting.give(Err(String::from("no")));
-        assert_eq!(meeting.refusal().as_deref(), Some("no"));
+        assert_eq!(meeting.given().err().as_deref(), Some("no"));
         meeting.give(Ok(Vec::new()));
-        assert!(meeting.take().is_empty() && meeting.refusal().is_none());
+        assert!(meeting.given().is_ok_and(|pairs| pairs.is_empty()));
         meeting.finish();
+        assert!(meeting.given().is_err(), "it is of another move");
         assert!(meeting.begin());
     }
 }

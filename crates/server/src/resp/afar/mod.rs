@@ -7,6 +7,7 @@
 //! request by request.
 
 mod commands;
+mod handover;
 mod letters;
 mod moves;
 mod transactions;
@@ -280,6 +281,17 @@ impl Resp {
         front_of(session, shards).expect(at, kind, silent);
     }
 
+    /// What takes back that TABLE.SET places a table's keys otherwise: all shards have to look for them at one home.
+    fn undo_boundary(&self, args: Args<'_>) -> Option<OwnedArgs> {
+        let name = args.get(1)?;
+        let placement = self.node.engine().placement()?;
+        let mut options = args.iter().skip(2);
+        options.any(|word| word.eq_ignore_ascii_case(b"BOUNDARY")).then(|| {
+            let boundary = placement.boundary(name).to_string();
+            [&b"TABLE.SET"[..], name, b"BOUNDARY", boundary.as_bytes()].into_iter().collect()
+        })
+    }
+
     /// Has several shards execute parts of a request.
     fn ask_all(
         &mut self,
@@ -298,6 +310,9 @@ impl Resp {
         if spec.id == Id::JoinAdd {
             let name = args.get(1).unwrap_or_default();
             gather.undo = Some([&b"JOIN.DROP"[..], name].into_iter().collect());
+        }
+        if spec.id == Id::TableSet {
+            gather.undo = self.undo_boundary(args);
         }
         let mut own = None;
         for (at, request) in parts {

@@ -16,13 +16,14 @@
 
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::keeping::Way;
 use crate::resp::session::{Afar, Session, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::shards::{Letter, Moving};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
-use headwater_engine::{EngineError, Stop};
+use headwater_engine::EngineError;
 
 /// How long all may take until they hold, in milliseconds: then the move is given up.
 const HOLD_MAX: u64 = 1000;
@@ -69,10 +70,6 @@ impl Resp {
         let placement = self.node.engine().placement();
         if placement.is_none_or(|placement| placement.home_of(partition) == to) {
             return Ok(None);
-        }
-        if self.keeping.is_some() {
-            let text = "partitions do not move yet where a store keeps data (data-dir)";
-            return Err(String::from(text));
         }
         let Some(shards) = &mut self.shards else { return Ok(None) };
         if shards.moving.is_some() || !shards.post.meeting().begin() {
@@ -156,28 +153,35 @@ impl Resp {
         connections: &mut Connections<Session>,
     ) {
         let Some(shards) = &self.shards else { return };
-        let (me, meeting) = (shards.me, shards.post.meeting());
-        let engine = self.node.engine_mut();
+        let (me, meeting) = (shards.me, shards.post.meeting().clone());
+        let placement = self.node.engine().placement();
+        let from = placement.map_or(to, |placement| placement.home_of(partition));
+        let way = Way { partition, from, to };
         if !meeting.wait() {
             return;
         }
-        if engine.placement().is_some_and(|placement| placement.home_of(partition) == me) {
-            let taken = engine.take_partition(partition).map_err(|stop| match stop {
-                Stop::Wait(_) => String::from("keys of it must be loaded first: try again"),
-                Stop::Failed(error) => error.to_string(),
-            });
-            meeting.give(taken);
+        if me == from {
+            meeting.give(self.offer_partition(way));
         }
         if !meeting.wait() {
             return;
         }
-        let refusal = meeting.refusal();
-        if refusal.is_none() {
-            engine.set_home(partition, to);
-            if me == to {
-                engine.give_partition(partition, meeting.take());
+        if me == to
+            && let Ok(pairs) = meeting.given()
+            && let Err(text) = self.keep_partition(way, &pairs)
+        {
+            meeting.give(Err(text));
+        }
+        if !meeting.wait() {
+            return;
+        }
+        let refusal = match meeting.given() {
+            Ok(pairs) => {
+                self.partition_moves(me, way, &pairs);
+                None
             }
-        }
+            Err(text) => Some(text),
+        };
         if !meeting.wait() {
             return;
         }
