@@ -32,6 +32,7 @@ mod lost;
 mod notes;
 mod record;
 mod shared;
+mod survey;
 mod tables;
 mod turn;
 mod walk;
@@ -41,6 +42,7 @@ use crate::files::Folder;
 pub use crate::notes::Notes;
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Progress, Queue, Request, Shared, lock};
+use crate::survey::Survey;
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
@@ -56,6 +58,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+pub use survey::Wanted;
 
 /// The writer is behind where this part of what may wait for it does.
 const BEHIND: usize = 32;
@@ -179,6 +182,8 @@ pub struct Facts {
 struct Gathered {
     turn: Turn,
     tables: Tables,
+    /// Keys are looked for.
+    survey: Option<Survey>,
 }
 
 /// The shard's side.
@@ -199,6 +204,12 @@ impl Front {
             gathered.turn = self.shared.push(full);
         }
         Position(gathered.turn.last())
+    }
+
+    fn end_survey(&self) {
+        let survey = lock(&self.gathered).survey.take();
+        // Without the lock, since this waits for its thread.
+        drop(survey);
     }
 
     /// The same, and has it synced soon.
@@ -408,7 +419,11 @@ impl Store {
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         let front = Arc::new(Front {
             told: AtomicU64::new(state.position),
-            gathered: Mutex::new(Gathered { turn: Turn::after(state.position), tables: known }),
+            gathered: Mutex::new(Gathered {
+                turn: Turn::after(state.position),
+                tables: known,
+                survey: None,
+            }),
             shared: shared.clone(),
         });
         let mut store = Self { front, options, writer: None, loaders: Vec::new() };
@@ -529,6 +544,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.commit();
+        self.front.end_survey();
         let shared = &self.front.shared;
         lock(&shared.queue).closing = true;
         shared.work.notify_all();
@@ -564,6 +580,26 @@ impl Keeper {
         self.tell(|gathered| gathered.turn.undefine(&[kind.as_bytes(), name].join(&0)))
     }
 
+    /// Begins to look for the keys that `wanted` names, so that [`Keep::gather`] of them, or of some of them, need not look at
+    /// all keys. `done` is called from another thread when that is so.
+    pub fn survey(&mut self, wanted: Wanted, done: Box<dyn Fn() + Send>) {
+        self.front.end_survey();
+        let mut gathered = lock(&self.front.gathered);
+        let at = gathered.turn.last();
+        gathered.survey = Some(Survey::begin(&self.front.shared, at, wanted, done));
+    }
+
+    /// Whether a survey has ended.
+    #[must_use]
+    pub fn is_surveyed(&self) -> bool {
+        lock(&self.front.gathered).survey.as_ref().is_some_and(Survey::is_done)
+    }
+
+    /// What a survey has found is of no interest any more.
+    pub fn end_survey(&mut self) {
+        self.front.end_survey();
+    }
+
     /// The keys of `range` are gone.
     pub fn remove_range(&mut self, range: &KeyRange) -> Position {
         self.tell(|gathered| gathered.turn.remove_range(range))
@@ -579,6 +615,9 @@ impl Keep for Keeper {
     ) -> Position {
         self.tell(|gathered| {
             let _may_be_new = gathered.tables.add(key);
+            if let Some(survey) = &mut gathered.survey {
+                survey.put(key);
+            }
             gathered.turn.put(key, parts, attributes)
         })
     }

@@ -1,11 +1,12 @@
 //! Looks at all keys, on the shard's thread: what belongs together but does not lie together is found so.
 //!
 //! # Cost
-//! All keys are read; of values, those in the same blocks. Removing costs a copy of each key that goes.
+//! All keys are read, but where a survey has found those that count; of values, those in the same blocks. Removing costs a copy of each key that goes.
 
 use crate::loader::View;
 use crate::record::read_value;
 use crate::shared::lock;
+use crate::survey::Survey;
 use crate::{Keeper, describe};
 use fjall::Readable;
 use headwater_base::source::{Keep, Pair};
@@ -53,12 +54,9 @@ pub(crate) fn gather(
     settle(keeper)?;
     let View { snapshot, keys, .. } = View::of(&keeper.front.shared)?;
     let (mut pairs, mut bytes) = (Vec::new(), 0);
-    for guard in snapshot.iter(&keys) {
-        let (key, record) =
-            guard.into_inner_if(|key| wanted(key)).map_err(|error| describe(&error))?;
-        let Some(record) = record else { continue };
+    let mut add = |key: &[u8], record: &[u8]| {
         let damaged = || format!("the record of the key '{}' is damaged", key.escape_ascii());
-        let (value, attributes) = read_value(&key, &record).ok_or_else(damaged)?;
+        let (value, attributes) = read_value(key, record).ok_or_else(damaged)?;
         bytes += (key.len() + value.len() + size_of::<Pair>()) as u64;
         if bytes > bytes_max {
             return Err(format!(
@@ -66,6 +64,24 @@ pub(crate) fn gather(
             ));
         }
         pairs.push(Pair { key: key.to_vec(), value: value.to_vec(), attributes });
+        Ok(())
+    };
+    let surveyed = lock(&keeper.front.gathered).survey.as_ref().and_then(Survey::keys);
+    if let Some(surveyed) = surveyed {
+        for key in surveyed.iter().filter(|key| wanted(key)) {
+            let record = snapshot.get(&keys, key).map_err(|error| describe(&error))?;
+            if let Some(record) = record {
+                add(key, &record)?;
+            }
+        }
+        return Ok(pairs);
+    }
+    for guard in snapshot.iter(&keys) {
+        let (key, record) =
+            guard.into_inner_if(|key| wanted(key)).map_err(|error| describe(&error))?;
+        if let Some(record) = record {
+            add(&key, &record)?;
+        }
     }
     Ok(pairs)
 }

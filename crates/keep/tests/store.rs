@@ -2,12 +2,14 @@
 
 mod common;
 
-use common::{Rng, Told, close, load, open, value_of};
+use common::{Rng, Told, close, load, open, rounds, value_of};
 use headwater_base::source::{Attributes, Keep};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options, Store};
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
@@ -112,7 +114,7 @@ fn history(seed: u64, durability: Durability) {
 
 #[test]
 fn the_store_is_a_map_whatever_happens() {
-    for seed in 0..common::rounds(1) {
+    for seed in 0..rounds(1) {
         for durability in [Durability::None, Durability::Interval, Durability::Always] {
             history(seed, durability);
         }
@@ -179,6 +181,61 @@ fn keys_that_lie_apart_are_gathered_and_removed_as_told_so_far() {
     let left = load(&store, &mut store.keeper(), &told, &KeyRange::all()).unwrap();
     assert_eq!(left.pairs.len(), 999);
     assert_eq!(store.keeper().settle(), Ok(()));
+}
+
+#[test]
+fn a_survey_finds_what_is_put_meanwhile() {
+    let mut rng = Rng(3);
+    for round in 0..rounds(20) {
+        let place = tempfile::tempdir().unwrap();
+        let (store, told, _) = open(place.path(), Options::default());
+        let (mut keeper, mut model) = (store.keeper(), Model::new());
+        let odd = |key: &[u8]| key.ends_with(b"1");
+        let ended = Arc::new(AtomicBool::new(false));
+        let begins = rng.below(300);
+        for step in 0..400 {
+            if step == begins {
+                let done = ended.clone();
+                let done = move || done.store(true, Ordering::Relaxed);
+                keeper.survey(Arc::new(odd), Box::new(done));
+            }
+            let key = key_of(&mut rng);
+            match rng.below(40) {
+                0 => {
+                    keeper.clear();
+                    model.clear();
+                }
+                1..8 => {
+                    keeper.remove(&key);
+                    model.remove(&key);
+                }
+                _ => {
+                    let value = value_of(step, 9);
+                    let none = Attributes::default();
+                    keeper.put(&key, &mut core::iter::once(&value[..]), none);
+                    model.insert(key, (value, none));
+                }
+            }
+            if rng.below(9) == 0 {
+                store.commit();
+            }
+        }
+        if round % 2 == 0 {
+            store.commit();
+            told.wait_until(|| ended.load(Ordering::Relaxed));
+            assert!(keeper.is_surveyed());
+        }
+        let found = keeper.gather(&odd, u64::MAX).unwrap();
+        let found: Model =
+            found.into_iter().map(|pair| (pair.key, (pair.value, pair.attributes))).collect();
+        model.retain(|key, _| odd(key));
+        assert_eq!(found, model, "round {round}");
+        keeper.end_survey();
+        assert!(!keeper.is_surveyed());
+        // One that nobody waits for ends with the store.
+        keeper.put(b"p|1", &mut core::iter::empty(), Attributes::default());
+        keeper.survey(Arc::new(odd), Box::new(|| {}));
+    }
 }
 
 #[test]

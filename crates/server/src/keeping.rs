@@ -17,6 +17,7 @@ pub(crate) use journal::KeptJournal;
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
 use crate::service::Safety;
 use crate::sources::Inbox;
+use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
 use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options, Store};
 use homes::{Homes, Unwritten};
@@ -83,6 +84,8 @@ pub(crate) struct Keeping {
     modules: Vec<SentModule>,
     /// The flows that clients added before the start.
     flows: Vec<Flow>,
+    /// By which placement keys of a partition are looked for.
+    surveyed: Option<Placement>,
     /// The store has failed, no command can write any more, and a turn of the loop has begun since: nothing waits
     /// for what will never be safe.
     given_up: bool,
@@ -155,6 +158,7 @@ impl Keeping {
             tables,
             modules,
             flows,
+            surveyed: None,
             given_up: false,
         }))
     }
@@ -198,6 +202,39 @@ impl Keeping {
         homes::write(self.path.as_ref(), homes)
     }
 
+    /// Begins to look for the keys of a partition; `done` is called when they are found.
+    pub(crate) fn survey(
+        &mut self,
+        partition: Partition,
+        placement: Placement,
+        done: Box<dyn Fn() + Send>,
+    ) {
+        let surveyed = placement.clone();
+        let wanted = Arc::new(move |key: &[u8]| surveyed.partition(key) == partition);
+        self.keeper.survey(wanted, done);
+        self.surveyed = Some(placement);
+    }
+
+    /// Whether they are found, or cannot be: then they are looked for again when the partition moves.
+    pub(crate) fn is_surveyed(&self) -> bool {
+        self.keeper.is_surveyed()
+    }
+
+    /// Forgets what was found where keys are grouped otherwise now.
+    pub(crate) fn check_survey(&mut self, placement: &Placement) {
+        let before = self.surveyed.as_ref();
+        if before.is_some_and(|before| !before.boundaries().eq(placement.boundaries())) {
+            self.end_survey();
+        }
+    }
+
+    /// Forgets what was found.
+    pub(crate) fn end_survey(&mut self) {
+        if self.surveyed.take().is_some() {
+            self.keeper.end_survey();
+        }
+    }
+
     /// Notes that a partition begins to move.
     ///
     /// # Errors
@@ -228,7 +265,9 @@ impl Keeping {
             Ok(()) => Ok(()),
             Err(why @ Unwritten::Before(_)) => Err(why.to_string()),
             // Served on, it could turn out at the next start to have lived elsewhere. Both have its keys now.
-            Err(Unwritten::Unsure(error)) => panic!("data-dir '{}': {error}", self.path),
+            Err(why @ Unwritten::Unsure(_)) => {
+                panic!("data-dir '{}': {why}: the next start finishes the move", self.path)
+            }
         }
     }
 

@@ -121,10 +121,18 @@ fn what_moves_keeps_its_time_and_its_flags() {
     let (_, shard) = home(&mut client, "d|ann|1|x");
     let to = (shard + 1) % SHARDS;
     assert_eq!(try_move(&mut client, "d|ann|1|x", to).unwrap(), "OK");
+    // Where keys are on disk alone, a table is not placed otherwise.
+    let refused = |client: &mut Connection| {
+        let set = cmd("TABLE.SET").arg("d").arg("BOUNDARY").arg(1).query::<Value>(client);
+        let error = set.unwrap_err().to_string();
+        assert!(error.contains("only while the table has no keys"), "{error}");
+    };
+    refused(&mut client);
     end(server, Signal::TERM);
     thread::sleep(Duration::from_millis(200));
     let server = start();
     let mut client = server.client(3);
+    refused(&mut client);
     for _ in 0..SHARDS {
         let (_, shard) = home(&mut client, "d|ann|1|x");
         let mut items = server.memcached();
@@ -161,6 +169,45 @@ fn what_is_too_large_to_move_at_once_stays() {
     set(&mut client, "p|bob|0", "x");
     let (_, shard) = home(&mut client, "p|bob|0");
     assert_eq!(try_move(&mut client, "p|bob|0", (shard + 1) % SHARDS).unwrap(), "OK");
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
+fn what_memory_has_no_room_for_moves_as_well() {
+    const BOUND: u64 = 64 << 20;
+    let place = TempDir::new().unwrap();
+    let mut options = options(&place, "interval");
+    options.extend(["--memory".to_owned(), "64mb".to_owned()]);
+    let start = || Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
+    let server = start();
+    let mut client = server.client(3);
+    let value = |group: u64| format!("{group:04000}");
+    for group in 0..3000 {
+        let mut all = redis::pipe();
+        for at in 0..10 {
+            all.cmd("SET").arg(format!("p|{group:04}|{at}")).arg(value(group)).ignore();
+        }
+        let () = all.query(&mut client).unwrap();
+    }
+    let check = |client: &mut Connection, group: u64| {
+        let found = all(client, &format!("p|{group:04}|"));
+        assert!(found.len() == 10 && found.values().all(|it| *it == value(group)), "{group}");
+    };
+    let mut worst = 0;
+    for group in (0..3000).step_by(60) {
+        let key = format!("p|{group:04}|");
+        let (_, shard) = home(&mut client, &key);
+        assert_eq!(try_move(&mut client, &key, (shard + 1) % SHARDS).unwrap(), "OK");
+        worst = worst.max(server.memory_bytes("VmRSS"));
+        check(&mut client, group);
+    }
+    end(server, Signal::TERM);
+    let server = start();
+    let mut client = server.client(3);
+    (0..3000).for_each(|group| check(&mut client, group));
+    let ratio = worst as f64 / BOUND as f64;
+    println!("at most {ratio:.3} of the bound is resident while partitions move");
+    assert!(ratio <= 1.05, "{ratio:.3} of the bound");
 }
 
 #[test]

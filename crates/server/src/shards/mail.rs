@@ -109,6 +109,13 @@ pub(crate) enum Letter {
     },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
+    /// A partition is to move away: its keys on disk are to be found first.
+    Survey {
+        /// Which one.
+        partition: Partition,
+    },
+    /// They are.
+    Surveyed,
     /// A partition is to move: no request of a client is to be sent, and those that were are to be answered.
     Hold,
     /// It is so.

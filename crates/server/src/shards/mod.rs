@@ -52,6 +52,8 @@ pub(crate) struct Shards {
     pub(crate) backs: HashMap<Origin, ConnectionId, KeyHashBuilder>,
     /// The partition that this shard has asked all to move.
     pub(crate) moving: Option<Moving>,
+    /// Who has asked this shard to find the keys of a partition, and was not told yet that it has.
+    pub(crate) surveys_for: Option<Shard>,
     /// Who has asked this shard to hold, and was not told yet that it does.
     pub(crate) held_for: Option<Shard>,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
@@ -82,8 +84,19 @@ impl Shards {
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
         let backs = HashMap::with_hasher(KeyHashBuilder::new(0));
         let (waits, held_back) = (HashMap::new(), VecDeque::new());
-        let (moving, held_for, crowded) = (None, None, Vec::new());
-        Box::new(Self { me, post, peers, waits, backs, moving, held_for, held_back, crowded })
+        let (moving, surveys_for, held_for, crowded) = (None, None, None, Vec::new());
+        Box::new(Self {
+            me,
+            post,
+            peers,
+            waits,
+            backs,
+            moving,
+            surveys_for,
+            held_for,
+            held_back,
+            crowded,
+        })
     }
 
     /// What this shard and the others know of each other's memory.

@@ -3,9 +3,11 @@
 //! All shards stand still meanwhile (`moves`). Where a store keeps base data, a crash may come at any moment: the order
 //! of what is done here, and what the next start makes of it, is that of `keeping/homes.rs`.
 
-use crate::keeping::Way;
+use crate::keeping::{Keeping, Way};
 use crate::resp::Resp;
+use crate::shards::Letter;
 use headwater_base::Shard;
+use headwater_base::placement::Partition;
 use headwater_engine::Pair;
 
 /// A partition with more than this share of the memory bound stays: what moves is in memory several times for a moment.
@@ -25,11 +27,41 @@ impl Resp {
         }
     }
 
+    /// The old home begins to look for the keys of a partition on disk.
+    pub(super) fn begin_survey(&mut self, partition: Partition, leader: Shard) {
+        let Some(shards) = &mut self.shards else { return };
+        shards.surveys_for = Some(leader);
+        let placement = self.node.engine().placement();
+        if let (Some(keeping), Some(placement)) = (&mut self.keeping, placement) {
+            keeping.survey(partition, placement.clone(), Box::new(self.hub.inbox.bell()));
+        }
+    }
+
+    /// Says that they are found, if they are.
+    pub(super) fn tell_surveyed(&mut self) {
+        let Some(shards) = &mut self.shards else { return };
+        let Some(leader) = shards.surveys_for else { return };
+        if self.keeping.as_ref().is_none_or(Keeping::is_surveyed) {
+            shards.surveys_for = None;
+            shards.post.to(leader).letters.push(Letter::Surveyed);
+        }
+    }
+
+    /// What was found is of no use any more.
+    pub(super) fn end_survey(&mut self) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.end_survey();
+        }
+    }
+
     /// The old home says what there is to be moved, and notes that it is about to be.
     pub(super) fn offer_partition(&mut self, way: Way) -> Result<Vec<Pair>, String> {
         self.may_move()?;
         let bytes_max = self.move_bytes_max();
         let engine = self.node.engine_mut();
+        if let (Some(keeping), Some(placement)) = (&mut self.keeping, engine.placement()) {
+            keeping.check_survey(placement);
+        }
         let pairs = engine.partition_pairs(way.partition, bytes_max);
         let pairs = pairs.map_err(|error| error.to_string())?;
         if let (Some(keeping), Some(placement)) = (&self.keeping, engine.placement()) {

@@ -89,6 +89,8 @@ impl Resp {
                     self.publish_from_flow(channel, message, connections);
                     begin = end;
                 }
+                Letter::Survey { partition } => self.begin_survey(partition, from),
+                Letter::Surveyed => self.surveyed(),
                 Letter::Hold => self.begin_to_hold(from),
                 Letter::Held => self.holds(from),
                 Letter::Release => self.release_clients(),

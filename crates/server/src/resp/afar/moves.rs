@@ -1,6 +1,7 @@
 //! Partitions that move to another shard while all serve.
 //!
-//! One shard leads. It asks all to hold: new requests of clients wait, and what other shards execute
+//! One shard leads. Where a store keeps data, the old home looks for the partition's keys on disk first, while requests go on. Then all
+//! are asked to hold: new requests of clients wait, and what other shards execute
 //! for them is done. When all hold, no request is on its way between shards, and all meet: the old home gives
 //! the partition up, all learn the new home, and the new home takes it over, each in its own thread, while
 //! the others stand still. So it is one step for everybody (`headwater_engine`, `shards/moves.rs`).
@@ -68,7 +69,10 @@ impl Resp {
         }
         let (partition, to) = (Partition(partition as u16), Shard(shard as u16));
         let placement = self.node.engine().placement();
-        if placement.is_none_or(|placement| placement.home_of(partition) == to) {
+        let Some(from) = placement.map(|placement| placement.home_of(partition)) else {
+            return Ok(None);
+        };
+        if from == to {
             return Ok(None);
         }
         let Some(shards) = &mut self.shards else { return Ok(None) };
@@ -76,12 +80,25 @@ impl Resp {
             return Err(String::from("another partition is about to move: try again"));
         }
         let missing = (0..count).map(Shard).collect();
-        let deadline = self.time.uptime + HOLD_MAX;
+        // Finding keys on disk takes its time, in which requests go on.
+        let deadline = u64::MAX;
         shards.moving = Some(Moving { client, partition, to, missing, deadline });
-        for at in (0..count).map(Shard) {
-            shards.post.to(at).letters.push(Letter::Hold);
+        if self.keeping.is_some() {
+            shards.post.to(from).letters.push(Letter::Survey { partition });
+        } else {
+            self.surveyed();
         }
         Ok(Some(()))
+    }
+
+    /// The keys that are to move are found: all are asked to hold.
+    pub(super) fn surveyed(&mut self) {
+        let Some(shards) = &mut self.shards else { return };
+        let Some(moving) = &mut shards.moving else { return };
+        moving.deadline = self.time.uptime + HOLD_MAX;
+        for at in (0..shards.post.shards()).map(Shard) {
+            shards.post.to(at).letters.push(Letter::Hold);
+        }
     }
 
     /// Another shard asks this one to hold.
@@ -94,6 +111,7 @@ impl Resp {
 
     /// Says that this shard holds, if it does (N2), and gives up what takes too long.
     pub(in crate::resp) fn look_at_moves(&mut self, connections: &mut Connections<Session>) {
+        self.tell_surveyed();
         let Some(shards) = &mut self.shards else { return };
         if let Some(leader) = shards.held_for {
             let is_drained = |session: &Session| match &session.afar {
@@ -140,6 +158,7 @@ impl Resp {
     /// Requests of clients go on.
     pub(super) fn release_clients(&mut self) {
         self.holding = false;
+        self.end_survey();
         if let Some(shards) = &mut self.shards {
             shards.held_for = None;
         }
@@ -157,6 +176,8 @@ impl Resp {
         let placement = self.node.engine().placement();
         let from = placement.map_or(to, |placement| placement.home_of(partition));
         let way = Way { partition, from, to };
+        // Writes of this turn are handed to the store whole, with what flows note of them.
+        self.node.end_turn();
         if !meeting.wait() {
             return;
         }
