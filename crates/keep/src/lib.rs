@@ -3,7 +3,8 @@
 //! The shard tells every write ([`Keeper`]), which costs a copy into the turn that gathers. At the end of a turn of the
 //! server's loop, [`Store::commit`] hands the turn to a writer thread, which puts all turns that wait into
 //! the store as one batch, and syncs the store's journal as [`Durability`] asks. Loads are answered by threads of their
-//! own. Nothing here blocks the shard, except where the writer is megabytes behind.
+//! own. Nothing here blocks the shard, except where the writer is megabytes behind, and while
+//! keys are gathered that move to another store.
 //!
 //! The store is [fjall](https://docs.rs/fjall): a log-structured store in Rust, with atomic batches over several
 //! keyspaces, snapshots, and checksums of journal batches and of table blocks. What it does not check is checked
@@ -27,6 +28,7 @@
 
 mod files;
 mod journal;
+mod keeper;
 mod loader;
 mod lost;
 mod notes;
@@ -39,17 +41,17 @@ mod walk;
 mod writer;
 
 use crate::files::Folder;
+use crate::keeper::{Front, Gathered};
 pub use crate::notes::Notes;
 use crate::record::{STATE, State};
-use crate::shared::{Keys, Progress, Queue, Request, Shared, lock};
-use crate::survey::Survey;
+use crate::shared::{Keys, Progress, Queue, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
 pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position, Sink};
+use headwater_base::source::{Position, Sink};
+pub use keeper::Keeper;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -177,50 +179,6 @@ pub struct Facts {
     pub disk_bytes: u64,
 }
 
-/// What gathers for the next commit.
-#[derive(Debug)]
-struct Gathered {
-    turn: Turn,
-    tables: Tables,
-    /// Keys are looked for.
-    survey: Option<Survey>,
-}
-
-/// The shard's side.
-#[derive(Debug)]
-struct Front {
-    /// The position of the last operation told.
-    told: AtomicU64,
-    gathered: Mutex<Gathered>,
-    shared: Arc<Shared>,
-}
-
-impl Front {
-    /// Hands what was told to the writer.
-    fn commit(&self) -> Position {
-        let mut gathered = lock(&self.gathered);
-        if !gathered.turn.is_empty() {
-            let full = core::mem::take(&mut gathered.turn);
-            gathered.turn = self.shared.push(full);
-        }
-        Position(gathered.turn.last())
-    }
-
-    fn end_survey(&self) {
-        let survey = lock(&self.gathered).survey.take();
-        // Without the lock, since this waits for its thread.
-        drop(survey);
-    }
-
-    /// The same, and has it synced soon.
-    fn ask_sync(&self) -> Position {
-        let last = self.commit();
-        lock(&self.shared.queue).sync_wanted = true;
-        self.shared.work.notify_one();
-        last
-    }
-}
-
 /// An open store. Dropping it writes and syncs what was told.
 #[derive(Debug)]
 pub struct Store {
@@ -228,12 +186,6 @@ pub struct Store {
     options: Options,
     writer: Option<JoinHandle<()>>,
     loaders: Vec<JoinHandle<()>>,
-}
-
-/// The shard's end of a store.
-#[derive(Clone, Debug)]
-pub struct Keeper {
-    front: Arc<Front>,
 }
 
 /// A sentence for an error of the store.
@@ -556,104 +508,5 @@ impl Drop for Store {
         for loader in self.loaders.drain(..) {
             let _ended = loader.join();
         }
-    }
-}
-
-impl Keeper {
-    /// Adds an operation to the turn that gathers.
-    fn tell(&self, add: impl FnOnce(&mut Gathered) -> u64) -> Position {
-        let position = add(&mut lock(&self.front.gathered));
-        self.front.told.store(position, Ordering::Release);
-        Position(position)
-    }
-
-    /// Keeps a definition, in the place of one of this name.
-    pub fn define(&mut self, kind: &str, name: &[u8], text: &[u8]) -> Position {
-        self.tell(|Gathered { turn, .. }| {
-            let order = turn.last() + 1;
-            turn.define(&[kind.as_bytes(), name].join(&0), order, text)
-        })
-    }
-
-    /// Forgets a definition.
-    pub fn undefine(&mut self, kind: &str, name: &[u8]) -> Position {
-        self.tell(|gathered| gathered.turn.undefine(&[kind.as_bytes(), name].join(&0)))
-    }
-
-    /// Begins to look for the keys that `wanted` names, so that [`Keep::gather`] of them, or of some of them, need not look at
-    /// all keys. `done` is called from another thread when that is so.
-    pub fn survey(&mut self, wanted: Wanted, done: Box<dyn Fn() + Send>) {
-        self.front.end_survey();
-        let mut gathered = lock(&self.front.gathered);
-        let at = gathered.turn.last();
-        gathered.survey = Some(Survey::begin(&self.front.shared, at, wanted, done));
-    }
-
-    /// Whether a survey has ended.
-    #[must_use]
-    pub fn is_surveyed(&self) -> bool {
-        lock(&self.front.gathered).survey.as_ref().is_some_and(Survey::is_done)
-    }
-
-    /// What a survey has found is of no interest any more.
-    pub fn end_survey(&mut self) {
-        self.front.end_survey();
-    }
-
-    /// The keys of `range` are gone.
-    pub fn remove_range(&mut self, range: &KeyRange) -> Position {
-        self.tell(|gathered| gathered.turn.remove_range(range))
-    }
-}
-
-impl Keep for Keeper {
-    fn put(
-        &mut self,
-        key: &[u8],
-        parts: &mut dyn Iterator<Item = &[u8]>,
-        attributes: Attributes,
-    ) -> Position {
-        self.tell(|gathered| {
-            let _may_be_new = gathered.tables.add(key);
-            if let Some(survey) = &mut gathered.survey {
-                survey.put(key);
-            }
-            gathered.turn.put(key, parts, attributes)
-        })
-    }
-
-    fn remove(&mut self, key: &[u8]) -> Position {
-        self.tell(|gathered| gathered.turn.remove(key))
-    }
-
-    fn clear(&mut self) -> Position {
-        self.tell(|gathered| {
-            let _gone = gathered.tables.clear();
-            gathered.turn.clear()
-        })
-    }
-
-    fn holds_nothing(&mut self, range: &KeyRange) -> bool {
-        lock(&self.front.gathered).tables.surely_none(range)
-    }
-
-    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
-        let at = lock(&self.front.gathered).turn.last();
-        let request = Request { fetch, range: range.clone(), at };
-        lock(&self.front.shared.progress).requests.push_back(request);
-        // Both loaders, since the one that wakes may be waiting for a commit.
-        self.front.shared.moved.notify_all();
-    }
-
-    fn gather(
-        &mut self,
-        wanted: &dyn Fn(&[u8]) -> bool,
-        bytes_max: u64,
-    ) -> Result<Vec<Pair>, String> {
-        walk::gather(self, wanted, bytes_max)
-    }
-
-    fn settle(&mut self) -> Result<(), String> {
-        walk::settle(self)
     }
 }

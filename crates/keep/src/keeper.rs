@@ -1,0 +1,163 @@
+//! The shard's end: what it tells gathers, one operation behind the other, until it is handed to the writer.
+//!
+//! # Cost
+//! A lock that nobody else holds for long, and a copy of what is told.
+
+use crate::shared::{Request, Shared, lock};
+use crate::survey::{Survey, Wanted};
+use crate::tables::Tables;
+use crate::turn::Turn;
+use crate::walk;
+use headwater_base::KeyRange;
+use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What gathers for the next commit.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) turn: Turn,
+    pub(crate) tables: Tables,
+    /// Keys are looked for.
+    pub(crate) survey: Option<Survey>,
+}
+
+/// The shard's side.
+#[derive(Debug)]
+pub(crate) struct Front {
+    /// The position of the last operation told.
+    pub(crate) told: AtomicU64,
+    pub(crate) gathered: Mutex<Gathered>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Front {
+    /// Hands what was told to the writer.
+    pub(crate) fn commit(&self) -> Position {
+        let mut gathered = lock(&self.gathered);
+        if !gathered.turn.is_empty() {
+            let full = core::mem::take(&mut gathered.turn);
+            gathered.turn = self.shared.push(full);
+        }
+        Position(gathered.turn.last())
+    }
+
+    pub(crate) fn end_survey(&self) {
+        let survey = lock(&self.gathered).survey.take();
+        // Without the lock, since this waits for its thread.
+        drop(survey);
+    }
+
+    /// The same, and has it synced soon.
+    pub(crate) fn ask_sync(&self) -> Position {
+        let last = self.commit();
+        lock(&self.shared.queue).sync_wanted = true;
+        self.shared.work.notify_one();
+        last
+    }
+}
+
+/// The shard's end of a store.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    pub(crate) front: Arc<Front>,
+}
+
+impl Keeper {
+    /// Adds an operation to the turn that gathers.
+    fn tell(&self, add: impl FnOnce(&mut Gathered) -> u64) -> Position {
+        let position = add(&mut lock(&self.front.gathered));
+        self.front.told.store(position, Ordering::Release);
+        Position(position)
+    }
+
+    /// Keeps a definition, in the place of one of this name.
+    pub fn define(&mut self, kind: &str, name: &[u8], text: &[u8]) -> Position {
+        self.tell(|Gathered { turn, .. }| {
+            let order = turn.last() + 1;
+            turn.define(&[kind.as_bytes(), name].join(&0), order, text)
+        })
+    }
+
+    /// Forgets a definition.
+    pub fn undefine(&mut self, kind: &str, name: &[u8]) -> Position {
+        self.tell(|gathered| gathered.turn.undefine(&[kind.as_bytes(), name].join(&0)))
+    }
+
+    /// Begins to look for the keys that `wanted` names, so that [`Keep::gather`] of them, or of some of them, need not look at
+    /// all keys. `done` is called from another thread when that is so.
+    pub fn survey(&mut self, wanted: Wanted, done: Box<dyn Fn() + Send>) {
+        self.front.end_survey();
+        let mut gathered = lock(&self.front.gathered);
+        let at = gathered.turn.last();
+        gathered.survey = Some(Survey::begin(&self.front.shared, at, wanted, done));
+    }
+
+    /// Whether a survey has ended.
+    #[must_use]
+    pub fn is_surveyed(&self) -> bool {
+        lock(&self.front.gathered).survey.as_ref().is_some_and(Survey::is_done)
+    }
+
+    /// What a survey has found is of no interest any more.
+    pub fn end_survey(&mut self) {
+        self.front.end_survey();
+    }
+
+    /// The keys of `range` are gone.
+    pub fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.tell(|gathered| gathered.turn.remove_range(range))
+    }
+}
+
+impl Keep for Keeper {
+    fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        attributes: Attributes,
+    ) -> Position {
+        self.tell(|gathered| {
+            let _may_be_new = gathered.tables.add(key);
+            if let Some(survey) = &mut gathered.survey {
+                survey.put(key);
+            }
+            gathered.turn.put(key, parts, attributes)
+        })
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Position {
+        self.tell(|gathered| gathered.turn.remove(key))
+    }
+
+    fn clear(&mut self) -> Position {
+        self.tell(|gathered| {
+            let _gone = gathered.tables.clear();
+            gathered.turn.clear()
+        })
+    }
+
+    fn holds_nothing(&mut self, range: &KeyRange) -> bool {
+        lock(&self.front.gathered).tables.surely_none(range)
+    }
+
+    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        let at = lock(&self.front.gathered).turn.last();
+        let request = Request { fetch, range: range.clone(), at };
+        lock(&self.front.shared.progress).requests.push_back(request);
+        // Both loaders, since the one that wakes may be waiting for a commit.
+        self.front.shared.moved.notify_all();
+    }
+
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        bytes_max: u64,
+    ) -> Result<Vec<Pair>, String> {
+        walk::gather(self, wanted, bytes_max)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        walk::settle(self)
+    }
+}
