@@ -1,7 +1,7 @@
 """Joins over PostgreSQL's tables, through the real program: random writes to the database beside random reads, while Headwater, PostgreSQL and
 the connection between them end in all manners. Headwater may take less memory than the tables hold, so that what it has loaded goes
 and is loaded again all the while. After that every join equals the same join in SQL, and at no time did a read go back or
-miss what its reader had written. All of it with changes told by the log, and by triggers.
+miss what its reader had written. All of it with changes told by the log, and by triggers, with one shard and with several.
 
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
@@ -33,6 +33,8 @@ USERS = [f"u{n}" for n in range(24)]
 POSTERS = [f"p{n}" for n in range(200)]
 # Posts of each poster, and about how long one is: more in all than Headwater may take.
 POSTS, POST_BYTES, BOUND = 30, 4000, 24 << 20
+# Each further shard needs room for its clients, and holds what it reads of others.
+BOUND_SHARD = 4 << 20
 
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
 
@@ -128,18 +130,18 @@ name = "posts"
 spec = "posts|<poster> = count p|<poster>|<time>"
 """
 
-    def __init__(self, postgres):
-        self.evicted = 0
+    def __init__(self, postgres, shards=1):
+        self.evicted, self.shards = 0, shards
         self.config = f"{postgres.folder}/headwater.toml"
         pathlib.Path(self.config).write_text(self.CONFIG.replace("FOLDER", postgres.folder))
         self.start()
 
     def start(self):
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--config", self.config, "--port", "0"], stdout=subprocess.PIPE, text=True
+            [PROGRAM, "serve", "--config", self.config, "--port", "0", "--shards", str(self.shards)], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        self.connect().config_set("maxmemory", BOUND)
+        self.connect().config_set("maxmemory", BOUND + (self.shards - 1) * BOUND_SHARD)
 
     def connect(self):
         return redis.Redis(port=self.port, decode_responses=True, socket_timeout=30)
@@ -174,10 +176,12 @@ def pairs(answer):
 class History:
     """What threads share."""
 
-    def __init__(self, postgres, headwater, seed):
-        self.postgres, self.headwater = postgres, headwater
+    def __init__(self, postgres, shards, seed):
+        self.postgres = postgres
         self.random = random.Random(seed)
+        # A table is declared when it is there.
         self.fill()
+        self.headwater = Headwater(postgres, shards)
         self.done = threading.Event()
         self.lock = threading.Lock()
         self.version = 0
@@ -338,13 +342,14 @@ class History:
                 time.sleep(0.1)
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("wal_level", ["logical", "replica"])
-def test_joins_equal_the_same_joins_in_sql(wal_level):
+def test_joins_equal_the_same_joins_in_sql(wal_level, shards):
     postgres = Postgres(wal_level)
     try:
-        headwater = Headwater(postgres)
+        history = History(postgres, shards, SEED)
+        headwater = history.headwater
         try:
-            history = History(postgres, headwater, SEED)
             history.run()
             history.compare()
         finally:

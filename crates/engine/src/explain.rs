@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Difference, ExplainLine, Stop};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -142,8 +142,36 @@ impl Engine {
             };
             lines.push(line(2, "source", text));
         }
+        let mut down = BTreeMap::new();
+        self.down_behind(id, &mut BTreeSet::new(), &mut down);
+        for (name, reason) in down {
+            lines.push(line(2, "stale", format!("'{name}' is down: {reason}")));
+        }
         self.explain_status(id, part, lines);
         true
+    }
+
+    /// The sources that are down and have data which a join reads, directly or through other joins, with the reasons.
+    fn down_behind<'a>(
+        &'a self,
+        join: u32,
+        seen: &mut BTreeSet<u32>,
+        down: &mut BTreeMap<&'a str, &'a str>,
+    ) {
+        if !seen.insert(join) {
+            return;
+        }
+        for &table in &self.catalog.join(join).plan.source_tables {
+            let Some(role) = self.catalog.role(table) else { continue };
+            if let Some(sourced) = &role.sourced
+                && let Some(reason) = self.sources.down(&sourced.name)
+            {
+                down.insert(&sourced.name, reason);
+            }
+            for &writer in &role.writers {
+                self.down_behind(writer, seen, down);
+            }
+        }
     }
 
     fn explain_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {

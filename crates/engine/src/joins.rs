@@ -5,15 +5,13 @@ use crate::catalog::{Installed, Plan};
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
-use crate::sources::{KEPT, Sourced};
-use alloc::boxed::Box;
+use crate::sources::KEPT;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use hashbrown::HashMap;
-use headwater_base::KeyRange;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::key::SEPARATOR;
 use headwater_pattern::{Join, Mode, Pattern};
@@ -249,12 +247,10 @@ impl Engine {
         if options.evict.is_some() {
             self.catalog.role_for(table).evict = options.evict;
         }
-        if let Some(source) = &options.source {
-            if self.sourced(table).is_none() {
-                self.tell_reset(&KeyRange::prefix(&prefix));
-            }
-            let role = self.catalog.role_for(table);
-            role.sourced.get_or_insert_with(|| Box::new(Sourced::new(source.clone())));
+        match options.source.as_deref() {
+            Some("") => self.end_source(table),
+            Some(source) if self.sourced(table).is_none() => self.begin_source(table, source),
+            _ => {}
         }
         if let Some(boundary) = options.boundary
             && boundary != self.store.table(table).boundary()
@@ -306,7 +302,9 @@ impl Engine {
         prefix: &[u8],
         options: &TableOptions,
     ) -> Result<(), EngineError> {
-        let Some(source) = &options.source else { return Ok(()) };
+        let Some(source) = options.source.as_ref().filter(|source| !source.is_empty()) else {
+            return Ok(());
+        };
         let shown = String::from_utf8_lossy(&prefix[..prefix.len() - 1]);
         if options.keep == Some(true) || source == KEPT {
             return refused(format!(

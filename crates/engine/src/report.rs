@@ -251,7 +251,7 @@ pub struct JoinReport {
 pub struct TableOptions {
     /// How many components after the table's name group its keys.
     pub boundary: Option<usize>,
-    /// The source that keeps the table's base data.
+    /// The source that keeps the table's base data; an empty name: none does any more.
     pub source: Option<String>,
     /// Whether its base keys may be evicted by the policy in force. If nobody says: only where no
     /// join reads them.

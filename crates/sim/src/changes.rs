@@ -5,6 +5,7 @@
 
 use crate::clients::Ask;
 use crate::disk::Disk;
+use crate::faults::Cut;
 use crate::shard::One;
 use crate::world::World;
 use headwater_base::Shard;
@@ -257,12 +258,16 @@ impl World {
         joins: Vec<Installed>,
     ) -> Result<(), String> {
         let shard = Shard(at as u16);
-        let one = One::new(shard, &self.placement, &self.boundaries, disk, epoch, self.now);
+        let tables = (&*self.boundaries, &*self.sourced);
+        let mut one = One::new(shard, &self.placement, tables, disk, epoch, self.now);
         if let Some(key) = one.oracle.base.keys().find(|key| self.placement.home(key) != shard) {
             return Err(format!("shard {at} keeps {}, which lives elsewhere", key.escape_ascii()));
         }
+        self.source.restarted(at);
+        one.held.clone_from(self.source.held_at(at));
+        one.cut = self.faults.cut.filter(|cut| *cut == Cut::Source);
         self.shards[at] = one;
-        self.unpark(|parked| parked.shard == shard);
+        self.unpark(|parked| parked.shard == shard || parked.waits_at == shard);
         for installed in joins {
             let text = installed.join.to_string();
             let (one, name) = (&mut self.shards[at], &installed.name);

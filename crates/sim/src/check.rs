@@ -40,6 +40,12 @@ impl World {
             && !has_snapshots
             && self.change.is_none()
             && parked.events == self.events;
+        // What a source has told nobody yet is shown where the position was asked for.
+        let alone =
+            alone && (!self.source.keeps_anything() || parked.reach.0 == self.source.position());
+        if alone && self.source.keeps_anything() {
+            self.note("answers that show all of a source");
+        }
         if alone || self.quiet {
             self.note("answers that show all writes");
             let (_, whole) = self.whole();

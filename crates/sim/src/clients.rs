@@ -56,7 +56,11 @@ pub(crate) enum Until {
 pub(crate) struct Parked {
     pub(crate) session: usize,
     pub(crate) shard: Shard,
+    /// The shard at which it waits.
+    pub(crate) waits_at: Shard,
     pub(crate) ask: Ask,
+    /// A position of the source, and the shards that must have come to it before.
+    pub(crate) reach: (u64, Vec<usize>),
     /// What the session had done when it asked.
     pub(crate) after: Positions,
     pub(crate) seen: BTreeMap<Vec<u8>, usize>,

@@ -105,6 +105,18 @@ impl Domain {
         rng.pick(&self.sources).table.clone()
     }
 
+    /// Some of the tables that no join writes.
+    pub(crate) fn tables_of_sources(&self, rng: &mut Rng) -> Vec<String> {
+        let is_made = |table: &str| self.joins.iter().any(|(_, join)| join.output.table == table);
+        let mut tables: Vec<String> =
+            self.sources.iter().map(|source| source.table.clone()).collect();
+        tables.retain(|table| !is_made(table));
+        tables.sort();
+        tables.dedup();
+        tables.retain(|_| rng.chance(65));
+        tables
+    }
+
     /// A key that clients may write, if no join gives it: mostly one that an installed join reads.
     pub(crate) fn key(&self, rng: &mut Rng, installed: &[Installed]) -> Vec<u8> {
         let is_given = |it: &Pattern| self.joins.iter().any(|(_, join)| join.output.overlaps(it));

@@ -25,6 +25,12 @@ pub struct Faults {
     pub flushes: usize,
     /// Clients that begin or cease to watch a range.
     pub watches: usize,
+    /// Loads from the source that fail.
+    pub source_fails: usize,
+    /// That the source loses track of what has changed.
+    pub source_losses: usize,
+    /// Some tables have a source.
+    pub sources: bool,
     /// Keys expire.
     pub lives: bool,
     /// Shards keep base keys on disk, over their restarts.
@@ -54,6 +60,8 @@ pub enum Cut {
     Disk,
     /// That time moves, to engines.
     Expiry,
+    /// A change that a source tells a shard.
+    Source,
 }
 
 impl Faults {
@@ -64,6 +72,7 @@ impl Faults {
             lives: rng.chance(40),
             disks: rng.chance(40),
             forgetful: rng.chance(50),
+            sources: rng.chance(40),
             ..Self::default()
         };
         if rng.chance(20) {
@@ -79,6 +88,8 @@ impl Faults {
             (&mut faults.evictions, 60),
             (&mut faults.joins, 40),
             (&mut faults.flushes, 8),
+            (&mut faults.source_fails, 150),
+            (&mut faults.source_losses, 20),
         ];
         for (kind, most) in kinds {
             if rng.chance(40) {

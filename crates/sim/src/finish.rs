@@ -25,6 +25,10 @@ impl World {
         self.pass(5_000 + LIFE as u64 + self.oldest_snapshot())?;
         self.patiently()?;
         // Before reads have everything loaded again.
+        while !self.source.is_idle() {
+            self.pass(100)?;
+        }
+        self.patiently()?;
         self.check_open()?;
         self.check_follows()?;
         self.quiet = true;
@@ -157,7 +161,7 @@ impl World {
         for one in &self.shards {
             check_without_joins(one)?;
         }
-        let flush = self.rng.chance(30);
+        let flush = self.source.keeps_anything() || self.rng.chance(30);
         for at in 0..self.shards.len() {
             let one = &mut self.shards[at];
             let keys = std::mem::take(&mut one.oracle.base);
@@ -173,11 +177,14 @@ impl World {
             }
         }
         self.settle_all()?;
+        if let [range, ..] = self.source.left()[..] {
+            return Err(format!("the source tells of {range:?} in vain"));
+        }
         for at in 0..self.shards.len() {
             let shard = Shard(at as u16);
-            let boundaries = &self.boundaries;
+            let tables = (&*self.boundaries, &*self.sourced);
             let disk = self.shards[at].disk.clone();
-            let new = One::new(shard, &self.placement, boundaries, disk, 99, self.now);
+            let new = One::new(shard, &self.placement, tables, disk, 99, self.now);
             check_empty(&self.shards[at], &new)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Many shards in one thread, under simulated time and a simulated network, from one seed.
 //!
-//! Clients write keys at their homes, with a time to live or without, read ranges of all shards and watch some, while
-//! packets are late, twice, out of order or lost, shards are slow, restart (without their memory, with what their disks
+//! Clients write keys at their homes, or at a source that keeps some tables for all shards, with a time to live or without, read ranges of all shards and watch some, while
+//! packets are late, twice, out of order or lost, the source tells each shard in its own time, fails loads or loses track, shards are slow, restart (without their memory, with what their disks
 //! keep, or with what they kept a while ago), evict, and hand partitions over, and joins and FLUSHALL go
 //! from shard to shard. Every answer is held against the oracle (`headwater_model`):
 //!
@@ -50,6 +50,7 @@ mod moves;
 mod network;
 mod requests;
 mod shard;
+mod source;
 mod world;
 
 pub use faults::{Cut, Faults};

@@ -1,9 +1,12 @@
 //! What clients ask: writes, reads and watches, what becomes of them, and who waits.
 
 use crate::clients::{Ask, Parked, Until};
+use crate::source::NAME;
 use crate::world::World;
 use headwater_base::{KeyRange, Millis, Shard};
-use headwater_engine::{EngineError, Expiry, Follower, RangeOptions, Stop, Ticket};
+use headwater_engine::{
+    Change, EngineError, Expiry, Follower, Position, RangeOptions, Stop, Ticket,
+};
 
 /// The longest that a key lives that is to expire, in milliseconds.
 pub(crate) const LIFE: usize = 3000;
@@ -11,6 +14,10 @@ pub(crate) const LIFE: usize = 3000;
 impl World {
     pub(crate) fn write(&mut self, session: usize) -> Result<(), String> {
         let key = self.key();
+        if self.source.keeps(&key) {
+            self.commit(key);
+            return Ok(());
+        }
         let at = self.home(&key);
         if self.shards[at].stopped_until > self.now || self.sessions[session].open > 12 {
             return Ok(());
@@ -37,6 +44,27 @@ impl World {
         self.written(session, at);
         // The turn goes on, or ends.
         if self.rng.chance(30) { Ok(()) } else { self.settle(at) }
+    }
+
+    /// A transaction at the source.
+    fn commit(&mut self, first: Vec<u8>) {
+        let mut changes = Vec::new();
+        let mut next = Some(first);
+        while let Some(key) = next.take() {
+            if self.source.keeps(&key) {
+                let number = self.events + 1 + changes.len() as u64;
+                let value = (!self.rng.chance(25)).then(|| format!("s{number}").into_bytes());
+                let known = value.iter().cloned();
+                self.history.entry(key.clone()).or_default().extend(known);
+                changes.push(Change { key, value });
+            }
+            if self.rng.chance(30) {
+                next = Some(self.key());
+            }
+        }
+        self.events += changes.len() as u64;
+        self.source.commit(changes);
+        self.note("transactions at sources");
     }
 
     /// Whether a key is rightly refused, where it is.
@@ -109,7 +137,14 @@ impl World {
         // Nobody wakes this one.
         let until = Until::Data(Ticket(u64::MAX));
         let (ask, shard, events) = (ask.clone(), Shard(at as u16), self.events);
-        self.attempt(Parked { session, shard, ask, after, seen, until, events })?;
+        let mut reach = (0, Vec::new());
+        let is_read = !matches!(ask, Ask::Watch(..));
+        if is_read && self.source.position() > 0 && !self.quiet && self.rng.chance(30) {
+            // As a read AT the source's position does.
+            reach = (self.source.position(), (0..self.shards.len()).collect());
+        }
+        let waits_at = shard;
+        self.attempt(Parked { session, shard, waits_at, ask, reach, after, seen, until, events })?;
         self.settle(at)
     }
 
@@ -124,9 +159,24 @@ impl World {
             self.sessions[parked.session].open -= 1;
             return Ok(());
         };
+        while let Some(&at) = parked.reach.1.last() {
+            let one = &mut self.shards[at];
+            match one.engine.await_position(NAME, Position(parked.reach.0)) {
+                Ok(()) => parked.after.reach(Shard(at as u16), one.peers.stamp()),
+                Err(Stop::Wait(ticket)) => {
+                    (parked.waits_at, parked.until) = (Shard(at as u16), Until::Data(ticket));
+                    self.parked.push(parked);
+                    self.note("waits for positions of sources");
+                    return Ok(());
+                }
+                Err(Stop::Failed(error)) => return Err(error.to_string()),
+            }
+            parked.reach.1.pop();
+        }
         if let Some(home) = self.placement.home_of_range(&whole) {
             parked.shard = home;
         }
+        parked.waits_at = parked.shard;
         let at = usize::from(parked.shard.0);
         if matches!(parked.ask, Ask::Watch(..)) {
             // What was told before belongs to what the client had before.

@@ -2,6 +2,7 @@
 
 use crate::disk::Disk;
 use crate::faults::Cut;
+use crate::source::{NAME, Values};
 use headwater_base::{KeyRange, Millis, Placement, Shard};
 use headwater_engine::{
     Effect, Engine, EngineError, Follower, RangeOptions, Settings, Stop, TableOptions, Told,
@@ -33,6 +34,8 @@ pub(crate) struct One {
     pub(crate) disk: Option<Disk>,
     /// Its own base keys, and the joins that are installed here.
     pub(crate) oracle: Oracle,
+    /// What the source held when it told this shard last.
+    pub(crate) held: Values,
     /// Counts changes of these, and of the placement.
     pub(crate) version: u64,
     explained: Option<Explained>,
@@ -61,7 +64,7 @@ impl One {
     pub(crate) fn new(
         me: Shard,
         placement: &Placement,
-        boundaries: &[(String, usize)],
+        (boundaries, sourced): (&[(String, usize)], &[String]),
         disk: Option<Disk>,
         epoch: u64,
         now: u64,
@@ -83,6 +86,11 @@ impl One {
             let options = TableOptions { boundary: Some(*boundary), ..TableOptions::default() };
             engine.table_set(name.as_bytes(), &options).expect("the table has no keys in memory");
         }
+        for name in sourced {
+            let options =
+                TableOptions { source: Some(String::from(NAME)), ..TableOptions::default() };
+            engine.table_set(name.as_bytes(), &options).expect("the table has no keys");
+        }
         engine.advance(Millis(now));
         oracle.advance(now);
         let peers = Peers::new(me, placement.shards(), epoch, Millis(now));
@@ -94,6 +102,7 @@ impl One {
             stopped_until: 0,
             disk,
             oracle,
+            held: Values::new(),
             version: 0,
             explained: None,
             moments: Moments::default(),
@@ -195,10 +204,13 @@ impl One {
             return (known.oracle.clone(), known.view.clone());
         }
         let mut oracle = self.oracle.clone();
+        let is_own = |key: &[u8]| placement.home(key) == self.me;
+        for (key, value) in self.held.iter().filter(|(key, _)| is_own(key)) {
+            oracle.base.insert(key.clone(), (value.clone(), None));
+        }
         for (key, value) in &replicas {
             oracle.base.insert(key.clone(), (value.clone(), None));
         }
-        let is_own = |key: &[u8]| placement.home(key) == self.me;
         let mut view = oracle.view_with(&mut |_, mut made| {
             made.retain(|key, _| is_own(key));
             made

@@ -1,18 +1,19 @@
 //! One simulation: its shards, its time, and what happens to it.
 
 use crate::changes::Change;
-use crate::clients::{Parked, Session, Until};
+use crate::clients::{Ask, Parked, Session, Until};
 use crate::disk::Disk;
 use crate::domain::Domain;
-use crate::faults::Faults;
+use crate::faults::{Cut, Faults};
 use crate::network::Network;
 use crate::shard::{One, Turn};
+use crate::source::Source;
 use headwater_base::{KeyRange, Placement, Shard};
-use headwater_engine::Effect;
+use headwater_engine::{Effect, EngineError};
 use headwater_model::join::Pattern;
 use headwater_model::oracle::{Oracle, View};
 use headwater_model::rng::Rng;
-use headwater_node::{CLIENTS_FROM, Positions};
+use headwater_node::{CLIENTS_FROM, Positions, Ticket};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -27,6 +28,9 @@ pub(crate) struct World {
     pub(crate) boundaries: Vec<(String, usize)>,
     pub(crate) shards: Vec<One>,
     pub(crate) network: Network,
+    /// Keeps some tables, if any.
+    pub(crate) source: Source,
+    pub(crate) sourced: Vec<String>,
     /// The joins that are installed on all shards; its base keys are with the shards.
     pub(crate) joins: Oracle,
     /// What joins have ever given.
@@ -95,8 +99,11 @@ impl World {
             placement.set_boundary(table.as_bytes(), 2);
             boundaries.push((table, 2));
         }
+        let sourced = if faults.sources { domain.tables_of_sources(&mut rng) } else { Vec::new() };
+        let source = Source::new(&sourced, usize::from(count));
         let disk = |_| faults.disks.then(Disk::default);
-        let one = |me: u16| One::new(Shard(me), &placement, &boundaries, disk(me), 1, now);
+        let tables = (&*boundaries, &*sourced);
+        let one = |me: u16| One::new(Shard(me), &placement, tables, disk(me), 1, now);
         let mut shards: Vec<_> = (0..count).map(one).collect();
         shards.iter_mut().for_each(|one: &mut One| one.cut = faults.cut);
         let mut sessions: Vec<Session> = Vec::new();
@@ -109,6 +116,8 @@ impl World {
             placement,
             boundaries,
             network: Network::default(),
+            source,
+            sourced,
             joins: Oracle::default(),
             outputs: Vec::new(),
             change: None,
@@ -187,6 +196,10 @@ impl World {
         if self.rng.chance(40) {
             self.watch_anew()?;
         }
+        if struck(&mut self.rng, faults.source_losses) && self.source.keeps_anything() {
+            self.source.lose();
+            self.note("sources that lost track");
+        }
         if let Some(disk) = self.rng.pick(&self.shards).disk.clone()
             && self.rng.chance(10)
         {
@@ -205,6 +218,7 @@ impl World {
         let end = self.now + millis;
         loop {
             let is_calm = self.network.len() == 0
+                && self.source.is_idle()
                 && !self.shards.iter().any(|one| one.disk.as_ref().is_some_and(Disk::is_asked));
             self.now = (self.now + if is_calm { 100 } else { 25 }).min(end);
             let (now, shards) = (self.now, &self.shards);
@@ -221,8 +235,14 @@ impl World {
                     self.settle(at)?;
                 }
             }
+            self.source.tell(&mut self.rng, self.quiet);
+            let (answered, failed) =
+                self.source.answer(&mut self.rng, self.quiet, self.faults.source_fails);
+            *self.seen.entry("loads from sources").or_default() += answered;
+            *self.seen.entry("loads from sources that failed").or_default() += failed;
             for at in 0..self.shards.len() {
                 if self.shards[at].stopped_until <= now {
+                    self.hear_source(at);
                     if self.shards[at].advance(now) {
                         self.note("keys expired");
                         self.done_at(at);
@@ -236,6 +256,16 @@ impl World {
             if self.now == end {
                 return Ok(());
             }
+        }
+    }
+
+    /// Lets a shard take what its source has told.
+    fn hear_source(&mut self, at: usize) {
+        let one = &mut self.shards[at];
+        let how = (self.quiet, one.cut == Some(Cut::Source));
+        if self.source.deliver(at, &mut one.engine, &mut self.rng, how) {
+            one.version += 1;
+            one.held.clone_from(self.source.held_at(at));
         }
     }
 
@@ -257,6 +287,11 @@ impl World {
             for effect in effects {
                 match effect {
                     Effect::Wake(ticket) => self.wake(at, Until::Data(ticket))?,
+                    Effect::Load { fetch, range, .. } => {
+                        self.source.load(at, fetch, range, &self.placement)?;
+                    }
+                    Effect::Unfollow { range, .. } => self.source.unfollow(at, &range),
+                    Effect::Fail { ticket, error } => self.fail(at, ticket, &error)?,
                     effect => return Err(format!("shard {at} gives {effect:?}")),
                 }
             }
@@ -269,10 +304,27 @@ impl World {
 
     fn wake(&mut self, at: usize, until: Until) -> Result<(), String> {
         let shard = Shard(at as u16);
-        let found = self.parked.iter().position(|it| it.shard == shard && it.until == until);
+        let found = self.parked.iter().position(|it| it.waits_at == shard && it.until == until);
         let Some(found) = found else { return Ok(()) };
         let parked = self.parked.swap_remove(found);
         self.attempt(parked)
+    }
+
+    /// What a request waits for cannot be had: the source has failed.
+    fn fail(&mut self, at: usize, ticket: Ticket, error: &EngineError) -> Result<(), String> {
+        let (shard, until) = (Shard(at as u16), Until::Data(ticket));
+        let found = self.parked.iter().position(|it| it.waits_at == shard && it.until == until);
+        if self.quiet || !error.to_string().contains("broken") {
+            return Err(format!("shard {at} fails: {error}"));
+        }
+        let Some(found) = found else { return Ok(()) };
+        let parked = self.parked.swap_remove(found);
+        self.note("requests that failed with a source");
+        self.sessions[parked.session].open -= 1;
+        if let Ask::Watch(by, _) = parked.ask {
+            self.unwatch(by);
+        }
+        Ok(())
     }
 
     pub(crate) fn key(&mut self) -> Vec<u8> {
@@ -304,6 +356,8 @@ impl World {
             let pairs = one.oracle.base.iter();
             oracle.base.extend(pairs.map(|(key, value)| (key.clone(), value.clone())));
         }
+        let values = self.source.values().into_iter();
+        oracle.base.extend(values.map(|(key, value)| (key, (value, None))));
         let (view, oracle) = (Rc::new(oracle.view()), Rc::new(oracle));
         self.whole = Some((self.events, oracle.clone(), view.clone()));
         (oracle, view)

@@ -12,8 +12,9 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 26] = [
+const HAPPENS: [&str; 33] = [
     "answers checked",
+    "answers that show all of a source",
     "answers that show all writes",
     "answers with snapshots",
     "changes told",
@@ -28,15 +29,21 @@ const HAPPENS: [&str; 26] = [
     "keys flushed",
     "keys loaded from shards",
     "loads from disk",
+    "loads from sources",
+    "loads from sources that failed",
     "moves undone",
     "partitions moved",
     "ranges unfollowed",
+    "requests that failed with a source",
     "resets told",
     "restarts with all keys",
     "restarts with keys of before",
     "restarts with nothing",
+    "sources that lost track",
+    "transactions at sources",
     "waits for data",
     "waits for positions",
+    "waits for positions of sources",
     "watches begun anew",
     "writes refused for a join to come",
 ];

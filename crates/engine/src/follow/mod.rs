@@ -415,7 +415,8 @@ impl Engine {
                     }
                 }
                 if let Some(sourced) = self.sourced(table).filter(|sourced| !sourced.kept) {
-                    assert!(sourced.has_loaded(&part), "O2");
+                    let gaps = sourced.not_loaded(&part);
+                    assert!(gaps.iter().all(|gap| self.is_elsewhere(gap)), "O2");
                 }
             }
         }

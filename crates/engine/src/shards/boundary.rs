@@ -24,8 +24,10 @@ impl Engine {
         };
         let role = self.catalog.role(table);
         let is_read = role.is_some_and(|it| !it.readers.is_empty() || !it.writers.is_empty());
-        if is_read || self.store.table(table).sizes().keys > 0 || self.may_have_kept(table, prefix)
-        {
+        // What a source has can be forgotten.
+        let is_loaded = self.sourced(table).is_some_and(|sourced| !sourced.kept);
+        let has_keys = !is_loaded && self.store.table(table).sizes().keys > 0;
+        if is_read || has_keys || self.may_have_kept(table, prefix) {
             let shown = String::from_utf8_lossy(name);
             return Err(EngineError::Refused(format!(
                 "the boundary of table '{shown}' says where its keys live: with several shards it can be changed \
@@ -43,8 +45,15 @@ impl Engine {
 
     /// Places the keys of a table by so many components.
     pub(crate) fn place_by(&mut self, prefix: &[u8], boundary: usize) {
+        let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
+        let changes = self.placement().is_some_and(|it| it.boundary(name) != boundary.max(1));
+        if let Some(table) = self.store.find(prefix).filter(|_| changes)
+            && self.sourced(table).is_some_and(|sourced| !sourced.kept)
+        {
+            self.unload(table, &KeyRange::prefix(prefix));
+            self.ask_anew(table);
+        }
         if let Some(placed) = &mut self.placed {
-            let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
             placed.placement.set_boundary(name, boundary);
         }
     }

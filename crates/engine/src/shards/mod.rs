@@ -111,6 +111,11 @@ impl Placed {
         self.placement.home(key) == self.me
     }
 
+    /// Whether own keys may lie in `range`.
+    pub(crate) fn may_own(&self, range: &KeyRange) -> bool {
+        self.placement.home_of_range(range).is_none_or(|home| home == self.me)
+    }
+
     /// All shards but this one.
     fn others(&self) -> impl Iterator<Item = Shard> + use<> {
         let me = self.me;
@@ -181,8 +186,7 @@ impl Engine {
 
     /// Whether all keys of `range` have their home elsewhere.
     pub(crate) fn is_elsewhere(&self, range: &KeyRange) -> bool {
-        let Some(placed) = &self.placed else { return false };
-        placed.placement.home_of_range(range).is_some_and(|home| home != placed.me)
+        self.placed.as_ref().is_some_and(|placed| !placed.may_own(range))
     }
 
     /// Whether keys of other homes may lie in `range`.

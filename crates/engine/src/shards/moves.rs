@@ -11,6 +11,10 @@
 //! Where embedded stores keep base keys, a crash may come between any two of these. So who drives the shards notes on disk
 //! that the partition is about to move before the second step, and where it lives from now on before the third; at the next
 //! start the one of the two that is not its home by that note erases its keys.
+//!
+//! Keys that a source has are not handed over: the old home forgets what it has loaded of the partition, and the new one
+//! loads it when it is wanted. A range over several groups that the new home has loaded lacks those keys, which were not its
+//! own, and is forgotten as well.
 
 use super::Placed;
 use crate::accept::refused;
@@ -47,6 +51,9 @@ impl Engine {
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
+            if self.sourced(table).is_some_and(|sourced| !sourced.kept) {
+                continue;
+            }
             self.keys_of(table, partition, &mut found);
         }
         let mut pairs = self.kept_pairs(partition, bytes_max)?;
@@ -177,6 +184,11 @@ impl Engine {
     /// of them, is forgotten.
     pub fn set_home(&mut self, partition: Partition, home: Shard) {
         self.forget_partition(partition);
+        let me = self.placed.as_deref().map(|placed| placed.me);
+        let before = self.placement().map(|placement| placement.home_of(partition));
+        if me == Some(home) || me == before {
+            self.forget_sourced(partition);
+        }
         if let Some(placed) = self.placed.as_deref_mut() {
             placed.placement.assign(partition, home);
         }
@@ -213,6 +225,24 @@ impl Engine {
     fn is_output(&self, table: TableId, key: &[u8]) -> bool {
         let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
         writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
+    }
+
+    /// Forgets what is loaded from sources of ranges in which keys of the partition may lie, as long as its home is still the
+    /// old one.
+    fn forget_sourced(&mut self, partition: Partition) {
+        let Some(placement) = self.placement().cloned() else { return };
+        for table in self.catalog.sourced_tables() {
+            let Some(sourced) = self.sourced(table).filter(|sourced| !sourced.kept) else {
+                continue;
+            };
+            let loaded: Vec<_> = sourced.loaded_ranges().collect();
+            for range in loaded {
+                if may_hold(&placement, &range, partition) {
+                    self.unload(table, &range);
+                }
+            }
+            self.ask_anew(table);
+        }
     }
 
     /// Forgets everything computed or loaded that may have to do with the partition, as long as its home is still the old

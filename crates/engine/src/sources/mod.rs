@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - L1. Loaded ranges are disjoint; a loaded range holds exactly what the source had at the
-//!   later of its load's position and the last change delivered.
+//!   later of its load's position and the last change delivered, as far as this shard is the home of it.
 //! - L2. Changes of a range that is being loaded are kept until the load arrives; those up to
 //!   the load's position are in it already.
 //! - L3. A key of a kept table that is in memory, inside of a loaded range or not, has the value
@@ -29,6 +29,7 @@ use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::memory::range_hash;
 use crate::report::{Effect, EngineError, Stop, Ticket};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -99,14 +100,19 @@ impl Sourced {
         self.loaded.at(first)
     }
 
+    /// Every loaded range.
+    pub(crate) fn loaded_ranges(&self) -> impl Iterator<Item = KeyRange> {
+        self.loaded.all()
+    }
+
     /// Takes `range` out of what is loaded, and gives the parts of it that were.
     pub(crate) fn cut(&mut self, range: &KeyRange) -> Vec<KeyRange> {
         self.loaded.cut(range)
     }
 
-    /// Whether all of `range` is loaded.
-    pub(crate) fn has_loaded(&self, range: &KeyRange) -> bool {
-        self.loaded.gaps(range).is_empty()
+    /// The parts of `range` that are not loaded.
+    pub(crate) fn not_loaded(&self, range: &KeyRange) -> Vec<KeyRange> {
+        self.loaded.gaps(range)
     }
 
     /// Ranges loaded and being loaded.
@@ -186,7 +192,9 @@ impl Engine {
         let prefix = KeyRange::prefix(self.store.table(table).prefix());
         let wanted = prefix.intersection(range);
         let group = self.group_range(table, &wanted.first);
-        let waits = &mut self.waits;
+        let (waits, placed) = (&mut self.waits, self.placed.as_deref());
+        // Of a group whose home is another shard there are no own keys to be loaded.
+        let may_own = |range: &KeyRange| placed.is_none_or(|placed| placed.may_own(range));
         let Some(sourced) = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut())
         else {
             return Ok(());
@@ -202,14 +210,22 @@ impl Engine {
             // The keys of a group are read together, and one range is less to remember than many.
             gaps = group.map_or(gaps, |group| sourced.loaded.gaps(&group));
         }
+        let mut missing = Ok(());
         for gap in &gaps {
             let mut under_way: Vec<_> =
                 sourced.loading.iter().filter(|loading| loading.range.overlaps(gap)).collect();
             under_way.sort_by(|a, b| a.range.first.cmp(&b.range.first));
-            waits.lacking.extend(under_way.iter().map(|loading| loading.fetch));
+            for loading in &under_way {
+                missing = Err(Missing);
+                waits.lacking.insert(loading.fetch);
+            }
             let others =
                 under_way.iter().map(|loading| (&loading.range.first, &loading.range.last));
             for range in subtract(gap, others) {
+                if !may_own(&range) {
+                    continue;
+                }
+                missing = Err(Missing);
                 let fetch = waits.fetch();
                 waits.lacking.insert(fetch);
                 let (asked_at, changes) = (sourced.seen, Vec::new());
@@ -222,7 +238,7 @@ impl Engine {
                 }
             }
         }
-        if gaps.is_empty() { Ok(()) } else { Err(Missing) }
+        missing
     }
 
     /// The keys of the group in which `key` is, where its table has groups.
@@ -274,6 +290,17 @@ impl Engine {
                     sourced.loading.swap_remove(at);
                     let source = sourced.name.clone();
                     self.waits.fail(fetch, &EngineError::SourceFailed { source, message });
+                }
+                Ok(_)
+                    if self.placed.as_ref().is_some_and(|placed| {
+                        !sourced.kept && !placed.may_own(&sourced.loading[at].range)
+                    }) =>
+                {
+                    // Its home is another shard by now.
+                    let Loading { range, .. } = sourced.loading.swap_remove(at);
+                    let source = sourced.name.clone();
+                    self.waits.effects.push(Effect::Unfollow { source, range });
+                    self.waits.wake(fetch);
                 }
                 Ok(loaded) if loaded.position < sourced.loading[at].asked_at => {
                     // Changes between were delivered before they were of interest: ask again.
@@ -394,6 +421,41 @@ impl Engine {
                 self.remove_base(table, &change.key);
             }
         }
+    }
+
+    /// Other keys of a table are this shard's own from now on. Changes of those were not kept for the loads under way: answers that
+    /// are older than the last change delivered are of no use.
+    pub(crate) fn ask_anew(&mut self, table: TableId) {
+        let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
+        let Some(sourced) = role else { return };
+        for loading in &mut sourced.loading {
+            loading.asked_at = sourced.seen;
+        }
+    }
+
+    /// A table gets its source: what was computed while it was empty is not to be believed any more.
+    pub(crate) fn begin_source(&mut self, table: TableId, source: &str) {
+        let range = KeyRange::prefix(self.store.table(table).prefix());
+        self.tell_reset(&range);
+        self.invalidate_readers(table, &range);
+        let role = self.catalog.role_for(table);
+        role.sourced = Some(Box::new(Sourced::new(String::from(source))));
+    }
+
+    /// A table has no source any more: what was loaded is forgotten. Who waits for more finds none.
+    pub(crate) fn end_source(&mut self, table: TableId) {
+        if self.sourced(table).is_none_or(|sourced| sourced.kept) {
+            return;
+        }
+        let range = KeyRange::prefix(self.store.table(table).prefix());
+        self.tell_reset(&range);
+        self.invalidate_readers(table, &range);
+        self.unload(table, &range);
+        let role = self.catalog.role_for(table);
+        for loading in role.sourced.take().into_iter().flat_map(|sourced| sourced.loading) {
+            self.waits.wake(loading.fetch);
+        }
+        self.retry_followed();
     }
 
     /// Forgets the loaded ranges in which the outputs of a join may have hidden keys of the

@@ -83,7 +83,7 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
         }
         rest = rest.from(taken);
     }
-    if source.is_none() && mapping != Mapping::default() {
+    if source.is_none_or(str::is_empty) && mapping != Mapping::default() {
         return Err(Refusal::Text("TABLE, KEY, VALUE and WRITE need a SOURCE"));
     }
     let source = source.map(|name| (name, mapping));

@@ -83,8 +83,7 @@ impl Config {
         if self.listen.shards == 1 {
             return Ok(());
         }
-        let one_shard_only =
-            [("[[source]]", !self.source_list.is_empty()), ("[[flow]]", !self.flows.is_empty())];
+        let one_shard_only = [("[[flow]]", !self.flows.is_empty())];
         match one_shard_only.iter().find(|(_, asked)| *asked) {
             None => Ok(()),
             Some((name, _)) => Err(ConfigError(format!(

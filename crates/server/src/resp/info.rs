@@ -4,6 +4,7 @@ use super::connect::REDIS_VERSION;
 use super::stats::all_specs;
 use super::{Resp, Turn, encoder};
 use core::fmt::Write;
+use headwater_base::Shard;
 use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
@@ -98,12 +99,15 @@ impl Resp {
 
     fn write_sources(&self, out: &mut String) {
         out.push_str("# Sources\r\n");
-        let names: Vec<String> = self.hub.list().map(|source| source.name.to_owned()).collect();
+        // The sources are the process's: one shard tells of them, the others of what they have.
+        let own = self.shards.as_ref().is_none_or(|shards| shards.me == Shard(0));
+        let is_amount = |title: &str| matches!(title, "ranges-loaded" | "ranges-loading" | "keys");
+        let names: Vec<String> = self.hub.list().into_iter().map(|source| source.name).collect();
         for name in names {
             let facts = self.source_facts(&name).unwrap_or_default();
             let facts: Vec<String> = facts
                 .iter()
-                .filter(|(title, _)| title != "name")
+                .filter(|(title, _)| title != "name" && (own || is_amount(title)))
                 .map(|(title, text)| format!("{title}={}", text.replace(['\r', '\n'], " ")))
                 .collect();
             line(out, &format!("source_{name}"), facts.join(","));

@@ -1,7 +1,7 @@
 //! What the embedded store means to commands: definitions that are kept, writes that are refused, INFO.
 
+use super::declared::mapping_words;
 use super::info::line;
-use super::sourced::mapping_words;
 use super::{Resp, Turn, encoder};
 use crate::config::Table;
 use headwater_command::{
@@ -33,15 +33,15 @@ impl Resp {
     pub(crate) fn defined(&mut self, command: &Command<'_>) {
         match command {
             Command::Data(Data::Flows(Flows::Drop { name })) => self.forget_flow(name),
-            Command::Data(Data::Tables(Tables::Set {
-                boundary: Some(_), source: None, ..
-            })) => {
-                self.place_watches();
+            Command::Data(Data::Tables(Tables::Set { boundary, source, .. })) => {
+                if boundary.is_some() {
+                    self.place_watches();
+                }
+                if source.is_some() {
+                    self.keys_redefined();
+                }
             }
-            Command::Data(
-                Data::Joins(Joins::Add { .. } | Joins::Drop { .. })
-                | Data::Tables(Tables::Set { source: Some(_), .. }),
-            )
+            Command::Data(Data::Joins(Joins::Add { .. } | Joins::Drop { .. }))
             | Command::Sources(_) => self.keys_redefined(),
             _ => {}
         }
@@ -62,6 +62,11 @@ impl Resp {
                     table.evict = evict.or(table.evict);
                     table.keep = keep.or(table.keep);
                     let Some((source, mapping)) = source else { return };
+                    if source.is_empty() {
+                        (table.source, table.table, table.value) = (None, None, None);
+                        (table.key, table.write_through) = (Vec::new(), false);
+                        return;
+                    }
                     table.source = Some((*source).to_owned());
                     table.write_through = mapping.write_through;
                     for (word, text) in mapping_words(mapping).unwrap_or_default() {

@@ -137,11 +137,15 @@ impl Resp {
     }
 
     fn source_metrics(&self, metrics: &mut Vec<Metric>) {
+        if self.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+            // The sources are the process's: one shard tells of them.
+            return;
+        }
         let of = |name: &str| vec![("source", name.to_owned())];
-        let up = self.hub.list().map(|source| {
-            let up = *source.health == Health::Up;
-            (of(source.name), f64::from(u8::from(up)))
-        });
+        let sources = self.hub.list();
+        let up = sources
+            .iter()
+            .map(|source| (of(&source.name), f64::from(u8::from(source.health == Health::Up))));
         metrics.push(Metric {
             name: String::from("source_up"),
             help: "Whether a source answers",
@@ -149,10 +153,10 @@ impl Resp {
             samples: up.collect(),
         });
         let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-        for source in self.hub.list() {
-            for (title, text) in source.source.facts() {
+        for source in &sources {
+            for (title, text) in self.hub.facts(&source.name) {
                 if let Ok(number) = text.parse::<f64>() {
-                    facts.entry(title).or_default().push((of(source.name), number));
+                    facts.entry(title).or_default().push((of(&source.name), number));
                 }
             }
         }

@@ -23,6 +23,7 @@ mod client;
 mod clock;
 mod configure;
 mod connect;
+mod declared;
 mod dispatch;
 mod flows;
 mod info;
@@ -56,7 +57,7 @@ use crate::memcached::Memcached;
 use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
-use crate::sources::Hub;
+use crate::sources::{Common, Hub};
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
@@ -181,8 +182,9 @@ impl Resp {
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
-        let mut hub = Hub::new();
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
+        let common = shards.as_ref().map(|shards| shards.post.office().sources().clone());
+        let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
         let mut keeping = Keeping::open(&mut config, &hub.inbox, me)?;
         if let Some(shards) = &shards {
             let (me, count) = (shards.me, shards.post.shards());
@@ -201,7 +203,7 @@ impl Resp {
                 .set_keep(keeper, &keeping.tables(), true, config.data.data_plain)
                 .map_err(|error| ConfigError(format!("data-dir: {error}")))?;
         }
-        sourced::begin(&config, &mut hub, node.engine_mut())?;
+        sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
         for join in &config.joins {
             node.engine_mut()
                 .join_add(&join.name, &join.spec, false)

@@ -157,6 +157,8 @@ pub(crate) struct Session {
     pub(crate) whole_replies: bool,
     /// What other shards do for it, or for whom this shard does it.
     pub(crate) afar: Afar,
+    /// All shards have come to the position of a source that its next request, which waits, names; or one has refused.
+    pub(crate) reached: bool,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
 }

@@ -8,12 +8,12 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
-use crate::sources::{Answer, Asked, Hub};
-use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, Health, Loaded, News};
+use crate::sources::{Answer, Asked, Hub, Tag, Told};
+use headwater_base::source::{Change, FetchId, Health, Loaded, News, Position};
+use headwater_base::{KeyRange, Shard};
 use headwater_command::{
-    Args, Data, Keys, Mapping, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec,
-    Strings, Tables,
+    Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
+    Tables,
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::Outcome;
@@ -26,8 +26,11 @@ pub(super) fn begin(
     config: &Config,
     hub: &mut Hub,
     engine: &mut Engine,
+    me: Shard,
 ) -> Result<(), ConfigError> {
-    for source in &config.source_list {
+    // The first shard does what is done once for all.
+    let is_first = me == Shard(0);
+    for source in config.source_list.iter().filter(|_| is_first) {
         hub.add(&source.name, &source.kind, &source.url)
             .map_err(|error| ConfigError(format!("source '{}': {error}", source.name)))?;
     }
@@ -47,10 +50,11 @@ pub(super) fn begin(
         words.extend(table.table.iter().map(|name| (String::from("table"), name.clone())));
         words.extend(table.value.iter().map(|value| (String::from("value"), value.clone())));
         let prefix = format!("{}|", table.name).into_bytes();
-        hub.declare(source, None, 0, &prefix, &words).map_err(refuse)?;
-        if table.write_through {
-            hub.set_through(prefix, source);
+        hub.enter(source, &prefix).map_err(refuse)?;
+        if is_first {
+            hub.declare(source, None, 0, &prefix, &words).map_err(refuse)?;
         }
+        hub.set_through(prefix, table.write_through.then_some(source));
     }
     Ok(())
 }
@@ -73,8 +77,25 @@ impl Resp {
 
     /// Takes what sources have told since the last turn, and gives up what is late.
     pub(super) fn take_news(&mut self, connections: &mut Connections<Session>) {
-        for (source, news) in self.hub.inbox.take() {
-            let session = self.hub.settle(&source, &news);
+        for (tag, told) in self.hub.inbox.take() {
+            let source = &*tag.name;
+            match self.hub.recognize(&tag) {
+                Some(true) => self.node.engine_mut().source_forget(source),
+                Some(false) => {}
+                None => continue,
+            }
+            let news = match told {
+                Told::News(News::Changed { position, changes }) => {
+                    self.take_changes_of(&tag, position, &changes);
+                    continue;
+                }
+                Told::Changed { position, changes } => {
+                    self.take_changes_of(&tag, position, &changes);
+                    continue;
+                }
+                Told::News(news) => news,
+            };
+            let session = self.hub.settle(source, &news);
             if let News::Written { request, answer } = &news
                 && self.flow_wrote(*request, answer.clone().map(drop))
             {
@@ -82,24 +103,23 @@ impl Resp {
             }
             let engine = self.node.engine_mut();
             match news {
-                News::Loaded { fetch, answer } => self.take_loaded(&source, fetch, answer),
-                News::Changed { position, changes } => {
-                    engine.make_room(bytes_of(&changes));
-                    engine.changed(&source, position, &changes);
-                }
-                News::Reset { range } => engine.source_reset(&source, &range),
-                News::Health(health) => engine.source_health(&source, health),
+                News::Loaded { fetch, answer } => self.take_loaded(source, fetch, answer),
+                News::Reset { range } => engine.source_reset(source, &range),
+                News::Health(health) => engine.source_health(source, health),
                 News::Written { answer: Ok(position), .. } => {
                     // Whoever wrote is to see it: the answer waits for the change to come back.
                     if let (Some(id), Err(Stop::Wait(ticket))) =
-                        (session, engine.await_position(&source, position))
+                        (session, engine.await_position(source, position))
                     {
                         self.tickets.insert(ticket, id);
-                        self.hub.expect_reach(&source, id, self.patience());
+                        self.hub.expect_reach(source, id, self.patience());
                         continue;
                     }
                 }
-                News::Declared { .. } | News::Position { .. } | News::Written { .. } => {}
+                News::Changed { .. }
+                | News::Declared { .. }
+                | News::Position { .. }
+                | News::Written { .. } => {}
             }
             if let Some(id) = session {
                 connections.wake(id);
@@ -136,6 +156,17 @@ impl Resp {
         }
     }
 
+    /// A transaction at a source.
+    fn take_changes_of(&mut self, tag: &Tag, position: Position, changes: &[Change]) {
+        let engine = self.node.engine_mut();
+        let own = changes.iter().filter(|change| engine.owns(&change.key));
+        let bytes = own.map(bytes_of).sum();
+        engine.make_room(bytes);
+        engine.changed(&tag.name, position, changes);
+        let me = self.shards.as_ref().map_or(Shard(0), |shards| shards.me);
+        tag.reach(me, position);
+    }
+
     fn fail(
         &mut self,
         source: &str,
@@ -167,7 +198,14 @@ impl Resp {
     }
 
     /// What was loaded, if there is room for it.
-    fn with_room(&mut self, answer: Result<Loaded, String>) -> Result<Loaded, String> {
+    fn with_room(&mut self, mut answer: Result<Loaded, String>) -> Result<Loaded, String> {
+        let engine = self.node.engine();
+        if let Ok(loaded) = &mut answer
+            && engine.placement().is_some()
+        {
+            // Of a range over several groups each shard takes what it is home of.
+            loaded.pairs.retain(|pair| engine.owns(&pair.key));
+        }
         let Ok(loaded) = &answer else { return answer };
         let bytes = loaded.pairs.iter().map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES);
         let bytes: usize = bytes.sum();
@@ -226,10 +264,17 @@ impl Resp {
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
                 let at = read.at.unwrap_or_default();
                 let done = match self.reach(at, args, work) {
-                    Ok(None) => match self.execute_data(spec, data, work) {
-                        Outcome::Done => Ok(Flow::Next),
-                        Outcome::Waiting(ticket) => Ok(self.park(ticket, args, work)),
-                    },
+                    Ok(None) => {
+                        if let Some(shards) = &mut self.shards {
+                            // Who has asked knows from when on others show what came up to here.
+                            let position = shards.peers.stamp();
+                            work.connection.session.positions.reach(shards.me, position);
+                        }
+                        match self.execute_data(spec, data, work) {
+                            Outcome::Done => Ok(Flow::Next),
+                            Outcome::Waiting(ticket) => Ok(self.park(ticket, args, work)),
+                        }
+                    }
                     Ok(Some(flow)) => Ok(flow),
                     Err(error) => Err(error),
                 };
@@ -248,45 +293,9 @@ impl Resp {
     }
 
     /// Lets the session wait for an answer of a source.
-    fn await_answer(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+    pub(super) fn await_answer(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         work.connection.session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
         Flow::Parked
-    }
-
-    /// TABLE.SET with a source.
-    fn declare(
-        &mut self,
-        name: &[u8],
-        options: &TableOptions,
-        mapping: &Mapping<'_>,
-        args: Args<'_>,
-        work: &mut Turn<'_>,
-    ) -> Result<Flow, String> {
-        let id = work.connection.id;
-        let source = options.source.as_deref().unwrap_or_default();
-        let prefix = [name, b"|"].concat();
-        let Some(Answer::Declared(answer)) = self.hub.take_answer(id) else {
-            if self.executing_queue {
-                return Err(String::from("TABLE.SET with a source cannot be in a transaction"));
-            }
-            self.node.engine().check_table(name, options).map_err(|error| error.to_string())?;
-            let words = mapping_words(mapping)?;
-            self.hub.declare(source, Some(id), self.patience(), &prefix, &words)?;
-            return Ok(self.await_answer(args, work));
-        };
-        let warnings = answer.map_err(|text| format!("source '{source}': {text}"))?;
-        self.node.engine_mut().table_set(name, options).map_err(|error| error.to_string())?;
-        if mapping.write_through {
-            self.hub.set_through(prefix, source);
-        }
-        let mut reply = encoder(work);
-        reply.map(1);
-        reply.bulk(b"warnings");
-        reply.array(warnings.len());
-        for warning in &warnings {
-            reply.bulk(warning.as_bytes());
-        }
-        Ok(Flow::Next)
     }
 
     /// Waits for a position; `None` where it is reached.
@@ -297,6 +306,9 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Result<Option<Flow>, String> {
         let (source, position) = self.hub.name_position(work.connection.id, at)?;
+        if self.hub.is_another(&source) {
+            self.node.engine_mut().source_forget(&source);
+        }
         match self.node.engine_mut().await_position(&source, position) {
             Ok(()) => {
                 self.hub.take_answer(work.connection.id);
@@ -318,24 +330,12 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Result<Flow, String> {
         let id = work.connection.id;
-        let changes = changes_of(data)?;
-        let mut names = changes.iter().map(|change| self.hub.through(&change.key));
-        let source = names.next().flatten().unwrap_or_default().to_owned();
-        if source.is_empty() || names.any(|name| name != Some(&source)) {
-            return Err(String::from(
-                "a command writes tables of one source, or none: one of these keys is elsewhere",
-            ));
-        }
+        let (source, changes) = self.changes_through(data)?;
         let Some(Answer::Written(answer)) = self.hub.take_answer(id) else {
             if self.executing_queue {
                 return Err(format!(
                     "writes through to source '{source}' cannot be in a transaction"
                 ));
-            }
-            for change in &changes {
-                let length = change.value.as_ref().map_or(0, Vec::len);
-                let engine = self.node.engine();
-                engine.check_lengths(&change.key, length).map_err(|error| error.to_string())?;
             }
             self.hub.write(&source, id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
@@ -346,6 +346,24 @@ impl Resp {
             _ => encoder(work).ok(),
         }
         Ok(Flow::Next)
+    }
+
+    /// What a command changes at a source, and which one that is.
+    pub(super) fn changes_through(&self, data: &Data<'_>) -> Result<(String, Vec<Change>), String> {
+        let changes = changes_of(data)?;
+        let mut names = changes.iter().map(|change| self.hub.through(&change.key));
+        let source = names.next().flatten().unwrap_or_default().to_owned();
+        if source.is_empty() || names.any(|name| name != Some(&source)) {
+            return Err(String::from(
+                "a command writes tables of one source, or none: one of these keys is elsewhere",
+            ));
+        }
+        for change in &changes {
+            let length = change.value.as_ref().map_or(0, Vec::len);
+            let engine = self.node.engine();
+            engine.check_lengths(&change.key, length).map_err(|error| error.to_string())?;
+        }
+        Ok((source, changes))
     }
 
     /// SOURCE.ADD and its kin.
@@ -360,7 +378,7 @@ impl Resp {
                 encoder(work).ok();
                 Flow::Next
             }),
-            Sources::Drop { name } => self.drop_source(name).map(|()| {
+            Sources::Drop { name } => self.hub.drop_source(name).map(|()| {
                 encoder(work).ok();
                 Flow::Next
             }),
@@ -378,31 +396,17 @@ impl Resp {
         })
     }
 
-    fn drop_source(&mut self, name: &str) -> Result<(), String> {
-        let reports = self.node.engine().sources();
-        if let Some(report) = reports.iter().find(|report| report.name == name) {
-            let tables: Vec<_> =
-                report.tables.iter().map(|t| t.escape_ascii().to_string()).collect();
-            return Err(format!("source '{name}' keeps tables: {}", tables.join(", ")));
-        }
-        if !self.hub.drop_source(name) {
-            return Err(format!("no source is named '{name}'"));
-        }
-        self.node.engine_mut().source_forget(name);
-        Ok(())
-    }
-
     fn list_sources(&mut self, work: &mut Turn<'_>) {
         let sources = self.hub.list();
         let mut reply = encoder(work);
         reply.array(sources.len());
-        for source in sources {
+        for source in &sources {
             reply.map(4);
             let pairs = [
-                ("name", source.name),
-                ("kind", source.kind),
-                ("url", source.url),
-                ("state", state(source.health)),
+                ("name", &*source.name),
+                ("kind", &source.kind),
+                ("url", &source.url),
+                ("state", state(&source.health)),
             ];
             for (title, text) in pairs {
                 reply.bulk(title.as_bytes());
@@ -413,25 +417,22 @@ impl Resp {
 
     /// What is known of a source, as names and values.
     pub(super) fn source_facts(&self, name: &str) -> Option<Vec<(String, String)>> {
-        let source = self.hub.list().find(|source| source.name == name)?;
+        let source = self.hub.list().into_iter().find(|source| source.name == name)?;
         let mut facts: Vec<(String, String)> = Vec::new();
         let mut add = |title: &str, text: String| facts.push((title.to_owned(), text));
-        add("name", source.name.to_owned());
-        add("kind", source.kind.to_owned());
-        add("url", source.url.to_owned());
-        add("state", state(source.health).to_owned());
+        add("name", source.name);
+        add("kind", source.kind);
+        add("url", source.url);
+        add("state", state(&source.health).to_owned());
         if let Health::Down(reason) = source.health {
-            add("reason", reason.clone());
+            add("reason", reason);
         }
         let reports = self.node.engine().sources();
         let report = reports.into_iter().find(|report| report.name == name).unwrap_or_default();
-        let tables = report.tables.iter().map(|table| table.escape_ascii().to_string());
-        add("tables", tables.collect::<Vec<_>>().join(","));
-        add("position", source.source.show_position(report.position));
         add("ranges-loaded", report.loaded.to_string());
         add("ranges-loading", report.loading.to_string());
         add("keys", report.keys.to_string());
-        for (title, text) in source.source.facts() {
+        for (title, text) in self.hub.facts(name) {
             add(title, text);
         }
         Some(facts)
@@ -474,32 +475,9 @@ fn state(health: &Health) -> &'static str {
     }
 }
 
-fn bytes_of(changes: &[Change]) -> usize {
-    let value = |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + PAIR_BYTES);
-    changes.iter().map(|change| change.key.len() + value(change)).sum()
-}
-
-/// The words of a mapping, as sources take them.
-pub(super) fn mapping_words(mapping: &Mapping<'_>) -> Result<Vec<(String, String)>, String> {
-    let text = |args: Args<'_>| -> Result<String, String> {
-        let words: Result<Vec<&str>, _> = args.iter().map(str::from_utf8).collect();
-        words
-            .map(|words| words.join(" "))
-            .map_err(|_| String::from("a column's name is UTF-8 text"))
-    };
-    let mut words = Vec::new();
-    if let Some(table) = mapping.table {
-        words.push((String::from("table"), table.to_owned()));
-    }
-    if let Some(key) = mapping.key {
-        let key = text(key)?;
-        let inner = key.strip_prefix('(').and_then(|key| key.strip_suffix(')'));
-        words.push((String::from("key"), inner.unwrap_or(&key).trim().to_owned()));
-    }
-    if let Some(value) = mapping.value {
-        words.push((String::from("value"), text(value)?));
-    }
-    Ok(words)
+fn bytes_of(change: &Change) -> usize {
+    let value = change.value.as_ref().map_or(0, |value| value.len() + PAIR_BYTES);
+    change.key.len() + value
 }
 
 /// What a command that writes through changes.

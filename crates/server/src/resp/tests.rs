@@ -2,6 +2,7 @@
 
 mod items;
 mod sourced;
+mod sourced_shards;
 
 use super::{Resp, Session};
 use crate::config::Config;

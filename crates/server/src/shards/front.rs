@@ -94,6 +94,8 @@ pub(crate) struct Front {
     pub(crate) overdue: bool,
     /// Nothing more is executed until everything is answered.
     pub(crate) holds: bool,
+    /// A shard has refused its part of what was asked of all last.
+    pub(crate) refused: bool,
     /// Where it watches keys.
     pub(crate) watches_at: Option<Shard>,
     /// What must be taken back where it was done, since it was refused elsewhere.
@@ -162,6 +164,7 @@ impl Front {
             noted: false,
             overdue: false,
             holds: false,
+            refused: false,
             watches_at: None,
             undo: Vec::new(),
             wrapped,
@@ -308,7 +311,8 @@ impl Front {
 
     /// Puts what is complete behind the answers that are ready.
     pub(crate) fn advance(&mut self, version: Version) {
-        let Self { expected, streams, ready, undo, messages, own_bytes, wrapped, .. } = self;
+        let Self { expected, streams, ready, undo, messages, own_bytes, wrapped, refused, .. } =
+            self;
         while let Some(next) = expected.front_mut() {
             match next {
                 Expected::Own(bytes) => {
@@ -340,6 +344,7 @@ impl Front {
                     if !gather.silent {
                         gather.write(version, ready);
                     }
+                    *refused |= gather.is_refused();
                     undo.extend(gather.to_undo());
                 }
             }

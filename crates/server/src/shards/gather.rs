@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 pub(crate) enum Merge {
     /// All say the same: the first is given.
     Same,
+    /// All agree: these bytes are given.
+    Given(Vec<u8>),
+    /// What is known of a source: facts of all, and amounts, which are added up.
+    Source,
     /// Numbers are added up.
     Sum,
     /// Numbers are added up, to at most this one.
@@ -99,6 +103,11 @@ impl Gather {
         }
     }
 
+    /// Whether a shard refused its part.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.parts.iter().any(|(_, part)| is_error(part))
+    }
+
     /// What is to be taken back, and where: a part was refused.
     pub(crate) fn to_undo(&self) -> Vec<(Shard, OwnedArgs)> {
         let Some(undo) = &self.undo else { return Vec::new() };
@@ -124,6 +133,8 @@ impl Gather {
         let lists = || replies.iter().filter_map(|reply| elements(reply));
         match &self.merge {
             Merge::Same => out.extend_from_slice(replies[0]),
+            Merge::Given(bytes) => out.extend_from_slice(bytes),
+            Merge::Source => write_source(&replies, version, out),
             Merge::Some => {
                 let is_nothing = |reply: &&&[u8]| matches!(***reply, [b'_', ..] | [_, b'-', ..]);
                 let found = replies.iter().find(|reply| !is_nothing(reply));
@@ -228,6 +239,31 @@ fn write_scan(reply: &[u8], at: Shard, shards: u16, version: Version, out: &mut 
     encoder.array(2);
     encoder.bulk(next.to_string().as_bytes());
     out.extend_from_slice(parts.get(1).unwrap_or(&&b"*0\r\n"[..]));
+}
+
+/// What of a source's facts each shard has its own amount of.
+const AMOUNTS: [&[u8]; 3] = [b"ranges-loaded", b"ranges-loading", b"keys"];
+
+/// Facts of a source, as names and texts, with the amounts of all shards added up.
+fn write_source(replies: &[&[u8]], version: Version, out: &mut Vec<u8>) {
+    let Some(first) = replies.first().and_then(|reply| elements(reply)) else { return };
+    let amount = |reply: &&[u8], name: &[u8]| -> Option<u64> {
+        let all = elements(reply)?;
+        let at = all.iter().step_by(2).position(|title| text(title) == Some(name))?;
+        core::str::from_utf8(text(all.get(2 * at + 1)?)?).ok()?.parse().ok()
+    };
+    let mut encoder = Encoder::new(out, version);
+    encoder.map(first.len() / 2);
+    for fact in first.chunks_exact(2) {
+        out.extend_from_slice(fact[0]);
+        match text(fact[0]).filter(|name| AMOUNTS.contains(name)) {
+            Some(name) => {
+                let sum: u64 = replies.iter().filter_map(|reply| amount(reply, name)).sum();
+                Encoder::new(out, version).bulk(sum.to_string().as_bytes());
+            }
+            None => out.extend_from_slice(fact[1]),
+        }
+    }
 }
 
 /// Numbers with these names are the same everywhere.
@@ -344,6 +380,24 @@ mod tests {
             merged(Merge::Figures, &replies),
             format!("*2\r\n{}{}", one("s", 1), one("t", 5))
         );
+    }
+
+    #[test]
+    fn a_source_has_the_amounts_of_all_shards() {
+        let of = |more: &str, keys: u64| {
+            let keys = keys.to_string();
+            format!(
+                "*4\r\n$4\r\nname\r\n$2\r\ndb\r\n{more}$4\r\nkeys\r\n${}\r\n{keys}\r\n",
+                keys.len()
+            )
+        };
+        let (one, two) = (of("", 4), of("$3\r\nlag\r\n$1\r\n7\r\n", 8));
+        let two = two.replace("*4", "*6");
+        let both = of("", 12);
+        assert_eq!(merged(Merge::Source, &[one.as_bytes(), two.as_bytes()]), both);
+        assert_eq!(merged(Merge::Given(b"+OK\r\n".to_vec()), &[b":1\r\n", b":2\r\n"]), "+OK\r\n");
+        let refused: &[u8] = b"-ERR no\r\n";
+        assert_eq!(merged(Merge::Given(Vec::new()), &[b":1\r\n", refused]), "-ERR no\r\n");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{Copies, Note, TrackingNote};
 use crate::service::Door;
+use crate::sources;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_base::source::Position;
@@ -182,6 +183,8 @@ pub(crate) struct Office {
     /// Names this run of the server.
     run: u64,
     memory: Common,
+    /// The sources of all shards.
+    sources: Arc<sources::Common>,
 }
 
 #[derive(Debug, Default)]
@@ -226,17 +229,19 @@ impl Office {
     pub(crate) fn new(shards: u16) -> Arc<Self> {
         let boxes = (0..shards).map(|_| Mailbox::default()).collect();
         let run = RandomState::new().hash_one(0);
-        Arc::new(Self {
-            boxes,
-            meeting: Arc::new(Meeting::new(shards)),
-            memory: Common::new(shards),
-            run,
-        })
+        let sources = sources::Common::new(shards);
+        let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
+        Arc::new(Self { boxes, meeting, memory, run, sources })
     }
 
     /// What the shards tell of their memory.
     pub(crate) fn memory(&self) -> &Common {
         &self.memory
+    }
+
+    /// The sources of all shards.
+    pub(crate) fn sources(&self) -> &Arc<sources::Common> {
+        &self.sources
     }
 
     /// Has a shard come round.

@@ -103,6 +103,9 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             Id::JoinList | Id::JoinInfo | Id::TableList | Id::TableInfo | Id::FnInfo => {
                 all(Merge::Figures)
             }
+            // It is made once, and kept where the others look when they begin.
+            Id::SourceAdd | Id::SourceDrop => Route::At(Shard(0)),
+            Id::SourceInfo => all(Merge::Source),
             Id::PubSubNumSub => all(Merge::Figures),
             Id::PubSubChannels => all(Merge::Union),
             Id::Publish | Id::PubSubNumPat | Id::SlowlogLen | Id::ClientKill => all(Merge::Sum),

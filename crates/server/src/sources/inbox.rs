@@ -1,12 +1,21 @@
 //! Where sources put their news, and what wakes the loop for it.
 //!
+//! Each shard has an inbox. What a source says to all (changes, resets, how it does) goes to each of them, in one order; an
+//! answer goes to the shard that asked. So every shard sees its own loads and all changes in the source's order, as a
+//! single one would, and applies of the changes those whose keys are its own.
+//!
+//! # Invariants
+//! - N1. What a source tells all shards arrives at each in the order in which it was told, and so does an answer among it.
+//!
 //! # Cost
-//! A queue of bounded length: a source that tells faster than the shard applies is held up. The loop
-//! is woken once for all news that it has not begun to take.
+//! A queue of bounded length: a source that tells faster than the slowest shard applies is held up. The loop
+//! is woken once for all news that it has not begun to take. With several shards the changes of a transaction are shared,
+//! not copied.
 
-use headwater_base::source::{News, Sink};
+use headwater_base::Shard;
+use headwater_base::source::{Change, FetchId, News, Position, Sink};
 use mio::Waker;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
@@ -15,11 +24,76 @@ const WAITING_MAX: usize = 1024;
 /// News taken in one turn, so that clients have theirs.
 const TAKEN_MAX: usize = 256;
 
+/// The bits of a number given to a source that are the asking shard's own.
+const OWN_BITS: u32 = 48;
+
+/// A number that names a load or a request of a shard among those of all.
+pub(super) fn of_all(shard: Shard, number: u64) -> u64 {
+    debug_assert!(number >> OWN_BITS == 0, "a shard asks less often");
+    u64::from(shard.0) << OWN_BITS | number
+}
+
+/// Whose number it is, and what the shard calls it.
+fn of_one(number: u64) -> (Shard, u64) {
+    (Shard((number >> OWN_BITS) as u16), number & ((1 << OWN_BITS) - 1))
+}
+
+/// Which source tells something.
+#[derive(Debug)]
+pub(crate) struct Tag {
+    /// Its name.
+    pub(crate) name: Box<str>,
+    /// Greater for each source that is added: a name may be used again.
+    pub(crate) number: u64,
+    /// The position that each shard has applied.
+    applied: Box<[AtomicU64]>,
+}
+
+impl Tag {
+    pub(super) fn new(name: &str, number: u64, shards: usize) -> Arc<Self> {
+        let applied = (0..shards).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { name: name.into(), number, applied })
+    }
+
+    /// Notes that a shard has applied what the source told up to `position`.
+    pub(crate) fn reach(&self, shard: Shard, position: Position) {
+        if let Some(applied) = self.applied.get(usize::from(shard.0)) {
+            applied.fetch_max(position.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The position that all shards have applied.
+    pub(super) fn reached(&self) -> Position {
+        let all = self.applied.iter().map(|applied| applied.load(Ordering::Relaxed));
+        Position(all.min().unwrap_or_default())
+    }
+}
+
+/// What a source tells one shard.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// As it said it.
+    News(News),
+    /// One transaction, of which other shards are told as well.
+    Changed {
+        /// Where the source stands after it.
+        position: Position,
+        /// What it changed.
+        changes: Arc<Vec<Change>>,
+    },
+}
+
 /// The loop's side.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    receiver: Receiver<(Arc<str>, News)>,
-    sender: SyncSender<(Arc<str>, News)>,
+    receiver: Receiver<(Arc<Tag>, Told)>,
+    slot: Slot,
+}
+
+/// The way into an inbox.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    sender: SyncSender<(Arc<Tag>, Told)>,
     bell: Arc<Bell>,
 }
 
@@ -30,45 +104,53 @@ struct Bell {
     rung: AtomicBool,
 }
 
-/// One source's side.
+/// The side of a source that one shard has alone.
 struct Outlet {
-    source: Arc<str>,
-    sender: SyncSender<(Arc<str>, News)>,
-    bell: Arc<Bell>,
+    tag: Arc<Tag>,
+    slot: Slot,
+}
+
+/// The side of a source that all shards share.
+pub(super) struct Outlets {
+    pub(super) tag: Arc<Tag>,
+    pub(super) slots: Arc<[Slot]>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        Self { receiver, sender, bell: Arc::default() }
+        Self { receiver, slot: Slot { sender, bell: Arc::default() } }
+    }
+
+    pub(super) fn slot(&self) -> Slot {
+        self.slot.clone()
     }
 
     /// Sets what wakes the loop.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         // There is one loop, which sets it once.
-        let _ = self.bell.waker.set(waker);
+        let _ = self.slot.bell.waker.set(waker);
     }
 
-    /// What the source named so tells its news to.
+    /// What a source that is this shard's own tells its news to.
     pub(crate) fn sink(&self, source: &str) -> Arc<dyn Sink> {
-        let (sender, bell) = (self.sender.clone(), self.bell.clone());
-        Arc::new(Outlet { source: source.into(), sender, bell })
+        Arc::new(Outlet { tag: Tag::new(source, 0, 0), slot: self.slot() })
     }
 
     /// Has the loop come round, from any thread.
     pub(crate) fn bell(&self) -> impl Fn() + Send + Sync + 'static {
-        let bell = self.bell.clone();
+        let bell = self.slot.bell.clone();
         move || bell.ring()
     }
 
     /// Takes the next news, each with its source; rings again where some is left.
-    pub(crate) fn take(&self) -> Vec<(Arc<str>, News)> {
-        if !self.bell.rung.swap(false, Ordering::AcqRel) {
+    pub(crate) fn take(&self) -> Vec<(Arc<Tag>, Told)> {
+        if !self.slot.bell.rung.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         let taken: Vec<_> = self.receiver.try_iter().take(TAKEN_MAX).collect();
         if taken.len() == TAKEN_MAX {
-            self.bell.ring();
+            self.slot.bell.ring();
         }
         taken
     }
@@ -85,18 +167,74 @@ impl Bell {
     }
 }
 
-impl Sink for Outlet {
-    fn tell(&self, news: News) -> bool {
-        let told = self.sender.send((self.source.clone(), news)).is_ok();
+impl Slot {
+    fn put(&self, tag: &Arc<Tag>, told: Told) -> bool {
+        let told = self.sender.send((tag.clone(), told)).is_ok();
         self.bell.ring();
         told
     }
 }
 
+impl Sink for Outlet {
+    fn tell(&self, news: News) -> bool {
+        self.slot.put(&self.tag, Told::News(news))
+    }
+}
+
+impl Outlets {
+    fn to(&self, shard: Shard, news: News) -> bool {
+        let slot = self.slots.get(usize::from(shard.0));
+        slot.is_some_and(|slot| slot.put(&self.tag, Told::News(news)))
+    }
+
+    fn to_all(&self, news: &dyn Fn() -> Told) -> bool {
+        self.slots.iter().all(|slot| slot.put(&self.tag, news()))
+    }
+}
+
+impl Sink for Outlets {
+    fn tell(&self, news: News) -> bool {
+        match news {
+            News::Loaded { fetch, answer } => {
+                let (shard, fetch) = of_one(fetch.0);
+                self.to(shard, News::Loaded { fetch: FetchId(fetch), answer })
+            }
+            News::Declared { request, answer } => {
+                let (shard, request) = of_one(request);
+                self.to(shard, News::Declared { request, answer })
+            }
+            News::Position { request, answer } => {
+                let (shard, request) = of_one(request);
+                self.to(shard, News::Position { request, answer })
+            }
+            News::Written { request, answer } => {
+                let (shard, request) = of_one(request);
+                self.to(shard, News::Written { request, answer })
+            }
+            News::Changed { position, changes } => {
+                let changes = Arc::new(changes);
+                self.to_all(&|| Told::Changed { position, changes: changes.clone() })
+            }
+            news @ (News::Reset { .. } | News::Health(_)) => {
+                self.to_all(&|| Told::News(news.clone()))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Inbox, TAKEN_MAX};
-    use headwater_base::source::{News, Position};
+    use super::*;
+    use headwater_base::KeyRange;
+
+    fn shared(inboxes: &[Inbox]) -> Outlets {
+        let slots = inboxes.iter().map(Inbox::slot).collect();
+        Outlets { tag: Tag::new("shop", 1, inboxes.len()), slots }
+    }
+
+    fn at(position: u64) -> News {
+        News::Changed { position: Position(position), changes: Vec::new() }
+    }
 
     #[test]
     fn everything_is_taken_in_order_a_part_at_a_time() {
@@ -104,15 +242,14 @@ mod tests {
         let sink = inbox.sink("shop");
         let count = TAKEN_MAX as u64 + 10;
         for position in 0..count {
-            let news = News::Changed { position: Position(position), changes: Vec::new() };
-            assert!(sink.tell(news));
+            assert!(sink.tell(at(position)));
         }
         let first = inbox.take();
         assert_eq!(first.len(), TAKEN_MAX);
         let all: Vec<_> = first.into_iter().chain(inbox.take()).collect();
         assert!(inbox.take().is_empty());
-        let seen = all.iter().map(|(source, news)| match news {
-            News::Changed { position, .. } => (&**source, position.0),
+        let seen = all.iter().map(|(tag, told)| match told {
+            Told::News(News::Changed { position, .. }) => (&*tag.name, position.0),
             other => panic!("{other:?}"),
         });
         assert!(seen.eq((0..count).map(|position| ("shop", position))));
@@ -123,6 +260,48 @@ mod tests {
         let inbox = Inbox::new();
         let sink = inbox.sink("shop");
         drop(inbox);
-        assert!(!sink.tell(News::Changed { position: Position(1), changes: Vec::new() }));
+        assert!(!sink.tell(at(1)));
+        let mut inboxes: Vec<_> = (0..2).map(|_| Inbox::new()).collect();
+        let sink = shared(&inboxes);
+        assert!(sink.tell(at(1)));
+        inboxes.pop();
+        assert!(!sink.tell(at(2)));
+    }
+
+    #[test]
+    fn answers_go_to_the_shard_that_asked_and_the_rest_to_all() {
+        let inboxes: Vec<_> = (0..3).map(|_| Inbox::new()).collect();
+        let sink = shared(&inboxes);
+        let range = KeyRange::point(b"p|1");
+        let fetch = FetchId(of_all(Shard(2), 7));
+        sink.tell(at(3));
+        sink.tell(News::Loaded { fetch, answer: Err(String::from("no")) });
+        sink.tell(News::Reset { range: range.clone() });
+        let request = of_all(Shard(0), 9);
+        sink.tell(News::Written { request, answer: Ok(Position(4)) });
+        let shown = |inbox: &Inbox| -> Vec<String> {
+            let all = inbox.take().into_iter();
+            all.map(|(_, told)| match told {
+                Told::Changed { position, .. } => format!("at {}", position.0),
+                Told::News(News::Loaded { fetch, .. }) => format!("loaded {}", fetch.0),
+                Told::News(News::Reset { .. }) => String::from("reset"),
+                Told::News(News::Written { request, .. }) => format!("written {request}"),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+        };
+        assert_eq!(shown(&inboxes[0]), ["at 3", "reset", "written 9"]);
+        assert_eq!(shown(&inboxes[1]), ["at 3", "reset"]);
+        assert_eq!(shown(&inboxes[2]), ["at 3", "loaded 7", "reset"]);
+    }
+
+    #[test]
+    fn all_have_come_as_far_as_the_last_one() {
+        let tag = Tag::new("shop", 1, 2);
+        tag.reach(Shard(0), Position(9));
+        assert_eq!(tag.reached(), Position(0));
+        tag.reach(Shard(1), Position(5));
+        tag.reach(Shard(1), Position(4));
+        assert_eq!(tag.reached(), Position(5));
     }
 }

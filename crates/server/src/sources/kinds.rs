@@ -20,6 +20,8 @@ pub(super) fn open(
             let source = headwater_postgres::connect(name, url, &[], sink)?;
             Ok((Box::new(source), shown))
         }
+        #[cfg(test)]
+        "scripted" => Ok((Box::new(super::scripted::open(url, sink)), url.to_owned())),
         _ => Err(format!("'{kind}' is no kind of source; there is postgres")),
     }
 }

@@ -1,17 +1,21 @@
 //! Sources of base data: which there are, what was asked of them, and how long they may take.
 //!
-//! The hub stands between the engine, which asks and never waits, and sources, which answer from
-//! threads of their own through the inbox. What is not answered in time fails with an error that
-//! names the source; an answer that comes later is ignored by whoever it was for.
+//! The sources are the process's ([`Common`]). Each shard has a hub, which stands between its engine, which asks and never
+//! waits, and the sources, which answer from threads of their own through the shard's inbox. What is not answered in time fails
+//! with an error that names the source; an answer that comes later is ignored by whoever it was for.
 
+mod common;
 mod inbox;
 mod kinds;
+#[cfg(test)]
+pub(crate) mod scripted;
 
-pub(crate) use inbox::Inbox;
+pub(crate) use common::Common;
+pub(crate) use inbox::{Inbox, Tag, Told};
 
 use crate::connection::ConnectionId;
-use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, Health, News, Position, Source};
+use headwater_base::source::{Change, FetchId, Health, News, Position};
+use headwater_base::{KeyRange, Shard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -37,22 +41,19 @@ pub(crate) enum Asked {
     Reach(ConnectionId),
 }
 
-/// A source, with what it was made from.
-struct Entry {
-    kind: String,
-    /// Where it is, without its password.
-    shown: String,
+/// What a shard knows of a source by what it has been told.
+struct Known {
+    /// Which one of that name.
+    number: u64,
     health: Health,
-    source: Box<dyn Source>,
 }
 
 /// A source, as SOURCE.LIST and SOURCE.INFO show it.
-pub(crate) struct Shown<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) kind: &'a str,
-    pub(crate) url: &'a str,
-    pub(crate) health: &'a Health,
-    pub(crate) source: &'a dyn Source,
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) url: String,
+    pub(crate) health: Health,
 }
 
 /// What is late.
@@ -64,10 +65,12 @@ pub(crate) struct Late {
     pub(crate) asked: Asked,
 }
 
-/// All sources.
+/// One shard's dealings with all sources.
 pub(crate) struct Hub {
     pub(crate) inbox: Inbox,
-    sources: BTreeMap<String, Entry>,
+    me: Shard,
+    common: Arc<Common>,
+    known: BTreeMap<String, Known>,
     pending: HashMap<Asked, (Arc<str>, u64)>,
     deadlines: BTreeSet<(u64, Asked)>,
     /// The loads that were asked for and not answered, those that nobody waits for any more among them: their
@@ -84,10 +87,13 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new() -> Self {
+    /// The hub of a shard.
+    pub(crate) fn new(me: Shard, common: Arc<Common>) -> Self {
         Self {
-            inbox: Inbox::new(),
-            sources: BTreeMap::new(),
+            inbox: common.take_inbox(me),
+            me,
+            common,
+            known: BTreeMap::new(),
             pending: HashMap::new(),
             deadlines: BTreeSet::new(),
             loads: HashMap::new(),
@@ -104,13 +110,6 @@ impl Hub {
     /// # Errors
     /// The name is taken, or kind or URL cannot be accepted.
     pub(crate) fn add(&mut self, name: &str, kind: &str, url: &str) -> Result<(), String> {
-        self.check_name(name)?;
-        let (source, shown) = kinds::open(kind, name, url, self.inbox.sink(name))?;
-        self.insert(name, kind, shown, source);
-        Ok(())
-    }
-
-    fn check_name(&self, name: &str) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || name == "data" {
             return Err(format!(
@@ -118,45 +117,90 @@ impl Hub {
                  is not 'data'"
             ));
         }
-        if self.sources.contains_key(name) {
-            return Err(format!("a source is named '{name}' already: SOURCE.DROP it first"));
-        }
-        Ok(())
+        self.common.add(name, kind, url)
     }
 
-    /// Adds a source that is made already.
+    /// Adds a source that is made already; what it tells its news to.
+    #[cfg(test)]
     pub(crate) fn insert(
-        &mut self,
+        &self,
         name: &str,
-        kind: &str,
-        shown: String,
-        source: Box<dyn Source>,
-    ) {
-        let entry = Entry { kind: kind.to_owned(), shown, health: Health::Up, source };
-        self.sources.insert(name.to_owned(), entry);
+        source: Box<dyn headwater_base::source::Source>,
+    ) -> Arc<dyn headwater_base::source::Sink> {
+        self.common.insert(name, source)
     }
 
-    /// Drops a source; whether there was one.
-    pub(crate) fn drop_source(&mut self, name: &str) -> bool {
-        self.through.retain(|_, source| source != name);
-        self.loads.retain(|_, (source, _)| **source != *name);
-        self.sources.remove(name).is_some()
+    /// Drops a source.
+    ///
+    /// # Errors
+    /// There is none, or tables have it.
+    pub(crate) fn drop_source(&mut self, name: &str) -> Result<(), String> {
+        self.common.drop_source(name)
+    }
+
+    /// Whether news are of a source that is there. `None`: it has been dropped. `Some(true)`: it is another one than was
+    /// known by that name, of which nothing counts any more.
+    pub(crate) fn recognize(&mut self, tag: &Tag) -> Option<bool> {
+        self.is_new(&tag.name, tag.number)
+    }
+
+    /// The same for the source that has the name now.
+    pub(crate) fn is_another(&mut self, name: &str) -> bool {
+        let number = self.common.number_of(name);
+        number.and_then(|number| self.is_new(name, number)) == Some(true)
+    }
+
+    fn is_new(&mut self, name: &str, number: u64) -> Option<bool> {
+        match self.known.get_mut(name) {
+            Some(known) if known.number > number => None,
+            Some(known) if known.number == number => Some(false),
+            Some(known) => {
+                *known = Known { number, health: Health::Up };
+                self.loads.retain(|_, (source, _)| **source != *name);
+                Some(true)
+            }
+            None => {
+                self.known.insert(name.to_owned(), Known { number, health: Health::Up });
+                Some(true)
+            }
+        }
     }
 
     /// The sources, in order of their names.
-    pub(crate) fn list(&self) -> impl ExactSizeIterator<Item = Shown<'_>> {
-        self.sources.iter().map(|(name, entry)| Shown {
+    pub(crate) fn list(&self) -> Vec<Shown> {
+        let health = |name: &str| {
+            let known = self.known.get(name).filter(|known| {
+                self.common.number_of(name).is_none_or(|number| number == known.number)
+            });
+            known.map_or(Health::Up, |known| known.health.clone())
+        };
+        let made = self.common.list().into_iter();
+        made.map(|common::Made { name, kind, url }| Shown {
+            health: health(&name),
             name,
-            kind: &entry.kind,
-            url: &entry.shown,
-            health: &entry.health,
-            source: &*entry.source,
+            kind,
+            url,
         })
+        .collect()
     }
 
-    fn source(&mut self, name: &str) -> Result<&mut Box<dyn Source>, String> {
-        let entry = self.sources.get_mut(name);
-        entry.map(|entry| &mut entry.source).ok_or_else(|| format!("no source is named '{name}'"))
+    /// What is known of a source beside that: its tables, its position, and its own facts.
+    pub(crate) fn facts(&self, name: &str) -> Vec<(&'static str, String)> {
+        self.common.facts(name)
+    }
+
+    /// Notes that this shard has a table of a source; whether it had none before.
+    ///
+    /// # Errors
+    /// There is no such source.
+    pub(crate) fn enter(&mut self, source: &str, prefix: &[u8]) -> Result<bool, String> {
+        self.common.enter(source, prefix, self.me)
+    }
+
+    /// Notes that this shard does not have a table of a source any more.
+    pub(crate) fn leave(&mut self, source: &str, prefix: &[u8]) {
+        self.through.remove(prefix);
+        self.common.leave(source, prefix, self.me);
     }
 
     /// Whether a session waits for an answer about this, and until when it may be waited for.
@@ -182,16 +226,14 @@ impl Hub {
         range: &KeyRange,
         until: u64,
     ) -> Result<(), String> {
-        self.source(source)?.load(fetch, range);
+        self.common.load(source, (self.me, fetch), range)?;
         self.loads.insert(fetch, (source.into(), range.clone()));
         self.expect(source, Asked::Load(fetch), until);
         Ok(())
     }
 
     pub(crate) fn unfollow(&mut self, source: &str, range: &KeyRange) {
-        if let Ok(source) = self.source(source) {
-            source.unfollow(range);
-        }
+        self.common.unfollow(source, range);
     }
 
     /// Asks something for a session.
@@ -200,11 +242,11 @@ impl Hub {
         source: &str,
         session: ConnectionId,
         until: u64,
-        ask: impl FnOnce(&mut dyn Source, u64),
+        ask: impl FnOnce(&Common, (Shard, u64)) -> Result<(), String>,
     ) -> Result<(), String> {
         let request = self.next_request;
         self.next_request += 1;
-        ask(&mut **self.source(source)?, request);
+        ask(&self.common, (self.me, request))?;
         self.sessions.insert(request, session);
         self.expect(source, Asked::Request(request), until);
         Ok(())
@@ -223,14 +265,13 @@ impl Hub {
         mapping: &[(String, String)],
     ) -> Result<(), String> {
         match session {
-            Some(session) => self.ask(source, session, until, |source, request| {
-                source.declare(request, prefix, mapping);
+            Some(session) => self.ask(source, session, until, |common, request| {
+                common.declare(source, request, prefix, mapping)
             }),
             None => {
                 let request = self.next_request;
                 self.next_request += 1;
-                self.source(source)?.declare(request, prefix, mapping);
-                Ok(())
+                self.common.declare(source, (self.me, request), prefix, mapping)
             }
         }
     }
@@ -245,7 +286,7 @@ impl Hub {
         session: ConnectionId,
         until: u64,
     ) -> Result<(), String> {
-        self.ask(source, session, until, |source, request| source.position(request))
+        self.ask(source, session, until, |common, request| common.position(source, request))
     }
 
     /// Has a source do writes, for a session.
@@ -259,7 +300,7 @@ impl Hub {
         until: u64,
         changes: &[Change],
     ) -> Result<(), String> {
-        self.ask(source, session, until, |source, request| source.write(request, changes))
+        self.ask(source, session, until, |common, request| common.write(source, request, changes))
     }
 
     /// Has a source do writes, for a flow; names the request.
@@ -274,7 +315,7 @@ impl Hub {
     ) -> Result<u64, String> {
         let request = self.next_request;
         self.next_request += 1;
-        self.source(source)?.write(request, changes);
+        self.common.write(source, (self.me, request), changes)?;
         self.expect(source, Asked::Request(request), until);
         Ok(request)
     }
@@ -285,9 +326,17 @@ impl Hub {
         self.expect(source, Asked::Reach(session), until);
     }
 
-    /// Which writes go to which source.
-    pub(crate) fn set_through(&mut self, prefix: Vec<u8>, source: &str) {
-        self.through.insert(prefix, source.to_owned());
+    /// Which writes go to which source, if to any.
+    pub(crate) fn set_through(&mut self, prefix: Vec<u8>, source: Option<&str>) {
+        match source {
+            Some(source) => drop(self.through.insert(prefix, source.to_owned())),
+            None => drop(self.through.remove(&prefix)),
+        }
+    }
+
+    /// Whether any writes go to sources.
+    pub(crate) fn has_through(&self) -> bool {
+        !self.through.is_empty()
     }
 
     /// The source that the writes of a key go to.
@@ -299,36 +348,10 @@ impl Hub {
         self.through.get(&key[..=at]).map(String::as_str)
     }
 
-    /// The source and the position that a text names: `source:position`, or the position alone where there
-    /// is one source.
+    /// The source and the position that a text names, once for each command: the session's command is said to be done by [`Hub::forget_named`].
     ///
     /// # Errors
     /// There is no such source, or the text is no position of it.
-    fn resolve(&self, text: &[u8]) -> Result<(&str, Position), String> {
-        let shown = text.escape_ascii();
-        let (name, position) = match text.iter().position(|&byte| byte == b':') {
-            Some(at) => (Some(&text[..at]), &text[at + 1..]),
-            None => (None, text),
-        };
-        let found = match name {
-            Some(name) => self.sources.iter().find(|(other, _)| other.as_bytes() == name),
-            None if self.sources.len() > 1 => {
-                return Err(format!(
-                    "'{shown}' may be a position of several sources: write source:{shown}"
-                ));
-            }
-            None => self.sources.iter().next(),
-        };
-        let Some((name, entry)) = found else {
-            return Err(format!("'{shown}' is no position: there is no such source"));
-        };
-        Ok((name, entry.source.parse_position(position)?))
-    }
-
-    /// As [`Hub::resolve`], once for each command: the session's command is said to be done by [`Hub::forget_named`].
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn name_position(
         &mut self,
         session: ConnectionId,
@@ -337,8 +360,7 @@ impl Hub {
         if let Some(named) = self.named.get(&session) {
             return Ok(named.clone());
         }
-        let (source, position) = self.resolve(text)?;
-        let named = (source.to_owned(), position);
+        let named = self.common.resolve(text)?;
         self.named.insert(session, named.clone());
         Ok(named)
     }
@@ -348,12 +370,9 @@ impl Hub {
         self.named.remove(&session);
     }
 
-    /// A position as text, which [`Hub::resolve`] reads.
+    /// A position as text, which [`Hub::name_position`] reads.
     pub(crate) fn show(&self, name: &str, position: Position) -> String {
-        match self.sources.get(name) {
-            Some(entry) => format!("{name}:{}", entry.source.show_position(position)),
-            None => format!("{name}:{}", position.0),
-        }
+        self.common.show(name, position)
     }
 
     /// Notes what news settle, and whom they are for.
@@ -361,8 +380,8 @@ impl Hub {
         let (request, answer) = match news {
             News::Loaded { .. } => return None,
             News::Health(health) => {
-                if let Some(entry) = self.sources.get_mut(source) {
-                    entry.health = health.clone();
+                if let Some(known) = self.known.get_mut(source) {
+                    known.health = health.clone();
                 }
                 return None;
             }

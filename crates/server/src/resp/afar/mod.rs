@@ -10,6 +10,7 @@ mod commands;
 mod handover;
 mod letters;
 mod moves;
+mod sources;
 mod transactions;
 
 use super::session::{Afar, Answering, Session, Waiting};
@@ -54,12 +55,15 @@ impl Resp {
         if matches!(command, Command::Transaction(_)) {
             return self.transact_afar(command, args, work);
         }
-        if matches!(spec.group, Group::Flow | Group::Source) {
+        if matches!(spec.group, Group::Flow) {
             self.stats.errors += 1;
             let name = spec.full_name;
             let text = format_args!("'{name}' needs shards = 1: it does not work with several yet");
             encoder(work).error("ERR", text);
             return Some(Flow::Next);
+        }
+        if let Some(flow) = self.sourced_afar(command, args, work) {
+            return Some(flow);
         }
         if spec.id == Id::Reset && work.connection.session.expects() {
             // What comes behind it is another session's.

@@ -78,16 +78,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let mut stage = Stage::new();
+        let stage = Stage::new();
         let asked = Arc::<Mutex<Vec<Request>>>::default();
-        let hub = &mut stage.service.hub;
-        hub.insert(
-            "db",
-            "test",
-            String::from("test://"),
-            Box::new(Speaker(asked.clone(), Cell::new(0))),
-        );
-        let sink = hub.inbox.sink("db");
+        let speaker = Box::new(Speaker(asked.clone(), Cell::new(0)));
+        let sink = stage.service.hub.insert("db", speaker);
         Self { stage, asked, sink }
     }
 

@@ -1,0 +1,221 @@
+//! Commands in which sources have a part, where there are several shards.
+//!
+//! The sources are the process's, so what is done once (declaring a table, a write of keys of several homes) is done by the
+//! shard of the client. Then each shard does its part: it takes the table over, or waits until it has applied what the source
+//! has told up to a position. From the answers the session knows where every shard stood then, and what it reads
+//! next waits until that has come to wherever it is read, as it waits for the session's own writes.
+
+use super::{front_of, hold, voice_of};
+use crate::resp::declared::write_warnings;
+use crate::resp::session::Answering;
+use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::shards::{Gather, Kind, Merge};
+use crate::sources::Answer;
+use headwater_base::Shard;
+use headwater_base::source::Position;
+use headwater_command::{
+    Args, Command, Data, Keys, Mapping, OwnedArgs, Ranges, Reply, Strings, Tables,
+};
+use headwater_engine::TableOptions;
+use headwater_protocol::resp::{Encoder, find};
+
+impl Resp {
+    /// Executes a command in which sources have a part at all shards. `None`: it goes where its keys live.
+    pub(super) fn sourced_afar(
+        &mut self,
+        command: &Command<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        let Command::Data(data) = command else { return None };
+        let done = match data {
+            Data::Tables(Tables::Set {
+                name,
+                boundary,
+                source: Some((source, mapping)),
+                evict,
+                ..
+            }) if !source.is_empty() => {
+                let (source, boundary) = (Some((*source).to_owned()), *boundary);
+                let options = TableOptions { boundary, source, evict: *evict, keep: None };
+                self.declare_afar(name, &options, mapping, args, work)
+            }
+            Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
+                let at = read.at.filter(|at| !self.is_of_shards(at))?;
+                self.read_at_afar(at, args, work)
+            }
+            Data::Strings(Strings::MSet { .. }) | Data::Keys(Keys::Del { .. }) => {
+                if !self.writes_through_afar(data) {
+                    return None;
+                }
+                self.write_through_afar(data, args, work)
+            }
+            _ => return None,
+        };
+        Some(done.unwrap_or_else(|text| {
+            self.stats.errors += 1;
+            encoder(work).error("ERR", format_args!("{text}"));
+            Flow::Next
+        }))
+    }
+
+    /// TABLE.SET with a source: declared there once, then every shard has it.
+    fn declare_afar(
+        &mut self,
+        name: &[u8],
+        options: &TableOptions,
+        mapping: &Mapping<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<Flow, String> {
+        let source = options.source.as_deref().unwrap_or_default();
+        let Some(Answer::Declared(answer)) = self.hub.take_answer(work.connection.id) else {
+            if work.connection.session.expects() {
+                return Ok(hold(Some(args), work));
+            }
+            return self.begin_to_declare(name, options, mapping, args, work);
+        };
+        let warnings = answer.map_err(|text| format!("source '{source}': {text}"))?;
+        let mut reply = Vec::new();
+        write_warnings(&warnings, &mut Encoder::new(&mut reply, work.connection.session.version));
+        // A shard may refuse it, for keys of the table that it has.
+        let undo = self.source_of(name).is_none().then(|| {
+            let words: [&[u8]; 4] = [b"TABLE.SET", name, b"SOURCE", b""];
+            words.into_iter().collect::<OwnedArgs>()
+        });
+        self.ask_each(Merge::Given(reply), args, undo, work);
+        Ok(hold(None, work))
+    }
+
+    /// A range as of a position of a source: once all shards have come so far, it is read as any range is.
+    fn read_at_afar(
+        &mut self,
+        at: &[u8],
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<Flow, String> {
+        let session = &mut work.connection.session;
+        if session.expects() {
+            return Ok(hold(Some(args), work));
+        }
+        if core::mem::take(&mut session.reached) {
+            if session.front().is_some_and(|front| core::mem::take(&mut front.refused)) {
+                // The refusal was the answer.
+                return Ok(Flow::Next);
+            }
+            let rest = without_at(args);
+            return match find(rest.args()) {
+                Ok(spec) => Ok(self.execute(spec, rest.args(), work)),
+                Err(_) => unreachable!("it is a command without its last option"),
+            };
+        }
+        // What is no position is refused here.
+        self.hub.name_position(work.connection.id, at)?;
+        self.hub.forget_named(work.connection.id);
+        self.reach_everywhere(Vec::new(), at, work);
+        work.connection.session.reached = true;
+        Ok(hold(Some(args), work))
+    }
+
+    /// Whether a command writes keys of several homes, some of which go to a source.
+    fn writes_through_afar(&self, data: &Data<'_>) -> bool {
+        let Some(placement) = self.node.engine().placement() else { return false };
+        let of = |keys: &mut dyn Iterator<Item = &[u8]>| {
+            let (mut first, mut several, mut through) = (None, false, false);
+            for key in keys {
+                several |= *first.get_or_insert(placement.home(key)) != placement.home(key);
+                through |= self.hub.through(key).is_some();
+            }
+            several && through
+        };
+        match data {
+            _ if !self.hub.has_through() => false,
+            Data::Strings(Strings::MSet { pairs }) => of(&mut pairs.pairs().map(|(key, _)| key)),
+            Data::Keys(Keys::Del { keys }) => of(&mut keys.iter()),
+            _ => false,
+        }
+    }
+
+    /// Writes of keys of several homes to one source: one transaction there, which is seen everywhere when it is answered.
+    fn write_through_afar(
+        &mut self,
+        data: &Data<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<Flow, String> {
+        let (source, changes) = self.changes_through(data)?;
+        let Some(Answer::Written(answer)) = self.hub.take_answer(work.connection.id) else {
+            if work.connection.session.expects() {
+                return Ok(hold(Some(args), work));
+            }
+            self.hub.write(&source, work.connection.id, self.patience(), &changes)?;
+            return Ok(self.await_answer(args, work));
+        };
+        let position: Position = answer.map_err(|text| format!("source '{source}': {text}"))?;
+        let mut reply = Vec::new();
+        let mut answer = Encoder::new(&mut reply, work.connection.session.version);
+        match data {
+            Data::Keys(_) => answer.integer(changes.len() as i64),
+            _ => answer.ok(),
+        }
+        let position = self.hub.show(&source, position);
+        self.reach_everywhere(reply, position.as_bytes(), work);
+        Ok(hold(None, work))
+    }
+
+    /// Has all shards wait until they have applied what a source has told up to a position; what is answered then.
+    fn reach_everywhere(&mut self, reply: Vec<u8>, at: &[u8], work: &mut Turn<'_>) {
+        let words: [&[u8]; 6] = [b"RANGE", b"a", b"a", b"COUNT", b"AT", at];
+        let nothing: OwnedArgs = words.into_iter().collect();
+        self.ask_each(Merge::Given(reply), nothing.args(), None, work);
+    }
+
+    /// Has every shard execute a request, this one included, by mail.
+    fn ask_each(
+        &mut self,
+        merge: Merge,
+        args: Args<'_>,
+        undo: Option<OwnedArgs>,
+        work: &mut Turn<'_>,
+    ) {
+        let Some(shards) = &mut self.shards else { return };
+        let session = &mut work.connection.session;
+        let all: Vec<Shard> = (0..shards.post.shards()).map(Shard).collect();
+        let mut gather = Gather::new(merge, all.clone(), Kind::Plain);
+        gather.silent = session.answering != Answering::On;
+        gather.undo = undo;
+        let voice = voice_of(session);
+        for at in all {
+            shards.request(at, work.connection.id, voice, args);
+        }
+        let front = front_of(session, shards);
+        front.refused = false;
+        front.expect_gather(gather);
+    }
+}
+
+/// A RANGE or PREFIX without its AT and the position.
+fn without_at(args: Args<'_>) -> OwnedArgs {
+    let first = if args.at(0).eq_ignore_ascii_case(b"prefix") { 2 } else { 3 };
+    let is_at = |at: &usize| args.at(*at).eq_ignore_ascii_case(b"at");
+    let at = (first..args.len()).find(is_at).unwrap_or(args.len());
+    let words = args.iter().enumerate();
+    words.filter(|(place, _)| *place != at && *place != at + 1).map(|(_, word)| word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_goes_on_without_its_position() {
+        let shown = |words: &[&str]| -> Vec<String> {
+            let args: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+            let rest = without_at(args.args());
+            rest.args().iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        };
+        assert_eq!(shown(&["PREFIX", "at", "AT", "db:7", "KEYS"]), ["PREFIX", "at", "KEYS"]);
+        let range = ["range", "at", "at", "LIMIT", "7", "at", "db:7", "REV"];
+        assert_eq!(shown(&range), ["range", "at", "at", "LIMIT", "7", "REV"]);
+    }
+}
