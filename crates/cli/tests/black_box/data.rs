@@ -116,6 +116,25 @@ fn keys_without_a_table_are_kept_if_that_is_asked_for() {
 }
 
 #[test]
+fn keys_beside_outputs_of_a_join_are_kept() {
+    let place = folder();
+    let server = start(&place, &[]);
+    let mut client = server.client(2);
+    let spec = "page|<user>|<what> = copy s|<user>|<what>";
+    let _: Value = ask(&mut client, &["JOIN.ADD", "page", spec]);
+    let _: () = ask(&mut client, &["SET", "s|ann|1", "given"]);
+    assert_eq!(ask::<String>(&mut client, &["GET", "page|ann|1"]), "given");
+    let _: () = ask(&mut client, &["SET", "page|ann", "written"]);
+    server.signal(Signal::TERM);
+    server.wait();
+    let server = start(&place, &[]);
+    let mut client = server.client(2);
+    let found: Vec<(String, String)> = ask(&mut client, &["PREFIX", "page|"]);
+    let wanted = [("page|ann", "written"), ("page|ann|1", "given")];
+    assert_eq!(found, wanted.map(|(key, value)| (key.to_owned(), value.to_owned())));
+}
+
+#[test]
 fn flags_of_memcached_are_kept_with_their_values() {
     let place = folder();
     let options = ["--data-plain", "yes", "--memcached-port", "0"];

@@ -138,12 +138,11 @@ impl Engine {
         }
         let named = !self.store.table(table).prefix().is_empty();
         let adopts = if named { self.keeping.named } else { self.keeping.plain };
-        // What it holds already was never told to the store.
-        if adopts && self.own_keys(table) == 0 {
+        // What it holds already is no base key: those are told from the first one on.
+        if adopts {
             self.keep_table(table);
-            return true;
         }
-        false
+        adopts
     }
 
     /// Has the embedded store keep a table.
