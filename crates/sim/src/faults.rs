@@ -96,6 +96,10 @@ impl Faults {
                 *kind = 1 + rng.below(most);
             }
         }
+        if faults.sources {
+            // Watches of what a source has are not held against the oracle yet.
+            faults.watches = 0;
+        }
         faults
     }
 }
