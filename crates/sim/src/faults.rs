@@ -75,6 +75,10 @@ impl Faults {
             sources: rng.chance(40),
             ..Self::default()
         };
+        if faults.sources {
+            // Watches of what a source has are not held against the oracle yet.
+            faults.watches = 0;
+        }
         if rng.chance(20) {
             return faults;
         }
@@ -95,10 +99,6 @@ impl Faults {
             if rng.chance(40) {
                 *kind = 1 + rng.below(most);
             }
-        }
-        if faults.sources {
-            // Watches of what a source has are not held against the oracle yet.
-            faults.watches = 0;
         }
         faults
     }
