@@ -73,6 +73,12 @@ impl Watches {
         });
     }
 
+    /// Counts a write of each watched key of these, there or not.
+    pub(crate) fn note_where(&mut self, is_one: impl Fn(&[u8]) -> bool) {
+        let keys: Vec<Box<[u8]>> = self.keys.keys().filter(|key| is_one(key)).cloned().collect();
+        keys.iter().for_each(|key| self.note(key));
+    }
+
     /// Lists written keys, or no more.
     pub(crate) fn list_changes(&mut self, on: bool) {
         if on != self.changed.is_some() {

@@ -49,7 +49,7 @@ pub(crate) fn type_of(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -
 }
 
 /// Reads the value of `key` into `bytes`; its expiry, or `None` if there is no such key.
-fn fetch(
+pub(crate) fn fetch(
     engine: &mut Engine,
     key: &[u8],
     bytes: &mut Vec<u8>,
@@ -62,7 +62,7 @@ fn fetch(
     engine.expiry(key)
 }
 
-fn store(
+pub(crate) fn store(
     engine: &mut Engine,
     key: &[u8],
     (bytes, flags): (&[u8], u32),

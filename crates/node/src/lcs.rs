@@ -17,24 +17,30 @@ pub(crate) fn run(
 ) -> Result<(), Stop> {
     let a = engine.get(left)?.map(|value| value.to_vec()).unwrap_or_default();
     let b = engine.get(right)?.map(|value| value.to_vec()).unwrap_or_default();
+    of(engine, &a, &b, answer, reply);
+    Ok(())
+}
+
+/// The answer for two values.
+pub(crate) fn of(engine: &Engine, a: &[u8], b: &[u8], answer: LcsAnswer, reply: &mut impl Reply) {
     let max = engine.limits().value_bytes_max;
     let cells = (a.len() + 1).checked_mul(b.len() + 1);
     let Some(cells) = cells.filter(|cells| *cells <= max / size_of::<u32>()) else {
         let text = "transient memory for LCS exceeds the limit of";
         let text = format_args!("Insufficient memory, {text} {max} bytes (value-bytes-max)");
         reply.error("ERR", text);
-        return Ok(());
+        return;
     };
-    let table = Table::fill(&a, &b, cells);
+    let table = Table::fill(a, b, cells);
     match answer {
         LcsAnswer::Length => reply.integer(i64::from(table.len())),
-        LcsAnswer::Text => reply.bulk(&table.text(&a, &b)),
+        LcsAnswer::Text => reply.bulk(&table.text(a, b)),
         LcsAnswer::Matches { length_min, with_lengths } => {
             reply.map(2);
             reply.bulk(b"matches");
             let mark = reply.begin_counted(Counted::Array, 1);
             let mut count = 0;
-            table.each_match(&a, &b, &mut |found| {
+            table.each_match(a, b, &mut |found| {
                 if found.len >= length_min {
                     count += 1;
                     write_match(&found, with_lengths, reply);
@@ -45,7 +51,6 @@ pub(crate) fn run(
             reply.integer(i64::from(table.len()));
         }
     }
-    Ok(())
 }
 
 /// Equal bytes in both values.

@@ -7,6 +7,7 @@
 #![no_std]
 extern crate alloc;
 
+mod carry;
 mod catalog;
 mod expiry;
 mod extended;
@@ -25,6 +26,7 @@ mod scan;
 mod streams;
 mod strings;
 
+pub use carry::Carried;
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
 pub use headwater_cluster::{Open, Packet, Positions, Sent, WaitId};

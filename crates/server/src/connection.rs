@@ -56,6 +56,8 @@ enum Wire {
     Socket(TcpStream),
     /// To the shard that has the client, with the next mail.
     Shard(Vec<u8>),
+    /// Nowhere: the client has gone, and what it has begun is brought to its end.
+    Nowhere,
 }
 
 /// One client's connection, or that of a client of another shard.
@@ -155,21 +157,36 @@ impl<S> Connection<S> {
     pub(crate) fn socket(&mut self) -> Option<&mut TcpStream> {
         match &mut self.wire {
             Wire::Socket(socket) => Some(socket),
-            Wire::Shard(_) => None,
+            Wire::Shard(_) | Wire::Nowhere => None,
         }
     }
 
-    /// Whether it is that of a client of another shard.
+    /// Whether it is that of a client of another shard, or of one that has gone.
     #[inline]
     pub(crate) fn is_by_mail(&self) -> bool {
-        matches!(self.wire, Wire::Shard(_))
+        !matches!(self.wire, Wire::Socket(_))
+    }
+
+    /// Whether its client has gone, and what it has begun is brought to its end.
+    pub(crate) fn is_unplugged(&self) -> bool {
+        matches!(self.wire, Wire::Nowhere)
+    }
+
+    /// The client has gone, and what it has begun goes on.
+    pub(crate) fn unplug(&mut self) {
+        self.wire = Wire::Nowhere;
+        self.output = Output::default();
+        self.input = Vec::new();
+        (self.input_filled, self.readable) = (0, false);
+        // Whatever it waited for: it looks itself.
+        (self.phase, self.runnable) = (Phase::Open, true);
     }
 
     /// Replies for the shard that has the client.
     pub(crate) fn mail(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.wire {
-            Wire::Socket(_) => None,
             Wire::Shard(bytes) => Some(bytes),
+            Wire::Socket(_) | Wire::Nowhere => None,
         }
     }
 
@@ -185,7 +202,7 @@ impl<S> Connection<S> {
     pub(crate) fn descriptor(&self) -> i32 {
         match &self.wire {
             Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
-            Wire::Shard(_) => -1,
+            Wire::Shard(_) | Wire::Nowhere => -1,
         }
     }
 
@@ -281,6 +298,7 @@ impl<S> Connection<S> {
         let written = match &mut self.wire {
             Wire::Socket(socket) => socket.write(out),
             Wire::Shard(mail) => mail.write(out),
+            Wire::Nowhere => Ok(out.len()),
         };
         let count = match written {
             Ok(count) if count == out.len() => {
@@ -301,6 +319,7 @@ impl<S> Connection<S> {
             let written = match &mut self.wire {
                 Wire::Socket(socket) => self.output.write(socket, service),
                 Wire::Shard(mail) => self.output.write(mail, service),
+                Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
             };
             match written {
                 Ok(()) => self.taken = now,

@@ -56,6 +56,11 @@ impl<S> Connections<S> {
         self.next_id()
     }
 
+    /// The client of a connection has gone, which goes on without it.
+    pub(crate) fn unplugged(&mut self) {
+        self.by_mail += 1;
+    }
+
     /// Chooses slot and number for a new connection, which is then [`Connections::put`] there.
     pub(crate) fn next_id(&mut self) -> ConnectionId {
         let slot = self.free.pop().unwrap_or_else(|| {

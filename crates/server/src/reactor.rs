@@ -289,7 +289,8 @@ impl<S: Service> Reactor<S> {
         let mut alive = self.send(connection);
         while alive
             && connection.phase == Phase::Open
-            && connection.unsent() <= bounds.output_bytes_soft
+            && (connection.unsent() <= bounds.output_bytes_soft
+                || S::outlives_client(&connection.session))
             && !self.service.is_behind(connection)
         {
             if connection.runnable {
@@ -329,7 +330,8 @@ impl<S: Service> Reactor<S> {
     fn requeue(&mut self, connection: &mut Connection<S::Session>, bounds: &Bounds) {
         let may_go_on = (connection.runnable || connection.readable)
             && connection.phase == Phase::Open
-            && connection.unsent() <= bounds.output_bytes_soft;
+            && (connection.unsent() <= bounds.output_bytes_soft
+                || S::outlives_client(&connection.session));
         if may_go_on && !connection.queued {
             connection.queued = true;
             self.queue.push(connection.id);
@@ -502,6 +504,14 @@ impl<S: Service> Reactor<S> {
         }
         for value in connection.take_held() {
             self.service.release(value);
+        }
+        if S::outlives_client(&connection.session) && !connection.is_unplugged() {
+            connection.unplug();
+            self.connections.unplugged();
+            let id = connection.id;
+            self.connections.put(connection);
+            self.connections.touch(id);
+            return;
         }
         self.connections.uncount(&mut connection);
         self.service.closed(&mut connection);

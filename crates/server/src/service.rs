@@ -200,6 +200,11 @@ pub(crate) trait Service {
     /// Whether a client may be disconnected because clients take too much.
     fn may_end(session: &Self::Session) -> bool;
 
+    /// Whether what a session has begun is to be brought to its end, though its client is gone or takes no replies.
+    fn outlives_client(_session: &Self::Session) -> bool {
+        false
+    }
+
     /// A client is disconnected because clients take too much.
     fn evicted_client(&mut self);
 

@@ -26,6 +26,7 @@ mod process;
 mod receiver;
 mod shards;
 mod shards_told;
+mod shards_transactions;
 mod spill;
 mod streams;
 mod support;

@@ -142,8 +142,7 @@ impl Engine {
             if self.expiries.len() > 0 {
                 self.expiries.set(key, None);
             }
-            // Readers are invalidated as a whole; who watches the key is told.
-            self.watches.note(key);
+            // Readers are invalidated as a whole, and who watches the key is told with its new home.
             self.drop_base_keys(table, &KeyRange::point(key));
             self.marks.written(key, Some(0));
         }
@@ -190,6 +189,9 @@ impl Engine {
             self.forget_sourced(partition);
         }
         if let Some(placed) = self.placed.as_deref_mut() {
+            // Who watches a key here, there or not, would not hear of its next change.
+            let placement = &placed.placement;
+            self.watches.note_where(|key| placement.partition(key) == partition);
             placed.placement.assign(partition, home);
         }
     }

@@ -19,6 +19,7 @@ const VOICE: Voice = Voice {
     blob_errors: false,
     copies: Copies::None,
     memcached: true,
+    in_transaction: false,
 };
 
 /// Who executes a request.

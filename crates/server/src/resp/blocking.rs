@@ -75,7 +75,7 @@ impl Resp {
         // The clock of a turn is up to a millisecond behind: nobody gives up before the time.
         let limit = (millis > 0).then(|| now.saturating_add(millis).saturating_add(1));
         let deadline = resumed.unwrap_or(limit);
-        if self.executing_queue || deadline.is_some_and(|at| at <= now) {
+        if self.in_transaction(&work.connection.session) || deadline.is_some_and(|at| at <= now) {
             self.node.engine_mut().forget_tail(key, ticket);
             encoder(work).null();
             return Flow::Next;

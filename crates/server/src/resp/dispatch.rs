@@ -27,6 +27,11 @@ impl Resp {
     /// Refuses a request that is no command.
     #[cold]
     fn not_found(&mut self, refusal: &Refusal<'_>, work: &mut Turn<'_>) -> Flow {
+        if let Refusal::UnknownCommand(args) = refusal
+            && let Some(flow) = self.between_shards(*args, work)
+        {
+            return flow;
+        }
         if let Some(queue) = &mut work.connection.session.queue {
             queue.broken = true;
         }
@@ -189,6 +194,15 @@ impl Resp {
     pub(super) fn resume(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Flow {
         self.clock.begin();
         let failure = self.failures.remove(&work.connection.id);
+        if let Waiting::Lead(lead) = waiting {
+            let flow = self.answered(work, |service, work| {
+                service.go_on_leading(lead, failure.as_ref(), work)
+            });
+            if let Some(front) = work.connection.session.front() {
+                front.take_messages(work.out);
+            }
+            return flow;
+        }
         if let Some(error) = &failure {
             self.stats.errors += 1;
             encoder(work).error(error.code(), format_args!("{error}"));
@@ -204,6 +218,7 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
+            Waiting::Lead(_) => Flow::Next,
             Waiting::Watch(id) => self.answered(work, |service, work| {
                 service.answer_watch(id, work);
                 Flow::Next

@@ -134,8 +134,10 @@ pub(crate) struct Resp {
     /// Why what a session waits for cannot be had.
     pub(crate) failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
-    /// A partition is about to move: requests of clients wait.
+    /// All shards hold, or are about to: requests of clients wait.
     holding: bool,
+    /// The request under way is one of those that all hold for.
+    leading: bool,
     /// Names this run of the server.
     run: u64,
     /// The command under way is one of EXEC's.
@@ -175,9 +177,8 @@ impl Resp {
     ) -> Result<Self, ConfigError> {
         // A seed that no client can know: see headwater_base::hash.
         let hash_seed = RandomState::new().hash_one(0);
-        let run = shards
-            .as_ref()
-            .map_or_else(|| RandomState::new().hash_one(1), |shards| shards.post.run());
+        let random = || RandomState::new().hash_one(1);
+        let run = shards.as_ref().map_or_else(random, |shards| shards.post.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
@@ -242,6 +243,7 @@ impl Resp {
             failures: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
             exclusive: None,
             holding: false,
+            leading: false,
             run,
             executing_queue: false,
             blocking: Blocking::default(),
@@ -345,6 +347,11 @@ impl Resp {
             self.node.engine().warm(&keys[..count]);
         }
         seen.max(1)
+    }
+
+    /// Whether the request under way is one of a transaction's.
+    fn in_transaction(&self, session: &Session) -> bool {
+        self.executing_queue || self.leading || session.in_transaction
     }
 
     /// Parses and executes what is complete in `work.input`.

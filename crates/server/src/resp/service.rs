@@ -65,6 +65,14 @@ impl Service for Resp {
                 Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
                 Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
             }
+            if work.connection.is_unplugged() {
+                return Served { consumed: 0, stopped: Stopped::Closing };
+            }
+            if self.holding && self.must_be_held(work.connection) {
+                // What it was allowed to go on with is done.
+                self.held.push(work.connection.id);
+                return Served { consumed: 0, stopped: Stopped::Parked };
+            }
         }
         let mut parser = match work.connection.session.parser.take() {
             Some(parser) => *parser,
@@ -136,6 +144,7 @@ impl Service for Resp {
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.begin_deferred();
         self.take_mail_of_shards(connections);
         self.send_held_back(connections);
         self.wake_crowded(connections);
@@ -177,7 +186,7 @@ impl Service for Resp {
         }
         self.tell_all_watchers(connections);
         self.tell_trackers(connections);
-        self.look_at_moves(connections);
+        self.look_at_holds(connections);
         if self.exclusive.is_none() && !self.holding {
             for id in self.held.drain(..) {
                 connections.wake(id);
@@ -243,7 +252,11 @@ impl Service for Resp {
     }
 
     fn may_end(session: &Session) -> bool {
-        !session.no_evict
+        !session.no_evict && !session.leads()
+    }
+
+    fn outlives_client(session: &Session) -> bool {
+        session.leads()
     }
 
     fn evicted_client(&mut self) {

@@ -1,5 +1,6 @@
 //! What the server knows of one client.
 
+use super::afar::Lead;
 use super::blocking::Blocked;
 use super::tracking::{Copies, Tracks};
 use crate::connection::ConnectionId;
@@ -58,6 +59,8 @@ pub(crate) enum Waiting {
     /// This request, which is to show what was written at other shards.
     /// At most until this moment of the server's life, if there is one.
     Shards(OwnedArgs, WaitId, Option<u64>),
+    /// What concerns several shards: until all hold, and then in each of its steps.
+    Lead(Box<Lead>),
     /// RANGE.WATCH: until the watch of this number has begun at all homes of its range.
     Watch(u32),
 }
@@ -159,6 +162,8 @@ pub(crate) struct Session {
     pub(crate) afar: Afar,
     /// All shards have come to the position of a source that its next request, which waits, names; or one has refused.
     pub(crate) reached: bool,
+    /// What it stands for at another shard is in a transaction over several.
+    pub(crate) in_transaction: bool,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
 }
@@ -209,6 +214,12 @@ impl Session {
         self.identity.get_or_insert_default()
     }
 
+    /// Whether all shards hold so that it goes on: it goes on to the end then, whatever becomes of its client.
+    #[inline]
+    pub(crate) fn leads(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Lead(lead)) if lead.begun)
+    }
+
     /// Whether a command of it waits for data or for another client.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.is_some() || self.memcached.as_ref().is_some_and(|client| client.parked)
@@ -220,10 +231,15 @@ impl Session {
         let waiting = |waiting: &Waiting| match waiting {
             Waiting::Request(request) | Waiting::Shards(request, ..) => request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
+            Waiting::Lead(lead) => lead.bytes(),
             Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),
         };
         // What is watched or listened to stands in a table of the session and in one of all.
-        let watched = 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES);
+        // What is watched for a client of another shard counts there.
+        let watched = match &self.afar {
+            Afar::Back(_) => 0,
+            _ => 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES),
+        };
         let listens = |to: &Subscriptions| 2 * (to.name_bytes + to.count() * ENTRY_BYTES);
         let afar = |afar: &Afar| match afar {
             Afar::Front(front) => front.bytes(),

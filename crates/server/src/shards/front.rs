@@ -12,18 +12,22 @@
 //!   beyond [`HELD_BACK_MAX`] bytes, and not for longer than [`HELD_BACK_FOR`].
 //! - S7. A message that another shard's key is the cause of goes behind each answer of that shard that came before it: what
 //!   it tells is newer. Messages keep their order.
+//! - S8. Within a transaction all of the answer waits for its end, and messages go behind it: an answer is whole.
 
 use super::gather::Gather;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
 use headwater_protocol::resp::{ReplyCutter, Version, text};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Requests that may be under way for one client.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
 
 /// Bytes of ready answers beyond which they wait for nothing.
 const HELD_BACK_MAX: usize = 16 << 10;
+/// A watched key is kept here, by the session at its home, and in the table of all there; what each takes besides its bytes.
+const WATCHED_COPIES: usize = 3;
+const WATCHED_BYTES: usize = 64;
 /// How long answers that are ready may wait for those behind them, in milliseconds; more than one, since time is counted
 /// in whole ones.
 pub(crate) const HELD_BACK_FOR: u64 = 2;
@@ -39,6 +43,29 @@ pub(crate) enum Kind {
     Derived,
     /// It writes.
     Write,
+    /// It may read what joins give, and write.
+    Both,
+}
+
+impl Kind {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Both)
+    }
+
+    fn reads(self) -> bool {
+        matches!(self, Self::Derived | Self::Both)
+    }
+}
+
+/// Who wants a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Goes {
+    /// The client.
+    Out,
+    /// Nobody.
+    Nowhere,
+    /// What this shard does for the client, step by step.
+    In,
 }
 
 /// What comes next in a client's answers.
@@ -50,8 +77,8 @@ pub(crate) enum Expected {
         from: Shard,
         /// What was asked.
         kind: Kind,
-        /// The client does not want it.
-        silent: bool,
+        /// Who wants it.
+        goes: Goes,
     },
     /// Answers of this shard's own.
     Own(Vec<u8>),
@@ -96,8 +123,17 @@ pub(crate) struct Front {
     pub(crate) holds: bool,
     /// A shard has refused its part of what was asked of all last.
     pub(crate) refused: bool,
-    /// Where it watches keys.
-    pub(crate) watches_at: Option<Shard>,
+    /// The shards that watch keys for it; this one, too, where what it watches had to be loaded first.
+    watches_at: BTreeSet<Shard>,
+    /// The keys that they watch for it: what they take counts here.
+    watched: BTreeSet<Box<[u8]>>,
+    watched_bytes: usize,
+    /// An answer of several parts is being put together (S8).
+    in_answer: bool,
+    /// Messages that go behind it.
+    messages_after: Vec<u8>,
+    /// Replies that are not the client's, in the order of what was asked.
+    inner: Vec<Vec<u8>>,
     /// What must be taken back where it was done, since it was refused elsewhere.
     undo: Vec<(Shard, OwnedArgs)>,
     /// Replies are the bytes of bulk strings: the client speaks another protocol.
@@ -108,14 +144,14 @@ impl Stream {
     /// A request was sent.
     fn sent(&mut self, kind: Kind) {
         self.used = true;
-        self.writes += u32::from(kind == Kind::Write);
-        self.reads += u32::from(kind == Kind::Derived);
+        self.writes += u32::from(kind.writes());
+        self.reads += u32::from(kind.reads());
     }
 
     /// A request was answered.
     fn answered(&mut self, kind: Kind) {
-        self.writes -= u32::from(kind == Kind::Write);
-        self.reads -= u32::from(kind == Kind::Derived);
+        self.writes -= u32::from(kind.writes());
+        self.reads -= u32::from(kind.reads());
     }
 
     fn came(&mut self, bytes: &[u8]) {
@@ -165,7 +201,12 @@ impl Front {
             overdue: false,
             holds: false,
             refused: false,
-            watches_at: None,
+            watches_at: BTreeSet::new(),
+            watched: BTreeSet::new(),
+            watched_bytes: 0,
+            in_answer: false,
+            messages_after: Vec::new(),
+            inner: Vec::new(),
             undo: Vec::new(),
             wrapped,
         }
@@ -188,10 +229,8 @@ impl Front {
     /// has been read.
     pub(crate) fn must_wait(&self, kind: Kind, at: Option<Shard>) -> bool {
         let is_other = |place: usize| at.is_none_or(|at| usize::from(at.0) != place);
-        let against = |stream: &Stream| match kind {
-            Kind::Plain | Kind::Stream => false,
-            Kind::Derived => stream.writes > 0,
-            Kind::Write => stream.reads > 0,
+        let against = |stream: &Stream| {
+            (kind.reads() && stream.writes > 0) || (kind.writes() && stream.reads > 0)
         };
         self.streams.iter().enumerate().any(|(place, stream)| against(stream) && is_other(place))
     }
@@ -222,8 +261,76 @@ impl Front {
     /// A request was sent to `from`.
     #[inline]
     pub(crate) fn expect(&mut self, from: Shard, kind: Kind, silent: bool) {
+        let goes = if silent { Goes::Nowhere } else { Goes::Out };
         self.streams[usize::from(from.0)].sent(kind);
-        self.expected.push_back(Expected::Reply { from, kind, silent });
+        self.expected.push_back(Expected::Reply { from, kind, goes });
+    }
+
+    /// Shards watch keys for the client.
+    pub(crate) fn watch<'k>(
+        &mut self,
+        at: impl Iterator<Item = Shard>,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) {
+        self.watches_at.extend(at);
+        for key in keys {
+            if self.watched.insert(key.into()) {
+                self.watched_bytes += WATCHED_COPIES * (key.len() + WATCHED_BYTES);
+            }
+        }
+    }
+
+    /// How many keys other shards watch for the client.
+    pub(crate) fn watched(&self) -> usize {
+        self.watched.len()
+    }
+
+    /// The shards that watch keys for it.
+    pub(crate) fn watches_at(&self) -> &BTreeSet<Shard> {
+        &self.watches_at
+    }
+
+    /// The watches end: which shards are to be told.
+    pub(crate) fn end_watches(&mut self) -> BTreeSet<Shard> {
+        (self.watched, self.watched_bytes) = (BTreeSet::new(), 0);
+        core::mem::take(&mut self.watches_at)
+    }
+
+    /// A request was sent to `from` whose reply [`Front::take_inner`] gives.
+    pub(crate) fn expect_inner(&mut self, from: Shard, kind: Kind) {
+        self.streams[usize::from(from.0)].sent(kind);
+        self.expected.push_back(Expected::Reply { from, kind, goes: Goes::In });
+    }
+
+    /// Takes the replies that are not the client's.
+    pub(crate) fn take_inner(&mut self) -> Vec<Vec<u8>> {
+        core::mem::take(&mut self.inner)
+    }
+
+    /// What follows is one answer (S8).
+    pub(crate) fn begin_answer(&mut self) {
+        self.in_answer = true;
+    }
+
+    /// The answer is whole, as soon as everything has come.
+    pub(crate) fn end_answer(&mut self) {
+        self.in_answer = false;
+    }
+
+    /// Puts the messages that go behind a whole answer into `out`, where it is.
+    pub(crate) fn take_messages(&mut self, out: &mut Vec<u8>) {
+        if !self.in_answer && self.expected.is_empty() {
+            out.append(&mut self.messages_after);
+        }
+    }
+
+    /// This shard answers so, behind what is expected.
+    pub(crate) fn answer(&mut self, answer: &[u8]) {
+        if self.expected.is_empty() {
+            self.ready.extend_from_slice(answer);
+        } else if !answer.is_empty() {
+            self.expect_own(answer);
+        }
     }
 
     /// Requests were sent whose replies make up one.
@@ -251,6 +358,10 @@ impl Front {
     /// Puts a message that something at `home` is the cause of where it belongs (S7); without one, behind all that is expected.
     /// `false`: nothing is in its way, and it goes out as ever.
     pub(crate) fn tell(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
+        if self.in_answer {
+            parts.iter().for_each(|part| self.messages_after.extend_from_slice(part));
+            return true;
+        }
         let place = match home {
             _ if self.expected.is_empty() => 0,
             None => self.expected.len(),
@@ -306,25 +417,39 @@ impl Front {
 
     /// Bytes of answers and messages that are not in the client's output yet.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.ready.len() + self.own_bytes
+        self.ready.len() + self.own_bytes + self.messages_after.len()
     }
 
     /// Puts what is complete behind the answers that are ready.
     pub(crate) fn advance(&mut self, version: Version) {
-        let Self { expected, streams, ready, undo, messages, own_bytes, wrapped, refused, .. } =
-            self;
+        let Self {
+            expected,
+            streams,
+            ready,
+            undo,
+            messages,
+            own_bytes,
+            wrapped,
+            inner,
+            refused,
+            ..
+        } = self;
         while let Some(next) = expected.front_mut() {
             match next {
                 Expected::Own(bytes) => {
                     *own_bytes -= bytes.len();
                     ready.append(bytes);
                 }
-                Expected::Reply { from, kind, silent } => {
+                Expected::Reply { from, kind, goes } => {
                     let stream = &mut streams[usize::from(from.0)];
                     let Some(reply) = stream.next() else { break };
-                    if !*silent {
-                        let inner = if *wrapped { text(reply) } else { None };
-                        ready.extend_from_slice(inner.unwrap_or(reply));
+                    match goes {
+                        Goes::Out => {
+                            let bytes = if *wrapped { text(reply) } else { None };
+                            ready.extend_from_slice(bytes.unwrap_or(reply));
+                        }
+                        Goes::In => inner.push(reply.to_vec()),
+                        Goes::Nowhere => {}
                     }
                     stream.answered(*kind);
                     stream.trim();
@@ -364,7 +489,7 @@ impl Front {
     /// Whether answers are there that are not to be sent yet (S6).
     #[inline]
     pub(crate) fn holds_back(&self) -> bool {
-        !self.ready.is_empty() && !self.may_send()
+        !self.ready.is_empty() && !self.in_answer && !self.may_send()
     }
 
     /// Whether answers are there, and to be sent.
@@ -375,7 +500,7 @@ impl Front {
 
     #[inline]
     fn may_send(&self) -> bool {
-        self.overdue || self.is_done() || self.ready.len() > HELD_BACK_MAX
+        !self.in_answer && (self.overdue || self.is_done() || self.ready.len() > HELD_BACK_MAX)
     }
 
     /// Moves the answers that are to be sent into `out`.
@@ -405,6 +530,9 @@ impl Front {
             + self.streams.len() * size_of::<Stream>()
             + streams
             + self.ready.capacity()
+            + self.messages_after.capacity()
+            + self.watched_bytes
+            + self.inner.iter().map(Vec::capacity).sum::<usize>()
             + self.expected.capacity() * size_of::<Expected>()
             + self.expected.iter().map(own).sum::<usize>()
     }
@@ -480,6 +608,29 @@ mod tests {
         assert!(!much.is_empty() && !front.holds_back());
         front.came(Shard(1), b"+late\r\n");
         assert_eq!(collected(&mut front), "+late\r\n");
+    }
+
+    #[test]
+    fn an_answer_of_several_parts_is_whole() {
+        let mut front = Front::new(Shard(0), 2, false);
+        front.begin_answer();
+        front.answer(b"*3\r\n");
+        front.answer(b"+own\r\n");
+        front.expect(Shard(1), Kind::Write, false);
+        front.expect_inner(Shard(1), Kind::Plain);
+        front.answer(b"+last\r\n");
+        assert!(front.tell(Some(Shard(1)), &[b"message"]) && !front.holds_back());
+        front.came(Shard(1), b"+afar\r\n:7\r\n");
+        assert_eq!(collected(&mut front), "");
+        assert!(front.is_done() && front.tell(None, &[b"s"]));
+        let mut out = Vec::new();
+        front.take_messages(&mut out);
+        assert!(out.is_empty());
+        front.end_answer();
+        assert_eq!(collected(&mut front), "*3\r\n+own\r\n+afar\r\n+last\r\n");
+        assert_eq!(front.take_inner(), [b":7\r\n"]);
+        front.take_messages(&mut out);
+        assert_eq!(out, b"messages");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
 
 use super::meeting::Meeting;
+use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
@@ -117,13 +118,26 @@ pub(crate) enum Letter {
     },
     /// They are.
     Surveyed,
-    /// A partition is to move: no request of a client is to be sent, and those that were are to be answered.
-    Hold,
+    /// No request of a client is to be sent, and those that were are to be answered.
+    Hold {
+        /// The how manieth time of the sender's it is.
+        number: u64,
+    },
     /// It is so.
-    Held,
-    /// It does not move: requests go on.
+    Held {
+        /// Which time that was.
+        number: u64,
+    },
+    /// All hold, and this client's requests alone are executed.
+    Led {
+        /// Its session at the sender.
+        session: ConnectionId,
+    },
+    /// Requests go on.
     Release,
-    /// All hold, and meet to move it.
+    /// The receiver may have all others hold: its turn has come.
+    Turn,
+    /// All hold, and meet to move a partition.
     Meet {
         /// Which partition.
         partition: Partition,
@@ -149,6 +163,8 @@ pub(crate) struct Voice {
     pub(crate) memcached: bool,
     /// How it keeps copies of what it reads.
     pub(crate) copies: Copies,
+    /// They are a part of a transaction, and wait for nobody.
+    pub(crate) in_transaction: bool,
 }
 
 /// The letters of one sender in one of its turns.
@@ -180,6 +196,7 @@ impl Mail {
 pub(crate) struct Office {
     boxes: Vec<Mailbox>,
     meeting: Arc<Meeting>,
+    turns: Turns,
     /// Names this run of the server.
     run: u64,
     memory: Common,
@@ -231,7 +248,8 @@ impl Office {
         let run = RandomState::new().hash_one(0);
         let sources = sources::Common::new(shards);
         let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
-        Arc::new(Self { boxes, meeting, memory, run, sources })
+        let turns = Turns::default();
+        Arc::new(Self { boxes, meeting, turns, memory, run, sources })
     }
 
     /// What the shards tell of their memory.
@@ -308,6 +326,11 @@ impl Post {
     /// Where all shards meet.
     pub(crate) fn meeting(&self) -> &Arc<Meeting> {
         &self.office.meeting
+    }
+
+    /// Who may have all others hold.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.office.turns
     }
 
     /// What this run of the server is called.

@@ -4,7 +4,6 @@
 //! - T1. Nobody leaves a meeting before all have come, or the process ends.
 
 use headwater_base::source::Pair;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Where all threads of shards meet.
@@ -13,8 +12,6 @@ pub(crate) struct Meeting {
     shards: u16,
     state: Mutex<State>,
     changed: Condvar,
-    /// Some partition is about to move.
-    busy: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +26,7 @@ struct State {
 impl Meeting {
     pub(super) fn new(shards: u16) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { shards, state, changed, busy: AtomicBool::new(false) }
+        Self { shards, state, changed }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -69,22 +66,16 @@ impl Meeting {
         self.state().given.clone().unwrap_or_else(nothing)
     }
 
-    /// Begins what only one shard may lead at a time; `false`: another one does.
-    pub(crate) fn begin(&self) -> bool {
-        !self.busy.swap(true, Ordering::AcqRel)
-    }
-
     /// It is done.
     pub(crate) fn finish(&self) {
         self.state().given = None;
-        self.busy.store(false, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn nobody_leaves_before_all_have_come() {
@@ -107,15 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn one_leads_at_a_time() {
+    fn what_is_given_is_taken_once() {
         let meeting = Meeting::new(1);
-        assert!(meeting.begin() && !meeting.begin());
         meeting.give(Err(String::from("no")));
         assert_eq!(meeting.given().err().as_deref(), Some("no"));
         meeting.give(Ok(Vec::new()));
         assert!(meeting.given().is_ok_and(|pairs| pairs.is_empty()));
         meeting.finish();
         assert!(meeting.given().is_err(), "it is of another move");
-        assert!(meeting.begin());
     }
 }

@@ -12,29 +12,33 @@
 
 mod front;
 mod gather;
+mod holding;
 mod info;
 mod items;
 mod mail;
 mod meeting;
 mod position;
+mod program;
 mod route;
+mod turns;
 
 pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
 pub(crate) use gather::{Gather, Merge};
+pub(crate) use holding::{Hold, Holding, Leading, Moving, Want};
 pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
+pub(crate) use program::{Next, Program, Step, is_between_shards, words};
 pub(crate) use route::{Request, Route, route};
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
 use crate::resp::Origin;
 use headwater_base::hash::KeyHashBuilder;
-use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
 use headwater_command::{Args, Reply};
 use headwater_node::{Peers, WaitId};
 use headwater_protocol::resp::{Encoder, Version};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What a shard knows of the others.
@@ -50,30 +54,14 @@ pub(crate) struct Shards {
     pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
     pub(crate) backs: HashMap<Origin, ConnectionId, KeyHashBuilder>,
-    /// The partition that this shard has asked all to move.
-    pub(crate) moving: Option<Moving>,
     /// Who has asked this shard to find the keys of a partition, and was not told yet that it has.
     pub(crate) surveys_for: Option<Shard>,
-    /// Who has asked this shard to hold, and was not told yet that it does.
-    pub(crate) held_for: Option<Shard>,
+    /// Times at which all hold.
+    pub(crate) holding: Holding,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
     pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
-}
-
-/// A partition that is about to move.
-#[derive(Debug)]
-pub(crate) struct Moving {
-    /// Who wants it.
-    pub(crate) client: ConnectionId,
-    pub(crate) partition: Partition,
-    /// Its new home.
-    pub(crate) to: Shard,
-    /// The shards that have not said that they hold.
-    pub(crate) missing: BTreeSet<Shard>,
-    /// When it is given up if they have not.
-    pub(crate) deadline: u64,
 }
 
 impl Shards {
@@ -84,19 +72,8 @@ impl Shards {
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
         let backs = HashMap::with_hasher(KeyHashBuilder::new(0));
         let (waits, held_back) = (HashMap::new(), VecDeque::new());
-        let (moving, surveys_for, held_for, crowded) = (None, None, None, Vec::new());
-        Box::new(Self {
-            me,
-            post,
-            peers,
-            waits,
-            backs,
-            moving,
-            surveys_for,
-            held_for,
-            held_back,
-            crowded,
-        })
+        let (holding, surveys_for, crowded) = (Holding::default(), None, Vec::new());
+        Box::new(Self { me, post, peers, waits, backs, surveys_for, holding, held_back, crowded })
     }
 
     /// What this shard and the others know of each other's memory.

@@ -31,6 +31,7 @@ impl Resp {
     pub(super) fn begin_survey(&mut self, partition: Partition, leader: Shard) {
         let Some(shards) = &mut self.shards else { return };
         shards.surveys_for = Some(leader);
+        shards.holding.surveyed_by = Some(leader);
         let placement = self.node.engine().placement();
         if let (Some(keeping), Some(placement)) = (&mut self.keeping, placement) {
             keeping.survey(partition, placement.clone(), Box::new(self.hub.inbox.bell()));

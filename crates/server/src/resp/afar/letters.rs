@@ -91,10 +91,12 @@ impl Resp {
                 }
                 Letter::Survey { partition } => self.begin_survey(partition, from),
                 Letter::Surveyed => self.surveyed(),
-                Letter::Hold => self.begin_to_hold(from),
-                Letter::Held => self.holds(from),
-                Letter::Release => self.release_clients(),
-                Letter::Meet { partition, to } => self.meet(partition, to, connections),
+                Letter::Hold { number } => self.begin_to_hold(from, number),
+                Letter::Held { number } => self.holds(from, number, connections),
+                Letter::Led { session } => self.is_led(Origin { shard: from, session }),
+                Letter::Release => self.release(from),
+                Letter::Turn => self.have_all_hold(),
+                Letter::Meet { partition, to } => self.meet(from, partition, to, connections),
                 Letter::AskFigures => self.tell_figures(from, connections.open()),
                 Letter::Figures(figures) => self.add_figures(figures),
                 Letter::Stop => self.stopping = true,
@@ -118,7 +120,7 @@ impl Resp {
         for (at, undo) in front.take_undo() {
             front.expect(at, Kind::Write, true);
             if let Some(shards) = &mut self.shards {
-                let voice = Voice { version, blob_errors, memcached: false, copies: Copies::None };
+                let voice = Voice { version, blob_errors, ..Voice::default() };
                 shards.request(at, session, voice, undo.args());
             }
         }
@@ -197,6 +199,7 @@ impl Resp {
             let is_done = connection.input_filled == 0 && !connection.session.is_waiting();
             let before = if is_done { Copies::None } else { connection.session.copies };
             connection.session.copies = voice.copies.max(before);
+            connection.session.in_transaction = voice.in_transaction;
             connection.session.version = voice.version;
             connection.session.blob_errors = voice.blob_errors;
             if voice.memcached && connection.session.memcached.is_none() {

@@ -6,8 +6,11 @@
 //! are done, and a client's later writes wait until it was read. So a client's pipeline gives the answers that it would give
 //! request by request.
 
+mod between;
 mod commands;
 mod handover;
+mod holding;
+mod lead;
 mod letters;
 mod moves;
 mod sources;
@@ -29,6 +32,8 @@ use headwater_node::Positions;
 use headwater_protocol::resp::find;
 use mio::net::TcpStream;
 use std::net::SocketAddr;
+
+pub(crate) use lead::Lead;
 
 const CROSS_SLOT: &str = "Keys in request don't hash to the same slot: they live on several shards \
      (keys of one group, or plain keys with one {tag}, live together)";
@@ -53,7 +58,7 @@ impl Resp {
             return self.await_writes(spec, command, args, work);
         }
         if matches!(command, Command::Transaction(_)) {
-            return self.transact_afar(command, args, work);
+            return self.transact_afar(spec, command, args, work);
         }
         if matches!(spec.group, Group::Flow) {
             self.stats.errors += 1;
@@ -113,6 +118,12 @@ impl Resp {
                     parts.iter().for_each(|(at, _)| self.ask_after(*at, work));
                 }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
+            }
+            Route::Several if !self.leading => {
+                if work.connection.session.expects() {
+                    return Some(hold(Some(args), work));
+                }
+                Some(self.lead_request(args, work))
             }
             Route::Several => {
                 self.stats.errors += 1;
@@ -279,7 +290,7 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let id = work.connection.id;
         let session = &mut work.connection.session;
-        let voice = voice_of(session);
+        let voice = voice_of(session, self.leading);
         shards.request(at, id, voice, args);
         let silent = silent || session.answering != Answering::On;
         front_of(session, shards).expect(at, kind, silent);
@@ -327,7 +338,7 @@ impl Resp {
             }
             let Some(shards) = &mut self.shards else { continue };
             let session = &work.connection.session;
-            let voice = voice_of(session);
+            let voice = voice_of(session, self.leading);
             shards.request(*at, work.connection.id, voice, request.args());
         }
         let mut holds = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
@@ -343,7 +354,7 @@ impl Resp {
                     // for it.
                     let Some(shards) = &mut self.shards else { return Flow::Next };
                     let session = &work.connection.session;
-                    let voice = voice_of(session);
+                    let voice = voice_of(session, self.leading);
                     shards.request(me, work.connection.id, voice, request.args());
                     holds = true;
                 }
@@ -369,7 +380,7 @@ impl Resp {
         let mut gather = Gather::new(Merge::Same, all.clone(), Kind::Plain);
         gather.silent = work.connection.session.answering != Answering::On;
         gather.take(me, b"+OK\r\n");
-        let (voice, id) = (voice_of(&work.connection.session), work.connection.id);
+        let (voice, id) = (voice_of(&work.connection.session, self.leading), work.connection.id);
         // It is answered with OK, and does nothing.
         let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
         for at in all.into_iter().filter(|&at| at != me) {
@@ -420,10 +431,11 @@ impl Resp {
 }
 
 /// How a client wants its answers.
-fn voice_of(session: &Session) -> Voice {
+fn voice_of(session: &Session, in_transaction: bool) -> Voice {
     let Session { version, blob_errors, .. } = *session;
     let copies = session.tracking.as_ref().map_or(Copies::None, |tracks| tracks.copies());
-    Voice { version, blob_errors, memcached: session.memcached.is_some(), copies }
+    let memcached = session.memcached.is_some();
+    Voice { version, blob_errors, memcached, copies, in_transaction }
 }
 
 /// What other shards do for a session.

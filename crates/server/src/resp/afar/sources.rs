@@ -184,7 +184,7 @@ impl Resp {
         let mut gather = Gather::new(merge, all.clone(), Kind::Plain);
         gather.silent = session.answering != Answering::On;
         gather.undo = undo;
-        let voice = voice_of(session);
+        let voice = voice_of(session, self.leading);
         for at in all {
             shards.request(at, work.connection.id, voice, args);
         }

@@ -418,7 +418,7 @@ impl Resp {
             }
             return;
         }
-        let (id, executing) = (work.connection.id, self.executing_queue);
+        let (id, executing) = (work.connection.id, self.executing_queue || self.leading);
         let session = &mut work.connection.session;
         let in_transaction = executing || session.queue.is_some();
         let Some(tracks) = session.tracking.as_deref_mut() else { return };
@@ -440,7 +440,8 @@ impl Resp {
 
     /// A request was sent to other shards: CLIENT CACHING was about it.
     pub(super) fn tracked_afar(&mut self, spec: &'static Spec, session: &mut Session) {
-        let waits = session.waiting.is_some() || session.queue.is_some() || self.executing_queue;
+        let waits = session.waiting.is_some() || session.queue.is_some();
+        let waits = waits || self.executing_queue || self.leading;
         if let Some(tracks) = session.tracking.as_deref_mut()
             && !waits
             && !spec.full_name.starts_with("client|")
