@@ -209,12 +209,12 @@ impl Engine {
         }
     }
 
-    /// Declares or changes a table (`name` without a `|`; empty: the table named by nothing,
-    /// whose keys start with `|`). Regroups its keys where the boundary changes.
-    ///
-    /// # Errors
-    /// The name or an option cannot be accepted.
-    pub fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+    /// The prefix of the table, if [`Engine::table_set`] accepts this.
+    pub(crate) fn accept_table(
+        &mut self,
+        name: &[u8],
+        options: &TableOptions,
+    ) -> Result<Vec<u8>, EngineError> {
         let shown = String::from_utf8_lossy(name);
         let prefix = self.table_prefix(name)?;
         if let Some(boundary) = options.boundary
@@ -224,13 +224,24 @@ impl Engine {
                 "a boundary is 0 to {COMPONENTS_MAX} components, not {boundary}"
             ));
         }
-        let existing = self.store.find(&prefix);
         if let Some(keep) = options.keep {
-            self.check_keep(&shown, existing, keep)?;
+            self.check_keep(&shown, self.store.find(&prefix), keep)?;
         }
         self.check_source_of(&prefix, options)?;
         if let Some(boundary) = options.boundary {
             self.check_placing(&prefix, boundary)?;
+        }
+        Ok(prefix)
+    }
+
+    /// Declares or changes a table (`name` without a `|`; empty: the table named by nothing,
+    /// whose keys start with `|`). Regroups its keys where the boundary changes.
+    ///
+    /// # Errors
+    /// The name or an option cannot be accepted.
+    pub fn table_set(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        let prefix = self.accept_table(name, options)?;
+        if let Some(boundary) = options.boundary {
             self.place_by(&prefix, boundary);
         }
         let table = self.store.table_for(&prefix);

@@ -338,6 +338,49 @@ fn joins_over_several_shards_show_what_a_client_wrote() {
     assert!(refused.contains("1 key") || refused.contains("existing"), "{refused}");
     let _: i64 = cmd("DEL").arg("odd|x").query(&mut client).unwrap();
     let _: Value = odd.query(&mut client).unwrap();
+    // Nor does a join go that some shard would not have replaced.
+    let () = cmd("SET").arg("even|x").arg(1).query(&mut client).unwrap();
+    let mut even = cmd("JOIN.ADD");
+    even.arg("odd").arg("even|<a> = count p|<a>|<b>").arg("REPLACE");
+    even.query::<Value>(&mut client).unwrap_err();
+    let () = cmd("SET").arg("p|zoe|1").arg(1).query(&mut client).unwrap();
+    let count: Option<i64> = cmd("GET").arg("odd|zoe").query(&mut client).unwrap();
+    assert_eq!(count, Some(1));
+    let _: i64 = cmd("DEL").arg("even|x").query(&mut client).unwrap();
+    let _: Value = even.query(&mut client).unwrap();
+    let count: Option<i64> = cmd("GET").arg("even|zoe").query(&mut client).unwrap();
+    assert_eq!(count, Some(1));
+}
+
+#[test]
+fn what_places_keys_is_declared_by_all_shards_or_by_none() {
+    let server = Server::start(&["--shards", "3"]);
+    let mut client = server.client(3);
+    let () = cmd("SET").arg("g|a|x").arg(1).query(&mut client).unwrap();
+    let mut set = cmd("TABLE.SET");
+    set.arg("g").arg("BOUNDARY").arg(2);
+    let refused = set.query::<Value>(&mut client).unwrap_err().to_string();
+    assert!(refused.contains("the boundary of table 'g' says where its keys live"), "{refused}");
+    // Every shard still looks for them where they are.
+    let names: Vec<String> = (0..30).map(|name| format!("g|a|{name}")).collect();
+    for mut client in clients(&server) {
+        for name in &names {
+            let () = cmd("SET").arg(name).arg(1).query(&mut client).unwrap();
+        }
+        let count: i64 = cmd("EXISTS").arg(&names).query(&mut client).unwrap();
+        assert_eq!(count, 30);
+    }
+    let size: i64 = cmd("DBSIZE").query(&mut client).unwrap();
+    assert_eq!(size, 31);
+    let () = cmd("FLUSHALL").query(&mut client).unwrap();
+    let () = set.query(&mut client).unwrap();
+    for mut client in clients(&server) {
+        for name in &names {
+            let () = cmd("SET").arg(name).arg(1).query(&mut client).unwrap();
+        }
+    }
+    let size: i64 = cmd("DBSIZE").query(&mut client).unwrap();
+    assert_eq!(size, 30);
 }
 
 /// Connections to a server of three shards; between them, each shard has one.

@@ -60,9 +60,8 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub fn check_table(&self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
-        let prefix = self.table_prefix(name)?;
-        self.check_source_of(&prefix, options)
+    pub fn check_table(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {
+        self.accept_table(name, options).map(|_| ())
     }
 
     /// Whether a key and a value are within the limits.

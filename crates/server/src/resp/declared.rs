@@ -51,7 +51,7 @@ impl Resp {
         if self.executing_queue {
             return Err(String::from("TABLE.SET with a source cannot be in a transaction"));
         }
-        self.node.engine().check_table(name, options).map_err(|error| error.to_string())?;
+        self.node.engine_mut().check_table(name, options).map_err(|error| error.to_string())?;
         let words = mapping_words(mapping)?;
         let source = options.source.as_deref().unwrap_or_default();
         let (id, prefix) = (work.connection.id, [name, b"|"].concat());

@@ -6,7 +6,7 @@
 
 use super::front::Kind;
 use headwater_base::{Placement, Shard};
-use headwater_command::{Args, Command, Data, Keys, LcsAnswer, OwnedArgs, Strings};
+use headwater_command::{Args, Command, Data, Joins, Keys, LcsAnswer, OwnedArgs, Strings, Tables};
 use headwater_protocol::resp::{elements, integer, is_error, text};
 
 /// What a shard is asked that no client can ask.
@@ -19,6 +19,10 @@ pub(crate) mod words {
     pub(crate) const TAKEN: &[u8] = b"shard:taken";
     /// Whether keys that are watched have changed; they are watched no longer.
     pub(crate) const CHANGED: &[u8] = b"shard:changed";
+    /// With a request that declares something: whether it would be executed.
+    pub(crate) const MAY: &[u8] = b"shard:may";
+    /// With the name of what was to be declared: it will not be.
+    pub(crate) const MAY_NOT: &[u8] = b"shard:maynot";
 }
 
 /// A command under way.
@@ -30,6 +34,8 @@ pub(crate) enum Program {
     SetAbsent { pairs: Vec<(Vec<u8>, Vec<u8>)>, step: SetAbsent },
     /// LCS.
     Lcs { left: Vec<u8>, right: Vec<u8>, answer: LcsAnswer, asked: bool },
+    /// JOIN.ADD and TABLE.SET: by all shards or by none.
+    Declare { request: Vec<Vec<u8>>, step: Declare },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +52,16 @@ pub(crate) enum SetAbsent {
     Looked,
     Set(Vec<Shard>),
     /// It is taken back, and answered so.
+    Undone(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Declare {
+    Begin,
+    /// Whether all would.
+    Asked,
+    Done,
+    /// Some would not, and it is answered so.
     Undone(Vec<u8>),
 }
 
@@ -78,7 +94,7 @@ fn yes(text: bool) -> &'static [u8] {
 
 impl Program {
     /// The steps of a command; `None`: it has none.
-    pub(crate) fn of(command: &Command<'_>) -> Option<Self> {
+    pub(crate) fn of(command: &Command<'_>, args: Args<'_>) -> Option<Self> {
         let (begin, bytes) = (Carry::Begin, <[u8]>::to_vec);
         Some(match *command {
             Command::Data(Data::Keys(Keys::Rename { from, to, if_absent })) => {
@@ -95,6 +111,10 @@ impl Program {
             }
             Command::Data(Data::Strings(Strings::Lcs { left, right, answer })) => {
                 Self::Lcs { left: bytes(left), right: bytes(right), answer, asked: false }
+            }
+            Command::Data(Data::Joins(Joins::Add { .. }) | Data::Tables(Tables::Set { .. })) => {
+                let request = args.iter().map(bytes).collect();
+                Self::Declare { request, step: Declare::Begin }
             }
             _ => return None,
         })
@@ -177,6 +197,7 @@ impl Program {
                 }
                 SetAbsent::Undone(error) => Next::Answer(core::mem::take(error)),
             },
+            Self::Declare { request, step } => step.next(placement.shards(), request, replies),
             Self::Lcs { left, right, answer, asked } => {
                 if let Some(error) = replies.iter().find(|reply| is_error(reply)) {
                     return Next::Answer(error.clone());
@@ -194,6 +215,36 @@ impl Program {
                 };
                 Next::Ask(vec![get(left), get(right)])
             }
+        }
+    }
+}
+
+impl Declare {
+    fn next(&mut self, shards: u16, request: &[Vec<u8>], replies: &[Vec<u8>]) -> Next {
+        let request = || request.iter().map(Vec::as_slice);
+        let ask = |at: Shard, request: OwnedArgs| Step { at, kind: Kind::Both, request };
+        let all = || (0..shards).map(Shard);
+        match self {
+            Self::Begin => {
+                *self = Self::Asked;
+                let may = || [words::MAY].into_iter().chain(request()).collect();
+                Next::Ask(all().map(|at| ask(at, may())).collect())
+            }
+            Self::Asked => {
+                let Some(refusal) = replies.iter().find(|reply| is_error(reply)) else {
+                    *self = Self::Done;
+                    return Next::Ask(all().map(|at| ask(at, request().collect())).collect());
+                };
+                *self = Self::Undone(refusal.clone());
+                let agreed = all().zip(replies).filter(|(_, reply)| !is_error(reply));
+                let may_not = || [words::MAY_NOT].into_iter().chain(request().skip(1).take(1));
+                Next::Ask(agreed.map(|(at, _)| ask(at, may_not().collect())).collect())
+            }
+            Self::Done => {
+                let refusal = replies.iter().find(|reply| is_error(reply));
+                Next::Answer(refusal.or(replies.first()).cloned().unwrap_or_default())
+            }
+            Self::Undone(refusal) => Next::Answer(core::mem::take(refusal)),
         }
     }
 }
@@ -234,7 +285,7 @@ mod tests {
     fn program(words: &[&str]) -> Program {
         let own: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
         let spec = find(own.args()).ok().unwrap();
-        Program::of(&decode(spec, own.args()).ok().unwrap()).unwrap()
+        Program::of(&decode(spec, own.args()).ok().unwrap(), own.args()).unwrap()
     }
 
     /// What is asked, as text, and the answer to it all.
@@ -260,6 +311,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_one_shard_refuses_none_declares() {
+        let words = ["JOIN.ADD", "j", "a|<x> = count b|<x>|<y>"];
+        let ask = |program: &mut Program, replies: &[&str]| {
+            let replies: Vec<_> = replies.iter().map(|reply| reply.as_bytes().to_vec()).collect();
+            match program.next(&Placement::even(3), &replies) {
+                Next::Ask(steps) => {
+                    let word = |args: Args<'_>, at| String::from_utf8_lossy(args.at(at)).into();
+                    let shown = |Step { at, request, .. }: &Step| {
+                        (at.0, word(request.args(), 0), word(request.args(), 1))
+                    };
+                    steps.iter().map(shown).collect::<Vec<(u16, String, String)>>()
+                }
+                Next::Answer(answer) => vec![(9, String::from_utf8(answer).unwrap(), "".into())],
+                Next::Lcs(..) => unreachable!("it declares"),
+            }
+        };
+        let all = |name: &str, next: &str| -> Vec<_> {
+            (0..3).map(|at| (at, name.to_owned(), next.to_owned())).collect()
+        };
+        let mut agreed = program(&words);
+        assert_eq!(ask(&mut agreed, &[]), all("shard:may", "JOIN.ADD"));
+        assert_eq!(ask(&mut agreed, &["+OK\r\n"; 3]), all("JOIN.ADD", "j"));
+        assert_eq!(ask(&mut agreed, &["*0\r\n"; 3]), [(9, "*0\r\n".into(), "".into())]);
+        let mut refused = program(&words);
+        ask(&mut refused, &[]);
+        let undone = ask(&mut refused, &["+OK\r\n", "-ERR no\r\n", "+OK\r\n"]);
+        let expected = [0, 2].map(|at| (at, "shard:maynot".to_owned(), "j".to_owned()));
+        assert_eq!(undone, expected);
+        assert_eq!(ask(&mut refused, &["+OK\r\n"; 2])[0].1, "-ERR no\r\n");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use super::gather::Merge;
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_command::{
-    Args, Command, Data, Functions, Id, Keys, OwnedArgs, RangeAnswer, RangeRead, Ranges, Spec,
-    Strings,
+    Args, Command, Data, Functions, Id, Joins, Keys, OwnedArgs, RangeAnswer, RangeRead, Ranges,
+    Spec, Strings, Tables,
 };
 
 /// Who executes a request.
@@ -24,7 +24,7 @@ pub(crate) enum Route {
         /// What each is asked.
         parts: Vec<(Shard, Request)>,
     },
-    /// Nobody: its keys live on several shards.
+    /// Several, while all hold: its keys live there, or it is done by all or by none.
     Several,
 }
 
@@ -82,6 +82,11 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
         Command::Data(Data::Keys(Keys::Flush)) => all(Merge::Same),
         Command::Data(Data::Keys(Keys::MemoryStats)) => all(Merge::Figures),
         Command::Data(Data::Keys(Keys::Scan { cursor, .. })) => scan(placement, *cursor, args),
+        // By all or by none.
+        Command::Data(
+            Data::Joins(Joins::Add { .. })
+            | Data::Tables(Tables::Set { boundary: Some(_), source: None, .. }),
+        ) => Route::Several,
         Command::Data(Data::Ranges(ranges)) => by_range(placement, ranges),
         Command::Data(Data::Functions(Functions::Range { first, last, .. })) => {
             one_or(placement, first, last, || all(Merge::Concat))
@@ -90,8 +95,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             Route::At(placement.home(key))
         }
         _ => match spec.id {
-            Id::JoinAdd
-            | Id::JoinDrop
+            Id::JoinDrop
             | Id::TableSet
             | Id::FnLoad
             | Id::FnDrop

@@ -9,10 +9,10 @@ use crate::resp::session::{Afar, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::shards::{is_between_shards, words};
 use headwater_base::Millis;
-use headwater_command::{Args, OwnedArgs, Reply, number};
-use headwater_engine::{EngineError, Stop};
+use headwater_command::{Args, Command, Data, Joins, OwnedArgs, Reply, Tables, number};
+use headwater_engine::{EngineError, Stop, TableOptions};
 use headwater_node::Carried;
-use headwater_protocol::resp::find;
+use headwater_protocol::resp::{decode, find};
 
 impl Resp {
     /// Executes what another shard asks, or this one of itself. `None`: it is not of that kind.
@@ -41,6 +41,13 @@ impl Resp {
             words::PUT => self.put_carried(args, work),
             words::TAKEN => self.look_whether_taken(args.get(1)?, args.get(2)?, work),
             words::CHANGED => self.have_watched_changed(work),
+            words::MAY => self.look_whether_declared(args.from(1), work),
+            words::MAY_NOT => {
+                let name = String::from_utf8_lossy(args.get(1)?);
+                self.node.engine_mut().join_unprepare(&name);
+                encoder(work).ok();
+                Ok(())
+            }
             _ => return None,
         };
         Some(match done {
@@ -109,6 +116,30 @@ impl Resp {
             return Err(EngineError::OutOfMemory.into());
         }
         encoder(work).integer(i64::from(taken));
+        Ok(())
+    }
+
+    /// Whether a request that declares something would be executed; a join is as good as installed then.
+    fn look_whether_declared(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(), Stop> {
+        // It was found, and read, where the client is.
+        let Ok(spec) = find(args) else { return Ok(()) };
+        let Ok(command) = decode(spec, args) else { return Ok(()) };
+        if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
+            return Ok(());
+        }
+        let engine = self.node.engine_mut();
+        match command {
+            Command::Data(Data::Joins(Joins::Add { name, spec, replace })) => {
+                engine.know_outputs(spec)?;
+                engine.join_prepare(name, spec, replace)?;
+            }
+            Command::Data(Data::Tables(Tables::Set { name, boundary, evict, keep, .. })) => {
+                let options = TableOptions { boundary, source: None, evict, keep };
+                engine.check_table(name, &options)?;
+            }
+            _ => {}
+        }
+        encoder(work).ok();
         Ok(())
     }
 

@@ -219,7 +219,7 @@ impl Resp {
         if let Ok(command) = decode(spec, args)
             && let Some(placement) = self.node.engine().placement()
             && route(placement, spec, &command, args) == Route::Several
-            && let Some(program) = Program::of(&command)
+            && let Some(program) = Program::of(&command, args)
         {
             self.stats.count(spec.id);
             return Led::InSteps(program);

@@ -81,7 +81,8 @@ impl Resp {
         }
         let route = route(self.node.engine().placement()?, spec, command, args);
         let kind = if spec.flags.has(Flags::WRITE) {
-            Kind::Write
+            let calls = matches!(command, Command::Data(Data::Functions(_)));
+            if calls { Kind::Both } else { Kind::Write }
         } else if spec.id == Id::StreamRead {
             Kind::Stream
         } else if matches!(route, Route::At(_) | Route::Parts { .. })
@@ -107,14 +108,14 @@ impl Resp {
             Route::Here => None,
             Route::At(at) if at == me => self.await_writes(spec, command, args, work),
             Route::At(at) => {
-                if kind == Kind::Derived {
+                if matches!(kind, Kind::Derived | Kind::Both) {
                     self.ask_after(at, work);
                 }
                 self.ask(at, args, kind, false, work);
                 Some(Flow::Next)
             }
             Route::Parts { merge, parts } => {
-                if kind == Kind::Derived {
+                if matches!(kind, Kind::Derived | Kind::Both) {
                     parts.iter().for_each(|(at, _)| self.ask_after(*at, work));
                 }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
@@ -296,17 +297,6 @@ impl Resp {
         front_of(session, shards).expect(at, kind, silent);
     }
 
-    /// What takes back that TABLE.SET places a table's keys otherwise: all shards have to look for them at one home.
-    fn undo_boundary(&self, args: Args<'_>) -> Option<OwnedArgs> {
-        let name = args.get(1)?;
-        let placement = self.node.engine().placement()?;
-        let mut options = args.iter().skip(2);
-        options.any(|word| word.eq_ignore_ascii_case(b"BOUNDARY")).then(|| {
-            let boundary = placement.boundary(name).to_string();
-            [&b"TABLE.SET"[..], name, b"BOUNDARY", boundary.as_bytes()].into_iter().collect()
-        })
-    }
-
     /// Has several shards execute parts of a request.
     fn ask_all(
         &mut self,
@@ -322,13 +312,6 @@ impl Resp {
         // everywhere before anything else of this client is executed.
         let mut gather = Gather::new(merge, parts.iter().map(|(at, _)| *at).collect(), kind);
         gather.silent = work.connection.session.answering != Answering::On;
-        if spec.id == Id::JoinAdd {
-            let name = args.get(1).unwrap_or_default();
-            gather.undo = Some([&b"JOIN.DROP"[..], name].into_iter().collect());
-        }
-        if spec.id == Id::TableSet {
-            gather.undo = self.undo_boundary(args);
-        }
         let mut own = None;
         for (at, request) in parts {
             let request = request.args(args);
