@@ -47,6 +47,10 @@ impl Engine {
     pub(crate) fn place_by(&mut self, prefix: &[u8], boundary: usize) {
         let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
         let changes = self.placement().is_some_and(|it| it.boundary(name) != boundary.max(1));
+        if changes {
+            // Others are home of some of it from now on, and this shard of what others were.
+            self.tell_reset(&KeyRange::prefix(prefix));
+        }
         if let Some(table) = self.store.find(prefix).filter(|_| changes)
             && self.sourced(table).is_some_and(|sourced| !sourced.kept)
         {
