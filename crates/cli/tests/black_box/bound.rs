@@ -239,8 +239,9 @@ pub(crate) fn no_eviction(shards: u16) {
     // Shards give one another what they do not need: there may be room again for some.
     let mut transact = |number: u32| {
         let key = if shards == 1 { String::from("{a}") } else { format!("{{a}}m{number}") };
-        let mut both = redis::pipe();
-        both.atomic().set(key, "x".repeat(5000)).query::<()>(&mut client)
+        let () = redis::cmd("MULTI").query(&mut client)?;
+        let () = redis::cmd("SET").arg(key).arg("x".repeat(5000)).query(&mut client)?;
+        redis::cmd("EXEC").query::<redis::Value>(&mut client)
     };
     let times = if shards == 1 { 1 } else { 10_000 };
     let refused = (0..times).find_map(|number| transact(number).err()).expect("no room");

@@ -20,7 +20,7 @@ use super::Placed;
 use crate::accept::refused;
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::report::EngineError;
+use crate::report::{Effect, EngineError};
 use alloc::format;
 use alloc::vec::Vec;
 use headwater_base::placement::{Partition, Shard};
@@ -193,6 +193,25 @@ impl Engine {
             let placement = &placed.placement;
             self.watches.note_where(|key| placement.partition(key) == partition);
             placed.placement.assign(partition, home);
+        }
+        self.withdraw_loads();
+    }
+
+    /// Takes back loads of sources that nobody was asked for yet and that are others' from now on.
+    fn withdraw_loads(&mut self) {
+        for effect in core::mem::take(&mut self.waits.effects) {
+            match effect {
+                Effect::Load { fetch, ref range, .. } if self.is_elsewhere(range) => {
+                    for table in self.catalog.sourced_tables() {
+                        let role = self.catalog.role_mut(table);
+                        if let Some(sourced) = role.and_then(|role| role.sourced.as_deref_mut()) {
+                            sourced.withdraw(fetch);
+                        }
+                    }
+                    self.waits.wake(fetch);
+                }
+                effect => self.waits.effects.push(effect),
+            }
         }
     }
 

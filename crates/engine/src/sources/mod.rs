@@ -115,6 +115,11 @@ impl Sourced {
         self.loaded.gaps(range)
     }
 
+    /// A load will not be asked for.
+    pub(crate) fn withdraw(&mut self, fetch: FetchId) {
+        self.loading.retain(|loading| loading.fetch != fetch);
+    }
+
     /// Ranges loaded and being loaded.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.loaded.len(), self.loading.len())
