@@ -52,7 +52,8 @@ impl Kind {
         matches!(self, Self::Write | Self::Both)
     }
 
-    fn reads(self) -> bool {
+    /// Whether it reads what joins give.
+    pub(crate) fn reads(self) -> bool {
         matches!(self, Self::Derived | Self::Both)
     }
 }
@@ -352,41 +353,7 @@ impl Front {
 
     /// Replies of a shard have come.
     pub(crate) fn came(&mut self, from: Shard, bytes: &[u8]) {
-        let is_next = self.streams[usize::from(from.0)].bytes.is_empty() && !self.wrapped;
-        let passed = if is_next { self.pass(from, bytes) } else { 0 };
-        if passed < bytes.len() {
-            self.streams[usize::from(from.0)].came(&bytes[passed..]);
-        }
-    }
-
-    /// Puts replies that come next straight behind the answers that are ready; how many bytes of them there were.
-    fn pass(&mut self, from: Shard, bytes: &[u8]) -> usize {
-        let Self { expected, streams, ready, messages, own_bytes, inner, .. } = self;
-        let stream = &mut streams[usize::from(from.0)];
-        let mut passed = 0;
-        while let Some(next) = expected.front_mut() {
-            match next {
-                Expected::Own(own) => {
-                    *own_bytes -= own.len();
-                    ready.append(own);
-                }
-                Expected::Reply { from: of, kind, goes } if *of == from => {
-                    let rest = &bytes[passed..];
-                    let Some(len) = ReplyCutter::default().cut(rest) else { break };
-                    match goes {
-                        Goes::Out => ready.extend_from_slice(&rest[..len]),
-                        Goes::In => inner.push(rest[..len].to_vec()),
-                        Goes::Nowhere => {}
-                    }
-                    stream.answered(*kind);
-                    passed += len;
-                }
-                Expected::Reply { .. } | Expected::Gather(_) => break,
-            }
-            expected.pop_front();
-            *messages = messages.saturating_sub(1);
-        }
-        passed
+        self.streams[usize::from(from.0)].came(bytes);
     }
 
     /// Puts a message that something at `home` is the cause of where it belongs (S7); without one, behind all that is expected.

@@ -108,14 +108,14 @@ impl Resp {
             Route::Here => None,
             Route::At(at) if at == me => self.await_writes(spec, command, args, work),
             Route::At(at) => {
-                if matches!(kind, Kind::Derived | Kind::Both) {
+                if kind.reads() {
                     self.ask_after(at, work);
                 }
                 self.ask(at, args, kind, false, work);
                 Some(Flow::Next)
             }
             Route::Parts { merge, parts } => {
-                if matches!(kind, Kind::Derived | Kind::Both) {
+                if kind.reads() {
                     parts.iter().for_each(|(at, _)| self.ask_after(*at, work));
                 }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
