@@ -67,16 +67,24 @@ fn write_join(join: &JoinReport, reply: &mut impl Reply) {
     }
 }
 
+/// What TABLE.SET says of a table; nothing, where it is another command.
+#[must_use]
+pub fn table_options(command: &Tables<'_>) -> TableOptions {
+    let Tables::Set { boundary, source, evict, keep, .. } = *command else {
+        return TableOptions::default();
+    };
+    let source = source.map(|(name, _)| String::from(name));
+    TableOptions { boundary, source, evict, keep }
+}
+
 pub(crate) fn tables(
     engine: &mut Engine,
     command: &Tables<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     match *command {
-        Tables::Set { name, boundary, source, evict, keep } => {
-            let source = source.map(|(name, _)| String::from(name));
-            let options = TableOptions { boundary, source, evict, keep };
-            engine.table_set(name, &options)?;
+        Tables::Set { name, .. } => {
+            engine.table_set(name, &table_options(command))?;
             reply.ok();
         }
         Tables::List => {

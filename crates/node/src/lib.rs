@@ -27,6 +27,7 @@ mod streams;
 mod strings;
 
 pub use carry::Carried;
+pub use catalog::table_options;
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
 pub use headwater_cluster::{Open, Packet, Positions, Sent, WaitId};

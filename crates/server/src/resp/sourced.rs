@@ -16,7 +16,7 @@ use headwater_command::{
     Tables,
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
-use headwater_node::Outcome;
+use headwater_node::{Outcome, table_options};
 
 /// Adds the sources and declares the tables of `config`.
 ///
@@ -246,19 +246,8 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         let done = match data {
-            Data::Tables(Tables::Set {
-                name,
-                boundary,
-                source: Some((source, mapping)),
-                evict,
-                ..
-            }) => {
-                let options = TableOptions {
-                    boundary: *boundary,
-                    source: Some((*source).to_owned()),
-                    evict: *evict,
-                    keep: None,
-                };
+            Data::Tables(set @ Tables::Set { name, source: Some((_, mapping)), .. }) => {
+                let options = TableOptions { keep: None, ..table_options(set) };
                 self.declare(name, &options, mapping, args, work)
             }
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {

@@ -10,8 +10,8 @@ use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::shards::{is_between_shards, words};
 use headwater_base::Millis;
 use headwater_command::{Args, Command, Data, Joins, OwnedArgs, Reply, Tables, number};
-use headwater_engine::{EngineError, Stop, TableOptions};
-use headwater_node::Carried;
+use headwater_engine::{EngineError, Stop};
+use headwater_node::{Carried, table_options};
 use headwater_protocol::resp::{decode, find};
 
 impl Resp {
@@ -133,9 +133,8 @@ impl Resp {
                 engine.know_outputs(spec)?;
                 engine.join_prepare(name, spec, replace)?;
             }
-            Command::Data(Data::Tables(Tables::Set { name, boundary, evict, keep, .. })) => {
-                let options = TableOptions { boundary, source: None, evict, keep };
-                engine.check_table(name, &options)?;
+            Command::Data(Data::Tables(set @ Tables::Set { name, .. })) => {
+                engine.check_table(name, &table_options(&set))?;
             }
             _ => {}
         }

@@ -17,6 +17,7 @@ use headwater_command::{
     Args, Command, Data, Keys, Mapping, OwnedArgs, Ranges, Reply, Strings, Tables,
 };
 use headwater_engine::TableOptions;
+use headwater_node::table_options;
 use headwater_protocol::resp::{Encoder, find};
 
 impl Resp {
@@ -29,15 +30,10 @@ impl Resp {
     ) -> Option<Flow> {
         let Command::Data(data) = command else { return None };
         let done = match data {
-            Data::Tables(Tables::Set {
-                name,
-                boundary,
-                source: Some((source, mapping)),
-                evict,
-                ..
-            }) if !source.is_empty() => {
-                let (source, boundary) = (Some((*source).to_owned()), *boundary);
-                let options = TableOptions { boundary, source, evict: *evict, keep: None };
+            Data::Tables(set @ Tables::Set { name, source: Some((source, mapping)), .. })
+                if !source.is_empty() =>
+            {
+                let options = TableOptions { keep: None, ..table_options(set) };
                 self.declare_afar(name, &options, mapping, args, work)
             }
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
