@@ -266,6 +266,17 @@ impl World {
         self.source.restarted(at);
         one.held.clone_from(self.source.held_at(at));
         one.cut = self.faults.cut.filter(|cut| *cut == Cut::Source);
+        // What has moved to another home is still to be watched there.
+        one.lost = std::mem::take(&mut self.shards[at].lost);
+        for parked in self.parked.iter().filter(|parked| parked.waits_at == shard) {
+            if let Ask::Watch(by, range) = &parked.ask {
+                one.lost.push((*by, range.clone()));
+            }
+        }
+        one.lost.retain(|(by, _)| {
+            let home = self.watches.get(by).and_then(|it| self.placement.home_of_range(it));
+            home.is_some_and(|home| home != shard)
+        });
         self.shards[at] = one;
         self.unpark(|parked| parked.shard == shard || parked.waits_at == shard);
         for installed in joins {

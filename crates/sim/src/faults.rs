@@ -75,10 +75,6 @@ impl Faults {
             sources: rng.chance(40),
             ..Self::default()
         };
-        if faults.sources {
-            // Watches of what a source has are not held against the oracle yet.
-            faults.watches = 0;
-        }
         if rng.chance(20) {
             return faults;
         }

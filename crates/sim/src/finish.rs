@@ -144,7 +144,7 @@ impl World {
     /// Drops everything: nothing may be left.
     fn clear(&mut self) -> Result<(), String> {
         for by in self.watches.keys().copied().collect::<Vec<_>>() {
-            self.unwatch(by);
+            self.unwatch(by)?;
         }
         for name in self.joins.joins.iter().map(|join| join.name.clone()).collect::<Vec<_>>() {
             self.joins.uninstall(&name);

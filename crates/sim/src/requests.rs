@@ -251,8 +251,7 @@ impl World {
                 self.refuses(usize::from(parked.shard.0), key, Some(error)).map(drop)
             }
             (Ask::Watch(by, _), EngineError::Refused(_)) if self.has_lazy_joins() => {
-                self.unwatch(*by);
-                Ok(())
+                self.unwatch(*by)
             }
             _ => Err(format!("{parked:?}: {error:?}")),
         }
@@ -287,8 +286,7 @@ impl World {
         if let Some(&by) = self.watches.keys().next()
             && (range.is_empty() || self.watches.len() > 3 || self.rng.chance(30))
         {
-            self.unwatch(by);
-            return Ok(());
+            return self.unwatch(by);
         }
         if range.is_empty() {
             return Ok(());
@@ -315,13 +313,16 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn unwatch(&mut self, by: u32) {
+    pub(crate) fn unwatch(&mut self, by: u32) -> Result<(), String> {
         self.watches.remove(&by);
         for one in &mut self.shards {
+            // What has happened before is told.
+            one.hear()?;
             one.copies.cut(by, &KeyRange::all());
             one.engine.unfollow_all(Follower(by));
         }
         self.unpark(|parked| matches!(parked.ask, Ask::Watch(other, _) if other == by));
+        Ok(())
     }
 
     /// Forgets requests.

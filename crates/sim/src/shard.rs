@@ -185,6 +185,8 @@ impl One {
             pairs.push((key.to_vec(), value.to_vec()));
         };
         self.engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
+        // A part that is lost may lie in a group of another home, for which nobody reads here.
+        pairs.retain(|(key, _)| self.engine.owns(key));
         Ok(pairs)
     }
 

@@ -314,15 +314,24 @@ impl World {
     fn fail(&mut self, at: usize, ticket: Ticket, error: &EngineError) -> Result<(), String> {
         let (shard, until) = (Shard(at as u16), Until::Data(ticket));
         let found = self.parked.iter().position(|it| it.waits_at == shard && it.until == until);
-        if self.quiet || !error.to_string().contains("broken") {
-            return Err(format!("shard {at} fails: {error}"));
+        let text = error.to_string();
+        // Another shard has a join already, or still, whose outputs cannot be followed.
+        let since = found.map(|found| self.parked[found].events);
+        let is_crossed = text.contains("only push joins' outputs")
+            && (self.change.is_some() || since.is_some_and(|since| since < self.events));
+        if self.quiet || !(is_crossed || text.contains("broken")) {
+            return Err(format!("shard {at} fails: {text}"));
         }
         let Some(found) = found else { return Ok(()) };
         let parked = self.parked.swap_remove(found);
-        self.note("requests that failed with a source");
+        self.note(if is_crossed {
+            "requests that a change of joins has crossed"
+        } else {
+            "requests that failed with a source"
+        });
         self.sessions[parked.session].open -= 1;
         if let Ask::Watch(by, _) = parked.ask {
-            self.unwatch(by);
+            self.unwatch(by)?;
         }
         Ok(())
     }

@@ -58,6 +58,16 @@ fn run(seed: u64) -> Result<Seen, String> {
     Err(format!("HEADWATER_SIM_SEED={seed}: {text}"))
 }
 
+/// Seeds beyond the usual ones that have failed once.
+const FAILED_ONCE: [u64; 7] = [20_232, 21_455, 23_546, 207_975, 305_146, 411_086, 413_638];
+
+#[test]
+fn seeds_that_failed_once_do_not_any_more() {
+    for seed in FAILED_ONCE {
+        run(seed).unwrap();
+    }
+}
+
 #[test]
 fn shards_answer_as_one() {
     let first = number("HEADWATER_SIM_FIRST").unwrap_or(0);
