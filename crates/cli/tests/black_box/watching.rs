@@ -137,11 +137,20 @@ fn changes_of_base_and_derived_keys_are_told() {
             changed(&mut socket, version, &line, ["del", "t|ann|4|cid", "-"]);
             let _: () = cmd("FLUSHALL").query(client).unwrap();
             resynced(&mut socket, version, &line);
-            // What happens before its homes have begun anew is not told: this begins behind that.
-            let (again, _) = watch(&mut socket, &[b"t|ann|", b"t|ann}"]);
             let _: () = client.mset(&[("s|ann|dan", "1"), ("p|dan|5", "five")]).unwrap();
-            let set = ["set", "t|ann|5|dan", "five"];
-            all_changed(&mut socket, version, &[(&*line, set), (&*again, set)]);
+            // Another shard that was flushed later may have it read once more instead.
+            let mut words = message(&mut socket, version);
+            if words[0] == "range-resync" {
+                let read = || -> Vec<(String, String)> {
+                    cmd("RANGE").arg("t|ann|").arg("t|ann}").query(&mut server.client(2)).unwrap()
+                };
+                assert_eq!(words, ["range-resync", &line]);
+                if read() == [(String::from("t|ann|5|dan"), String::from("five"))] {
+                    continue;
+                }
+                words = message(&mut socket, version);
+            }
+            assert_eq!(&words[3..], ["set", "t|ann|5|dan", "five"]);
         }
     });
 }

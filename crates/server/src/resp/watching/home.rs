@@ -38,8 +38,27 @@ struct Followed {
     takers: Vec<Taker>,
     /// Parts that are to be followed anew.
     lost: Vec<KeyRange>,
-    /// When that is tried next.
+    /// When that is tried next, and the data that it waits for.
     again_at: u64,
+    ticket: Option<Ticket>,
+    /// Since when that is tried.
+    lost_at: Option<u64>,
+    /// The takers were told of it, and wait to be told again.
+    is_told: bool,
+}
+
+impl Followed {
+    fn new(range: KeyRange) -> Self {
+        Self {
+            range,
+            takers: Vec::new(),
+            lost: Vec::new(),
+            again_at: 0,
+            ticket: None,
+            lost_at: None,
+            is_told: false,
+        }
+    }
 }
 
 /// What is followed.
@@ -142,7 +161,7 @@ impl Resp {
         }
         let followed = home.followed.entry(follower).or_insert_with(|| {
             home.by_range.insert(range.clone(), follower);
-            Followed { range: range.clone(), takers: Vec::new(), lost: Vec::new(), again_at: 0 }
+            Followed::new(range.clone())
         });
         let same = |taker: &&mut Taker| (taker.shard, taker.feed) == (by, asked.feed);
         match followed.takers.iter_mut().find(same) {
@@ -263,39 +282,60 @@ impl Resp {
         }
     }
 
+    /// Data has come, or will not, that a lost range waits for perhaps.
+    pub(super) fn retry_lost(&mut self, ticket: Ticket) {
+        let home = &mut self.watching.home;
+        for id in &home.behind {
+            if let Some(followed) = home.followed.get_mut(id)
+                && followed.ticket == Some(ticket)
+            {
+                followed.again_at = 0;
+            }
+        }
+    }
+
     /// Follows anew what was lost, and has its takers resync.
     pub(super) fn follow_again(&mut self) {
         let (uptime, history) = (self.time.uptime, self.history_bytes_max());
+        let (soon, late) = AGAIN;
         for id in self.watching.home.behind.clone() {
             let home = &mut self.watching.home;
             let Some(followed) = home.followed.get_mut(&id) else { continue };
             if followed.again_at > uptime {
                 continue;
             }
-            let was_tried = followed.again_at > 0;
+            let lost_at = *followed.lost_at.get_or_insert(uptime);
+            // Data that comes soon is waited for, so that takers need read only once.
+            let mut is_soon = uptime < lost_at + soon;
+            followed.ticket = None;
             while let Some(part) = followed.lost.last() {
                 match self.node.engine_mut().follow(part, id) {
                     Ok(()) => _ = followed.lost.pop(),
-                    Err(stop) => {
-                        let (soon, late) = AGAIN;
-                        let wait = if matches!(stop, Stop::Wait(_)) { soon } else { late };
-                        followed.again_at = uptime + wait;
+                    Err(Stop::Wait(ticket)) => {
+                        followed.ticket = Some(ticket);
+                        followed.again_at = uptime + soon;
+                        break;
+                    }
+                    Err(Stop::Failed(_)) => {
+                        is_soon = false;
+                        followed.again_at = uptime + late;
                         break;
                     }
                 }
             }
-            // Takers are told at once that they are not told of changes, and again when they are.
-            if !followed.lost.is_empty() && was_tried {
-                continue;
-            }
             if followed.lost.is_empty() {
                 home.behind.remove(&id);
-                followed.again_at = 0;
+                (followed.again_at, followed.lost_at, followed.is_told) = (0, None, false);
                 let range = &followed.range;
                 if history > 0 && self.node.engine_mut().follow(range, HISTORY).is_ok() {
                     let watches = followed.takers.iter().map(|taker| taker.watches).sum();
                     home.history.resume(range, home.number, watches);
                 }
+            } else if is_soon || followed.is_told {
+                continue;
+            } else {
+                // They are told now that they are not told of changes, and again when they are.
+                followed.is_told = true;
             }
             let takers: Vec<_> = followed.takers.iter().map(|it| (it.shard, it.feed)).collect();
             for (shard, feed) in takers {

@@ -252,6 +252,7 @@ impl Resp {
         failure: Option<&EngineError>,
         connections: &mut Connections<Session>,
     ) {
+        self.retry_lost(ticket);
         self.tell_all_watchers(connections);
         if let Some((to, watch, answer)) = self.watch_ready(ticket, failure) {
             self.answer_to(to, watch, answer, connections);
