@@ -226,25 +226,24 @@ pub(crate) fn no_eviction(shards: u16) {
     assert!(refused > 20_000, "{refused}");
     watched.phase("no eviction, twice the bound");
     let mut client = watched.server.client(2);
-    // A shard that is not quite full takes some more. The last key's shard is.
+    // A shard that is not quite full takes some more, and so does one of which a client has gone. The last key's is full.
     let mut set = |number: u32| {
-        let key = if shards == 1 { String::from("{a}") } else { format!("{{a}}{number}") };
+        let key = format!("{{a}}{number}");
         redis::cmd("SET").arg(key).arg("x".repeat(5000)).query::<()>(&mut client)
     };
-    let refused = (0..if shards == 1 { 1 } else { 10_000 }).find_map(|number| set(number).err());
+    let refused = (0..10_000).find_map(|number| set(number).err());
     assert_eq!(
         refused.expect("there is room for all of them").to_string(),
         "\"OOM\": command not allowed when used memory > 'maxmemory'."
     );
     // Shards give one another what they do not need: there may be room again for some.
     let mut transact = |number: u32| {
-        let key = if shards == 1 { String::from("{a}") } else { format!("{{a}}m{number}") };
+        let key = format!("{{a}}m{number}");
         let () = redis::cmd("MULTI").query(&mut client)?;
         let () = redis::cmd("SET").arg(key).arg("x".repeat(5000)).query(&mut client)?;
         redis::cmd("EXEC").query::<redis::Value>(&mut client)
     };
-    let times = if shards == 1 { 1 } else { 10_000 };
-    let refused = (0..times).find_map(|number| transact(number).err()).expect("no room");
+    let refused = (0..10_000).find_map(|number| transact(number).err()).expect("no room");
     assert_eq!(refused.code(), Some("EXECABORT"), "{refused}");
     let why =
         "Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.";
