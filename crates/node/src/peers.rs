@@ -17,6 +17,7 @@
 //! - E1. What an engine tells before it gives a part of a range is sent before the part, so that nobody applies a change
 //!   to keys that have it already.
 
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, Position};
@@ -33,8 +34,10 @@ pub const CLIENTS_FROM: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct Peers {
     hub: Hub,
-    /// Loads that others wait for, with the ticket that each waits for itself.
-    asked: Vec<(Option<Ticket>, Asked)>,
+    /// Loads that others wait for, to be answered.
+    asked: VecDeque<Asked>,
+    /// Those that wait for data themselves.
+    waiting: BTreeMap<Ticket, Asked>,
     settled: Vec<WaitId>,
     /// The engine's count of installed joins when their depth was looked at.
     installs: u64,
@@ -74,7 +77,13 @@ impl Peers {
     #[must_use]
     pub fn new(me: Shard, shards: u16, epoch: u64, now: Millis) -> Self {
         let hub = Hub::new(me, shards, epoch, now);
-        Self { hub, asked: Vec::new(), settled: Vec::new(), installs: 0 }
+        Self {
+            hub,
+            asked: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            settled: Vec::new(),
+            installs: 0,
+        }
     }
 
     /// Takes in what another shard sent.
@@ -128,7 +137,7 @@ impl Peers {
     /// How much is open here, loads that others wait for included: for tests.
     #[must_use]
     pub fn open(&self) -> (Open, usize) {
-        (self.hub.open(), self.asked.len())
+        (self.hub.open(), self.asked.len() + self.waiting.len())
     }
 
     fn look_at_joins(&mut self, engine: &Engine) {
@@ -170,8 +179,7 @@ impl Peers {
         loop {
             let events = self.hub.take_events();
             let effects = engine.take_effects();
-            let runs = self.asked.iter().any(|(ticket, _)| ticket.is_none());
-            if events.is_empty() && effects.is_empty() && !runs {
+            if events.is_empty() && effects.is_empty() && self.asked.is_empty() {
                 break;
             }
             warm(engine, &events);
@@ -194,11 +202,12 @@ impl Peers {
 
     fn handle(&mut self, engine: &mut Engine, event: Event) {
         match event {
-            Event::Load(asked) => self.asked.push((None, asked)),
+            Event::Load(asked) => self.asked.push_back(asked),
             Event::Unfollow { by, range } => engine.unfollow(&range, follower(by)),
             Event::Left(by) => {
                 engine.unfollow_all(follower(by));
-                self.asked.retain(|(_, asked)| self.hub.is_awaited(asked));
+                self.asked.retain(|asked| self.hub.is_awaited(asked));
+                self.waiting.retain(|_, asked| self.hub.is_awaited(asked));
             }
             Event::Loaded { home, fetch, answer } => engine.loaded_from(home, fetch, answer),
             Event::Changed { home, items } => {
@@ -224,15 +233,12 @@ impl Peers {
         match effect {
             Effect::LoadFrom { fetch, home, range } => self.hub.load(home, fetch, range),
             Effect::UnfollowAt { home, range } => self.hub.unfollow(home, range),
-            Effect::Wake(ticket) => match self.waiting_for(ticket) {
-                Some(at) => self.asked[at].0 = None,
+            Effect::Wake(ticket) => match self.waiting.remove(&ticket) {
+                Some(asked) => self.asked.push_back(asked),
                 None => return Some(effect),
             },
-            Effect::Fail { ticket, ref error } => match self.waiting_for(ticket) {
-                Some(at) => {
-                    let (_, asked) = self.asked.swap_remove(at);
-                    self.hub.loaded(&asked, Err(error.to_string()));
-                }
+            Effect::Fail { ticket, ref error } => match self.waiting.remove(&ticket) {
+                Some(asked) => self.hub.loaded(&asked, Err(error.to_string())),
                 None => return Some(effect),
             },
             effect => return Some(effect),
@@ -240,19 +246,9 @@ impl Peers {
         None
     }
 
-    fn waiting_for(&self, ticket: Ticket) -> Option<usize> {
-        self.asked.iter().position(|(waiting, _)| *waiting == Some(ticket))
-    }
-
     /// Answers what others wait for, as far as the data is here.
     fn answer(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
-        let mut at = 0;
-        while at < self.asked.len() {
-            if self.asked[at].0.is_some() {
-                at += 1;
-                continue;
-            }
-            let (_, asked) = self.asked.remove(at);
+        while let Some(asked) = self.asked.pop_front() {
             if !self.hub.is_awaited(&asked) {
                 continue;
             }
@@ -260,12 +256,9 @@ impl Peers {
             self.hear(engine, clients);
             match engine.give_part(&asked.range, follower(asked.by)) {
                 Ok(pairs) => self.hub.loaded(&asked, Ok(pairs)),
-                Err(Stop::Wait(ticket)) => {
-                    self.asked.insert(at, (Some(ticket), asked));
-                    at += 1;
-                }
+                Err(Stop::Wait(ticket)) => _ = self.waiting.insert(ticket, asked),
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {
-                    self.asked.insert(at, (None, asked));
+                    self.asked.push_front(asked);
                 }
                 Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.to_string())),
             }

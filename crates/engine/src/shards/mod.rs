@@ -30,6 +30,7 @@
 mod boundary;
 mod give;
 mod held;
+mod loads;
 mod moves;
 
 pub(crate) use held::RemoteRange;
@@ -50,6 +51,7 @@ use headwater_base::placement::{Placement, Shard};
 use headwater_base::source::{Change, FetchId, Pair};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_store::TableId;
+use loads::Loads;
 
 /// The placement, and what is here of other shards' keys.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub(crate) struct Placed {
     pub(crate) placement: Placement,
     /// Tables that joins read, and so pinned ones.
     tables: BTreeMap<TableId, Remote>,
+    /// Where each load under way is, among those of its table and home, by its first key.
+    loading: BTreeMap<FetchId, (TableId, Shard, Vec<u8>)>,
     /// Loads whose answers will be of no use: they were asked for under another placement, or for a join that is
     /// gone. Nothing of their ranges is asked for again before they have come, and the home was told
     /// to forget them.
@@ -79,13 +83,7 @@ struct Remote {
 #[derive(Debug, Default)]
 struct Part {
     loaded: Ranges,
-    loading: Vec<Loading>,
-}
-
-#[derive(Debug)]
-struct Loading {
-    fetch: FetchId,
-    range: KeyRange,
+    loading: Loads,
 }
 
 impl Placed {
@@ -147,6 +145,7 @@ impl Engine {
                 me,
                 placement,
                 tables: BTreeMap::new(),
+                loading: BTreeMap::new(),
                 doomed: Vec::new(),
                 replicas: 0,
                 replica_bytes: 0,
@@ -248,6 +247,19 @@ impl Engine {
     }
 
     fn need_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
+        let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
+        // What is loaded lies within the table.
+        if let Some(part) = placed.part_mut(table, home)
+            && part.loaded.serve(&span.first, &span.last, &self.memory.ranges)
+        {
+            return Ok(());
+        }
+        self.load_from(home, table, span)
+    }
+
+    /// As [`Engine::need_from`], where not all of it is here perhaps.
+    #[cold]
+    fn load_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
         let prefix = KeyRange::prefix(self.store.table(table).prefix());
         let wanted = prefix.intersection(span);
         let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
@@ -255,11 +267,11 @@ impl Engine {
             return Ok(());
         }
         let part = placed.tables.entry(table).or_default().homes.entry(home).or_default();
-        if part.loaded.serve(&wanted.first, &wanted.last, &self.memory.ranges) {
-            return Ok(());
-        }
         part.loaded.touch(&wanted, &self.memory.ranges);
         let gaps = part.loaded.gaps(&wanted);
+        if gaps.is_empty() {
+            return Ok(());
+        }
         let doomed = placed
             .doomed
             .iter()
@@ -270,20 +282,18 @@ impl Engine {
             return Err(Missing);
         }
         for gap in &gaps {
-            let mut under_way: Vec<_> =
-                part.loading.iter().filter(|loading| loading.range.overlaps(gap)).collect();
-            under_way.sort_by(|a, b| a.range.first.cmp(&b.range.first));
-            self.waits.lacking.extend(under_way.iter().map(|loading| loading.fetch));
-            let others =
-                under_way.iter().map(|loading| (&loading.range.first, &loading.range.last));
+            let under_way: Vec<_> = part.loading.overlapping(gap).collect();
+            self.waits.lacking.extend(under_way.iter().map(|(.., fetch)| *fetch));
+            let others = under_way.iter().map(|&(first, last, _)| (first, last));
             for range in subtract(gap, others) {
                 let fetch = self.waits.fetch();
                 self.waits.lacking.insert(fetch);
-                part.loading.push(Loading { fetch, range: range.clone() });
+                part.loading.insert(&range, fetch);
+                placed.loading.insert(fetch, (table, home, range.first.clone()));
                 self.waits.effects.push(Effect::LoadFrom { fetch, home, range });
             }
         }
-        if gaps.is_empty() { Ok(()) } else { Err(Missing) }
+        Err(Missing)
     }
 
     /// The answer to [`Effect::LoadFrom`]: the keys of its range that `home` is home of, or why not. An answer that nobody
@@ -304,14 +314,10 @@ impl Engine {
             self.waits.wake(fetch);
             return;
         }
-        let found = placed.tables.iter().find_map(|(&table, remote)| {
-            let part = remote.homes.get(&home)?;
-            let at = part.loading.iter().position(|loading| loading.fetch == fetch)?;
-            Some((table, at))
-        });
-        let Some((table, at)) = found else { return };
+        let Some((table, of, first)) = placed.loading.remove(&fetch) else { return };
+        debug_assert_eq!(of, home, "loads have numbers of their own");
         let Some(part) = placed.part_mut(table, home) else { return };
-        let Loading { range, .. } = part.loading.swap_remove(at);
+        let Some(range) = part.loading.remove(&first) else { return };
         match answer {
             Err(message) => {
                 let source = name_of(home);
@@ -466,8 +472,10 @@ impl Engine {
         else {
             return;
         };
-        let doomed = part.loading.extract_if(.., |loading| concerned(&loading.range));
-        placed.doomed.extend(doomed.map(|loading| (loading.fetch, home, loading.range)));
+        for (fetch, range) in part.loading.take(concerned) {
+            placed.loading.remove(&fetch);
+            placed.doomed.push((fetch, home, range));
+        }
     }
 
     /// Forgets what is here of the keys elsewhere of tables that no join reads.

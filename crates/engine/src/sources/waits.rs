@@ -1,4 +1,7 @@
 //! Operations that wait for data, and who wakes them.
+//!
+//! # Cost
+//! Waking costs what those cost who wait for the data, however many others wait.
 
 use crate::report::{Effect, EngineError, Ticket};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -11,6 +14,8 @@ pub(crate) struct Waits {
     pub(crate) next_fetch: u64,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
+    /// Who waits for each load, in ascending order; some of them have failed since.
+    by_fetch: BTreeMap<FetchId, Vec<Ticket>>,
     /// What the operation under way lacks.
     pub(crate) lacking: BTreeSet<FetchId>,
     pub(crate) effects: Vec<Effect>,
@@ -31,6 +36,9 @@ impl Waits {
     pub(super) fn wait(&mut self) -> Ticket {
         let lacking = core::mem::take(&mut self.lacking);
         let ticket = self.ticket();
+        for &fetch in &lacking {
+            self.by_fetch.entry(fetch).or_default().push(ticket);
+        }
         self.waiting.insert(ticket, lacking);
         ticket
     }
@@ -47,25 +55,21 @@ impl Waits {
 
     /// Wakes the operations for which `fetch` was the last thing they waited for.
     pub(crate) fn wake(&mut self, fetch: FetchId) {
-        let effects = &mut self.effects;
-        self.waiting.retain(|&ticket, lacking| {
-            let woken = lacking.remove(&fetch) && lacking.is_empty();
-            if woken {
-                effects.push(Effect::Wake(ticket));
+        for ticket in self.by_fetch.remove(&fetch).unwrap_or_default() {
+            let Some(lacking) = self.waiting.get_mut(&ticket) else { continue };
+            if lacking.remove(&fetch) && lacking.is_empty() {
+                self.waiting.remove(&ticket);
+                self.effects.push(Effect::Wake(ticket));
             }
-            !woken
-        });
+        }
     }
 
     /// Fails all operations that waited for `fetch`.
     pub(crate) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
-        let effects = &mut self.effects;
-        self.waiting.retain(|&ticket, lacking| {
-            let failed = lacking.contains(&fetch);
-            if failed {
-                effects.push(Effect::Fail { ticket, error: error.clone() });
+        for ticket in self.by_fetch.remove(&fetch).unwrap_or_default() {
+            if self.waiting.remove(&ticket).is_some() {
+                self.effects.push(Effect::Fail { ticket, error: error.clone() });
             }
-            !failed
-        });
+        }
     }
 }
