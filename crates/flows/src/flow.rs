@@ -23,6 +23,8 @@ enum Stage {
     Ready,
     /// It runs.
     Running,
+    /// It was handed over, and is under way elsewhere.
+    Away,
     /// It will be tried again then.
     Resting(Millis),
 }
@@ -106,6 +108,10 @@ pub(crate) struct Flow {
     ready: VecDeque<u64>,
     resting: BTreeSet<(Millis, u64)>,
     running: usize,
+    /// Tasks that were handed over; they take up no worker.
+    away: usize,
+    /// How often it was taken back to an earlier position.
+    pub(crate) replays: u64,
     pub(crate) dead: BTreeMap<u64, Dead>,
     /// The cursor that the journal was told last.
     told: u64,
@@ -127,6 +133,8 @@ impl Flow {
             ready: VecDeque::new(),
             resting: BTreeSet::new(),
             running: 0,
+            away: 0,
+            replays: 0,
             dead: BTreeMap::new(),
             told: cursor,
         }
@@ -163,6 +171,20 @@ impl Flow {
             Some(name) => *name == self.name,
             None => self.definition.concerns(record.operation, &record.key),
         }
+    }
+
+    /// Whether there is a task for this position in memory.
+    pub(crate) fn has_task(&self, position: u64) -> bool {
+        self.tasks.contains_key(&position)
+    }
+
+    /// Whether a record is a task that is not done, as far as that is known in memory.
+    pub(crate) fn awaits(&self, record: &Record) -> bool {
+        let position = record.position;
+        self.tasks.contains_key(&position)
+            || (position >= self.next
+                && self.concerns(record)
+                && !self.done_ahead.contains(&position))
     }
 
     fn take_in(&mut self, record: Rc<Record>, failures: u32, mark: Vec<u8>) {
@@ -208,34 +230,62 @@ impl Flow {
 
     /// Whether this task runs.
     pub(crate) fn runs(&self, position: u64) -> bool {
-        self.tasks.get(&position).is_some_and(|task| task.stage == Stage::Running)
+        let stage = self.tasks.get(&position).map(|task| task.stage);
+        matches!(stage, Some(Stage::Running | Stage::Away))
+    }
+
+    /// A task that runs goes on elsewhere, and leaves its worker to others.
+    pub(crate) fn hand_over(&mut self, position: u64) {
+        if let Some(task) = self.tasks.get_mut(&position)
+            && task.stage == Stage::Running
+        {
+            task.stage = Stage::Away;
+            self.running -= 1;
+            self.away += 1;
+        }
+    }
+
+    /// A task that runs, or is under way elsewhere, does so no more.
+    fn stops(&mut self, position: u64) {
+        match self.tasks.get(&position).map(|task| task.stage) {
+            Some(Stage::Running) => self.running -= 1,
+            Some(Stage::Away) => self.away -= 1,
+            _ => {}
+        }
     }
 
     /// A task has come further; it goes on after others had their turn.
     pub(crate) fn further(&mut self, position: u64, mark: Vec<u8>) {
         if let Some(task) = self.tasks.get_mut(&position) {
             task.mark = mark;
+        }
+        self.again(position);
+    }
+
+    /// A task is to be run once more from where it was.
+    pub(crate) fn again(&mut self, position: u64) {
+        self.stops(position);
+        if let Some(task) = self.tasks.get_mut(&position) {
             task.stage = Stage::Ready;
-            self.running -= 1;
             self.ready.push_back(position);
         }
     }
 
     /// A task lacks something: it rests until then, as far as it has come.
     pub(crate) fn waits(&mut self, position: u64, until: Millis) {
+        self.stops(position);
         if let Some(task) = self.tasks.get_mut(&position) {
             task.stage = Stage::Resting(until);
-            self.running -= 1;
             self.resting.insert((until, position));
         }
     }
 
     /// A task has failed: it rests, or, if that was the last attempt, gives its record.
     pub(crate) fn failed(&mut self, position: u64, now: Millis, seed: u64) -> Option<u32> {
+        self.stops(position);
         let task = self.tasks.get_mut(&position)?;
         self.counts.failures += 1;
         task.failures += 1;
-        self.running -= 1;
         if task.failures >= self.definition.attempts_max {
             task.stage = Stage::Ready;
             return Some(task.failures);
@@ -253,9 +303,7 @@ impl Flow {
 
     /// A running task ends, one way or another.
     pub(crate) fn ended(&mut self, position: u64) {
-        if self.runs(position) {
-            self.running -= 1;
-        }
+        self.stops(position);
         self.forget(position);
     }
 
@@ -265,7 +313,7 @@ impl Flow {
         match task.stage {
             Stage::Resting(at) => drop(self.resting.remove(&(at, position))),
             Stage::Ready => self.ready.retain(|&other| other != position),
-            Stage::Running | Stage::Behind => {}
+            Stage::Running | Stage::Away | Stage::Behind => {}
         }
         self.backlog = self.backlog.saturating_sub(1);
         if let Some(queue) = self.keys.get_mut(&task.record.key) {
@@ -288,7 +336,8 @@ impl Flow {
     /// Forgets the oldest task that does not run; gives its position.
     pub(crate) fn drop_oldest(&mut self, journal: &mut dyn Journal) -> Option<u64> {
         self.refill(journal);
-        let idle = |(_, task): &(&u64, &Pending)| task.stage != Stage::Running;
+        let idle =
+            |(_, task): &(&u64, &Pending)| !matches!(task.stage, Stage::Running | Stage::Away);
         let position = *self.tasks.iter().find(idle)?.0;
         self.forget(position);
         self.counts.dropped += 1;
@@ -303,6 +352,7 @@ impl Flow {
         self.resting.clear();
         self.done_ahead.clear();
         self.running = 0;
+        self.away = 0;
         self.next = cursor;
     }
 
@@ -355,7 +405,7 @@ impl Flow {
             backlog: self.backlog,
             lag: journal.end().saturating_sub(self.cursor()),
             cursor: self.cursor(),
-            running: self.running,
+            running: self.running + self.away,
             done: self.counts.done,
             failures: self.counts.failures,
             dropped: self.counts.dropped,

@@ -46,6 +46,8 @@ pub enum Outcome {
     /// It lacks something that will be there in a moment: it is tried again then, from where it was. That is
     /// no failure.
     Waits,
+    /// What it lacked is there: it goes on from where it was.
+    Again,
     /// It failed, with a sentence that says why.
     Failed(String),
 }
@@ -61,8 +63,8 @@ fn refused<T>(text: String) -> Result<T, Refusal> {
 /// All flows.
 #[derive(Debug)]
 pub struct Flows {
-    flows: BTreeMap<String, (u64, Flow)>,
-    journal: Box<dyn Journal>,
+    pub(crate) flows: BTreeMap<String, (u64, Flow)>,
+    pub(crate) journal: Box<dyn Journal>,
     generation: u64,
     /// Whose turn it was last.
     turn: String,
@@ -70,6 +72,8 @@ pub struct Flows {
     seed: u64,
     /// Records that are kept though every flow has passed them, for replays.
     retained: u64,
+    /// For each flow and shard whose tasks were carried out here: below which position that is forgotten.
+    pub(crate) forgotten: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Flows {
@@ -83,6 +87,7 @@ impl Flows {
             turn: String::new(),
             seed,
             retained: 0,
+            forgotten: BTreeMap::new(),
         }
     }
 
@@ -98,22 +103,21 @@ impl Flows {
         self.flows.is_empty()
     }
 
+    /// The names of the flows, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.flows.keys().map(String::as_str)
+    }
+
     /// The journal.
     pub fn journal_mut(&mut self) -> &mut dyn Journal {
         &mut *self.journal
     }
 
-    /// Adds a flow, which begins with the next record, or goes on where the journal knows it to be: whether it
-    /// does that.
+    /// Whether a flow would be added: [`Flows::add`] refuses what this refuses.
     ///
     /// # Errors
     /// The name is taken or none, or the flow would be in a cycle.
-    pub fn add(
-        &mut self,
-        name: &str,
-        definition: Definition,
-        text: String,
-    ) -> Result<bool, Refusal> {
+    pub fn may_add(&self, name: &str, definition: &Definition) -> Result<(), Refusal> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return refused(format!("a flow's name has 1 to {NAME_BYTES_MAX} bytes"));
         }
@@ -123,9 +127,24 @@ impl Flows {
         if definition.workers == 0 || definition.attempts_max == 0 || definition.backlog_max == 0 {
             return refused(String::from("WORKERS, MAX-ATTEMPTS and BACKLOG are at least 1"));
         }
-        if let Some(way) = self.cycle(name, &definition) {
-            return refused(format!("it would cause itself: {}", way.join(" -> ")));
+        match self.cycle(name, definition) {
+            Some(way) => refused(format!("it would cause itself: {}", way.join(" -> "))),
+            None => Ok(()),
         }
+    }
+
+    /// Adds a flow, which begins with the next record, or goes on where the journal knows it to be: whether it
+    /// does that.
+    ///
+    /// # Errors
+    /// As for [`Flows::may_add`].
+    pub fn add(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        text: String,
+    ) -> Result<bool, Refusal> {
+        self.may_add(name, &definition)?;
         let end = self.journal.end();
         let known = self.state(b'c', name, None);
         let known = known.and_then(|state| Some(u64::from_be_bytes(state.try_into().ok()?)));
@@ -188,6 +207,8 @@ impl Flows {
         });
         flow.dead = dead;
         flow.paused = self.state(b'p', name, None).is_some();
+        let replays = self.state(b'g', name, None);
+        flow.replays = replays.as_deref().and_then(position_of).unwrap_or(0);
         flow.backlog = count_tasks(&mut *self.journal, flow, flow.cursor(), &done);
         flow.set_done_ahead(done);
         flow.restore(&mut *self.journal, &states);
@@ -220,7 +241,9 @@ impl Flows {
         if self.flows.remove(name).is_none() {
             return false;
         }
-        self.forget_states(name, b"bcdtxp");
+        self.forget_states(name, b"bcdghtxp");
+        let handed = state_name(b'h', name, None);
+        self.forgotten.retain(|of, _| !of.starts_with(&handed));
         self.release();
         true
     }
@@ -325,6 +348,7 @@ impl Flows {
                 flow.further(position, mark);
                 self.tell_task(&task.flow, position);
             }
+            Outcome::Again => flow.again(position),
             Outcome::Waits => flow.waits(position, Millis(now.0 + WAIT)),
             Outcome::Failed(error) => match flow.failed(position, now, seed) {
                 None => self.tell_task(&task.flow, position),
@@ -416,13 +440,14 @@ impl Flows {
     /// Goes back, or on, to a position of the journal: the records from there on are tasks again.
     ///
     /// # Errors
-    /// There is no such flow, or the journal does not reach so far.
-    pub fn replay(&mut self, name: &str, position: u64) -> Result<u64, Refusal> {
+    /// There is no such flow, or the journal does not reach so far; that is said of positions that begin with `base`.
+    pub fn replay(&mut self, name: &str, position: u64, base: u64) -> Result<u64, Refusal> {
         let (first, end) = (self.journal.first(), self.journal.end());
         if !self.flows.contains_key(name) {
             return refused(format!("no flow is named '{name}'"));
         }
         if !(first..=end).contains(&position) {
+            let (first, end) = (base | first, base | end);
             return refused(format!("the journal has the positions {first} to {end}"));
         }
         self.forget_states(name, b"dt");
@@ -433,10 +458,13 @@ impl Flows {
         self.generation += 1;
         *generation = self.generation;
         flow.rewind(position);
+        flow.replays += 1;
+        let replays = flow.replays.to_be_bytes();
         let backlog = count_tasks(&mut *self.journal, flow, position, &BTreeSet::new());
         flow.backlog = backlog;
         flow.untold();
         self.journal.put(&state_name(b'c', name, None), Some(&position.to_be_bytes()));
+        self.journal.put(&state_name(b'g', name, None), Some(&replays));
         Ok(backlog)
     }
 
@@ -499,7 +527,7 @@ fn count_tasks(journal: &mut dyn Journal, flow: &Flow, from: u64, done: &BTreeSe
 }
 
 /// The name of a state: its kind, the flow, and the position it is about.
-fn state_name(kind: u8, flow: &str, position: Option<u64>) -> Vec<u8> {
+pub(crate) fn state_name(kind: u8, flow: &str, position: Option<u64>) -> Vec<u8> {
     let mut name = alloc::vec![kind];
     name.extend_from_slice(flow.as_bytes());
     name.push(0);
@@ -509,7 +537,7 @@ fn state_name(kind: u8, flow: &str, position: Option<u64>) -> Vec<u8> {
     name
 }
 
-fn position_of(name: &[u8]) -> Option<u64> {
+pub(crate) fn position_of(name: &[u8]) -> Option<u64> {
     name.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes))
 }
 

@@ -29,6 +29,7 @@ mod backoff;
 mod definition;
 mod flow;
 mod flows;
+mod handed;
 mod journal;
 mod record;
 
@@ -36,5 +37,6 @@ pub use backoff::Backoff;
 pub use definition::{Action, Definition, WhenFull};
 pub use flow::{Dead, Report, WINDOW};
 pub use flows::{Flows, Outcome, Refusal, Task};
+pub use handed::Handed;
 pub use journal::{Journal, Memory};
 pub use record::{Operation, Record};

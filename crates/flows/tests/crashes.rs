@@ -347,13 +347,13 @@ fn a_flow_can_be_replayed_as_far_as_the_journal_reaches() {
         let task = flows.start(now).unwrap();
         flows.finish(&task, Outcome::Done, now);
     }
-    assert!(flows.replay("f", 2).is_err());
-    assert_eq!(flows.replay("f", 4), Ok(2));
+    assert!(flows.replay("f", 2, 0).is_err());
+    assert_eq!(flows.replay("f", 4, 0), Ok(2));
     let mut again = Vec::new();
     while let Some(task) = flows.start(now) {
         again.push(task.record.position);
         flows.finish(&task, Outcome::Done, now);
     }
     assert_eq!(again, [4, 5]);
-    assert!(flows.replay("g", 4).is_err());
+    assert!(flows.replay("g", 4, 0).is_err());
 }

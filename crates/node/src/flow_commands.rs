@@ -1,6 +1,7 @@
 //! Execution of the commands about flows.
 
 use crate::flows::{Backfill, backfill_state};
+use crate::handed::{place_of, position_at};
 use crate::node::Node;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -45,6 +46,7 @@ impl Node {
                 let on = definition.on.clone();
                 self.working.flows.remove(name);
                 self.working.backfills.retain(|backfill| backfill.flow != name);
+                self.working.afar.forget(name);
                 if self.working.closed.remove(name) {
                     self.engine.open_keys(&on);
                 }
@@ -73,17 +75,76 @@ impl Node {
             Asked::Dead { name } => self.list_dead(name, reply)?,
             Asked::TakeDead { name, position, again } => {
                 let now = self.engine.now();
-                let taken = self.working.flows.take_dead(name, position, again, now);
+                let here = position.map(|position| self.place_here(position)).transpose()?;
+                let taken = match here {
+                    // It is another shard's.
+                    Some(None) => self.working.flows.definition(name).map(|_| 0),
+                    here => self.working.flows.take_dead(name, here.flatten(), again, now),
+                };
                 reply.integer(taken.ok_or_else(|| missing(name))? as i64);
             }
             Asked::Replay { name, position } => {
-                let tasks = self.working.flows.replay(name, position);
+                if self.working.flows.definition(name).is_none() {
+                    return Err(missing(name));
+                }
+                let Some(position) = self.place_here(position)? else {
+                    reply.integer(0);
+                    return Ok(());
+                };
+                self.working.afar.forget(name);
+                let tasks = self.working.flows.replay(name, position, self.first_position());
                 let tasks = tasks.map_err(|refusal| EngineError::Refused(refusal.0))?;
                 reply.integer(tasks as i64);
                 self.limit();
             }
         }
         Ok(())
+    }
+
+    /// The first position of this shard's journal there could be.
+    fn first_position(&self) -> u64 {
+        position_at(self.engine.shard(), 0)
+    }
+
+    /// The place in this shard's journal that a position names; `None`: it is another's.
+    fn place_here(&self, position: u64) -> Result<Option<u64>, EngineError> {
+        let (shard, place) = place_of(position);
+        let shards = self.engine.placement().map_or(1, |placement| placement.shards());
+        if shard >= u64::from(shards) {
+            return Err(EngineError::Refused(format!(
+                "no shard has a position {position}: they have those that FLOW.INFO and FLOW.DEAD tell"
+            )));
+        }
+        Ok((shard == u64::from(self.engine.shard().0)).then_some(place))
+    }
+
+    /// Whether a declaration of flows would be executed: what is refused here, every shard refuses.
+    ///
+    /// # Errors
+    /// It would not.
+    pub fn may_declare_flow(&self, command: &Asked<'_>) -> Result<(), EngineError> {
+        match *command {
+            Asked::Add { name, on, action, options, .. } => {
+                let definition = definition_of(on, &action, &options, self.engine.limits())?;
+                self.check_not_sourced(&definition.on)?;
+                let may = self.working.flows.may_add(name, &definition);
+                may.map_err(|refusal| EngineError::Refused(refusal.0))
+            }
+            Asked::Drop { name } | Asked::Pause { name, .. } => {
+                let known = self.working.flows.definition(name);
+                known.map(drop).ok_or_else(|| missing_text(name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_not_sourced(&self, on: &Pattern) -> Result<(), EngineError> {
+        if !self.engine.is_sourced(&on.range_of_all().first) {
+            return Ok(());
+        }
+        Err(EngineError::Refused(String::from(
+            "the pattern is of a table that a source keeps: its writes are not done here",
+        )))
     }
 
     fn list_flows(&mut self, reply: &mut impl Reply) {
@@ -105,11 +166,12 @@ impl Node {
 
     fn list_dead(&mut self, name: &str, reply: &mut impl Reply) -> Result<(), Stop> {
         let Some(dead) = self.working.flows.dead(name) else { return Err(missing(name)) };
+        let shard = self.engine.shard();
         reply.array(dead.len());
         for (position, dead) in dead {
             reply.map(6);
             reply.bulk(b"position");
-            reply.integer(*position as i64);
+            reply.integer(position_at(shard, *position) as i64);
             reply.bulk(b"operation");
             reply.bulk(dead.record.operation.word().as_bytes());
             reply.bulk(b"key");
@@ -132,13 +194,7 @@ impl Node {
         backfill: bool,
     ) -> Result<(), Stop> {
         let on = definition.on.clone();
-        let sourced = self.engine.is_sourced(&on.range_of_all().first);
-        if sourced {
-            return Err(EngineError::Refused(String::from(
-                "the pattern is of a table that a source keeps: its writes are not done here",
-            ))
-            .into());
-        }
+        self.check_not_sourced(&on)?;
         let flows = &mut self.working.flows;
         let goes_on =
             flows.add(name, definition, text).map_err(|refusal| EngineError::Refused(refusal.0))?;
@@ -175,8 +231,12 @@ pub fn facts(report: &Report, now: Millis) -> Vec<(&'static str, u64)> {
     ]
 }
 
+fn missing_text(name: &str) -> EngineError {
+    EngineError::Refused(format!("no flow is named '{name}'"))
+}
+
 fn missing(name: &str) -> Stop {
-    EngineError::Refused(format!("no flow is named '{name}'")).into()
+    missing_text(name).into()
 }
 
 fn text_of(words: Args<'_>) -> String {

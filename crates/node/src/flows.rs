@@ -4,29 +4,25 @@
 //! followers is some thousand slices. What a slice writes, and how far its task has come, are told
 //! to the same store before anybody else has a turn.
 
+use crate::fan::{Fan, Output, Put, Read, SLICE_KEYS};
+use crate::handed::{Afar, Work, called_key, position_at};
 use crate::node::Node;
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use headwater_base::source::Change;
-use headwater_base::{KeyRange, Millis};
-use headwater_engine::{
-    Engine, EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket, ValueRef,
-};
+use headwater_base::{KeyRange, Millis, Shard};
+use headwater_engine::{EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket};
 use headwater_flows::{
-    Action, Definition, Flows, Journal, Operation, Outcome, Report, Task, WhenFull,
+    Action, Definition, Flows, Handed, Journal, Operation, Outcome, Record, Report, Task, WhenFull,
 };
-use headwater_pattern::{Bindings, Join, Pattern, containing_range};
+use headwater_pattern::{Bindings, Join, Pattern};
 
-/// Keys that one slice of a task looks at.
-const SLICE_KEYS: u64 = 256;
 /// A backfill rests while so many of its tasks wait.
 const BACKFILL_WAITING_MAX: u64 = 1024;
-
-/// What an output takes besides its key and its value, roughly.
-const OUTPUT_BYTES: usize = 128;
 
 /// Flows, and what their work needs.
 pub(crate) struct Working {
@@ -38,6 +34,8 @@ pub(crate) struct Working {
     pub(crate) closed: BTreeSet<String>,
     /// Writes that wait for room.
     blocked: Vec<Ticket>,
+    /// What concerns other shards.
+    pub(crate) afar: Afar,
 }
 
 /// Keys that were there before a flow.
@@ -89,6 +87,19 @@ pub enum Outside {
         /// The mark.
         mark: Option<Vec<u8>>,
     },
+    /// Other shards carry out parts of it. When all have, the task is done, or goes on from a mark.
+    Hand {
+        /// Which task it is.
+        handed: Box<Handed>,
+        /// What each of them does.
+        parts: Vec<(Shard, Work)>,
+        /// What this shard has done of the same.
+        own: Vec<Output>,
+        /// The mark.
+        mark: Option<Vec<u8>>,
+    },
+    /// Other shards are asked for keys, which [`Node::give_reads`] takes.
+    Read(Vec<Read>),
 }
 
 impl Working {
@@ -99,6 +110,7 @@ impl Working {
             backfills: Vec::new(),
             closed: BTreeSet::new(),
             blocked: Vec::new(),
+            afar: Afar::default(),
         }
     }
 }
@@ -218,23 +230,27 @@ impl Node {
                 let work = Outside::Post { url, timeout_ms, slots, width: definition.workers };
                 return Step::Outside { task, work };
             }
-            Action::Fanout(join) => {
-                let mut changes = Vec::new();
-                match (self.fan_out(join, &task, &mut changes), changes.is_empty()) {
-                    (outcome, true) => outcome,
-                    (Outcome::Done, false) => {
-                        let work = Outside::Write { changes, mark: None };
-                        return Step::Outside { task, work };
-                    }
-                    (Outcome::Further(mark), false) => {
-                        let work = Outside::Write { changes, mark: Some(mark) };
-                        return Step::Outside { task, work };
-                    }
-                    (outcome, false) => outcome,
-                }
-            }
+            Action::Fanout(join) => match self.fan_out(join, &task) {
+                Ok(work) => return Step::Outside { task, work },
+                Err(outcome) => outcome,
+            },
             Action::Call { function, join, writes } => {
-                self.call_for(&definition.on, (function, join.as_ref(), writes), &task)
+                let key = join.as_ref().and_then(|join| called_key(join, &task.record.key));
+                if let Some(key) = key
+                    && let Some(home) = self.home_elsewhere(&key)
+                    && let Some(handed) = self.handed(&task)
+                {
+                    let record = (*task.record).clone();
+                    let parts = alloc::vec![(home, Work::Call { record, key })];
+                    let (handed, own, mark) = (Box::new(handed), Vec::new(), None);
+                    return Step::Outside {
+                        task,
+                        work: Outside::Hand { handed, parts, own, mark },
+                    };
+                }
+                let call = (function.as_str(), join.as_ref(), writes.as_slice());
+                let position = self.flow_position(&task);
+                self.call_for(&definition.on, call, &task.record, position)
             }
         };
         self.finish_flow(&task, outcome);
@@ -254,24 +270,26 @@ impl Node {
         self.limit();
     }
 
+    /// The home of a key, if that is another shard.
+    fn home_elsewhere(&self, key: &[u8]) -> Option<Shard> {
+        let home = self.engine.placement()?.home(key);
+        (home != self.engine.shard()).then_some(home)
+    }
+
     /// Calls a function for a changed key, which matches `on`, or for the key that it gives.
-    fn call_for(
+    pub(crate) fn call_for(
         &mut self,
         on: &Pattern,
         (function, join, writes): (&str, Option<&Join>, &[Pattern]),
-        task: &Task,
+        record: &Record,
+        position: u64,
     ) -> Outcome {
-        let record = &task.record;
         let mut own = None;
         if let Some(join) = join {
-            let (mut bindings, mut key) = (Bindings::new(), Vec::new());
-            let bound = join.sources[0].pattern.bind(&record.key, &mut bindings);
-            if !bound || !join.output.fill(&bindings, &mut key) {
-                return Outcome::Done;
-            }
+            let Some(key) = called_key(join, &record.key) else { return Outcome::Done };
             own = Some(key);
         }
-        let (word, position) = (record.operation.word(), record.position);
+        let word = record.operation.word();
         let mut param = format!("{word} {position} {} ", record.key.len()).into_bytes();
         param.extend_from_slice(&record.key);
         param.extend_from_slice(&record.value);
@@ -290,14 +308,13 @@ impl Node {
         called.map_or_else(outcome_of, |()| Outcome::Done)
     }
 
-    /// Puts or removes the next outputs that a changed key gives, or, where a source has their table, gives the
-    /// changes that are to be told there.
-    fn fan_out(&mut self, join: &Join, task: &Task, changes: &mut Vec<Change>) -> Outcome {
-        let key = &task.record.key;
+    /// Puts or removes the next outputs that a changed key gives, as far as that can be done here; or what is to be
+    /// done elsewhere.
+    fn fan_out(&mut self, join: &Join, task: &Task) -> Result<Outside, Outcome> {
         let mut bindings = Bindings::new();
         let value_source = join.value_source();
-        if !join.sources[value_source].pattern.bind(key, &mut bindings) {
-            return Outcome::Done;
+        if !join.sources[value_source].pattern.bind(&task.record.key, &mut bindings) {
+            return Err(Outcome::Done);
         }
         let value = task.record.has_value().then_some(&*task.record.value);
         let checks: Vec<&Pattern> = join
@@ -307,20 +324,69 @@ impl Node {
             .filter(|(at, _)| *at != value_source)
             .map(|(_, source)| &source.pattern)
             .collect();
-        let outside = self.engine.is_sourced(&join.output.range_of_all().first);
-        let changes = outside.then_some(changes);
-        let shared = value.map(|value| self.engine.share(value));
-        let (engine, output) = (&mut self.engine, &join.output);
-        let mut fan = Fan { engine, output, value, shared, changes };
+        let sourced = self.engine.is_sourced(&join.output.range_of_all().first);
+        let divided = self.engine.placement().is_some();
+        let of = (task.flow.clone(), task.record.position);
+        let reads = self.working.afar.reads.remove(&of).unwrap_or_default();
+        let gathers = sourced || divided;
+        let put = Put::of(&mut self.engine, value.filter(|_| !gathers));
+        let mut fan = Fan {
+            engine: &mut self.engine,
+            output: &join.output,
+            put,
+            gathered: gathers.then(Vec::new),
+            reads: &reads,
+            missing: Vec::new(),
+        };
         let done = fan.slice(&checks, &bindings, &task.mark);
-        if let Some(shared) = shared {
-            self.engine.release(shared);
+        let (outputs, missing) = (fan.gathered.unwrap_or_default(), fan.missing);
+        put.release(&mut self.engine);
+        let mark = done.map_err(outcome_of)?;
+        if !missing.is_empty() {
+            self.working.afar.reads.insert(of, reads);
+            return Ok(Outside::Read(missing));
         }
-        match done {
-            Ok(None) => Outcome::Done,
-            Ok(Some(mark)) => Outcome::Further(mark),
-            Err(stop) => outcome_of(stop),
+        if sourced && !outputs.is_empty() {
+            let value = value.map(<[u8]>::to_vec);
+            let change = |output: Output| Change { key: output.key, value: value.clone() };
+            let changes = outputs.into_iter().map(change).collect();
+            return Ok(Outside::Write { changes, mark });
         }
+        if divided && !outputs.is_empty() {
+            return self.divide(task, outputs, value, mark);
+        }
+        Err(mark.map_or(Outcome::Done, Outcome::Further))
+    }
+
+    /// Has the homes of outputs put or remove them; those that live here are done.
+    fn divide(
+        &mut self,
+        task: &Task,
+        outputs: Vec<Output>,
+        value: Option<&[u8]>,
+        mark: Option<Vec<u8>>,
+    ) -> Result<Outside, Outcome> {
+        let mut parts: BTreeMap<Shard, Vec<Output>> = BTreeMap::new();
+        let me = self.engine.shard();
+        for output in outputs {
+            let home = self.home_elsewhere(&output.key).unwrap_or(me);
+            parts.entry(home).or_default().push(output);
+        }
+        let Some(handed) = self.handed(task) else { return Err(Outcome::Done) };
+        let own = parts.remove(&me).unwrap_or_default();
+        // Where nothing is done elsewhere, the task goes on in one step with this.
+        let outcome = self.put_outputs(&handed, &own, value, !parts.is_empty());
+        if outcome != Outcome::Done {
+            return Err(outcome);
+        }
+        if parts.is_empty() {
+            return Err(mark.map_or(Outcome::Done, Outcome::Further));
+        }
+        self.record_noted();
+        let value: Option<Arc<[u8]>> = value.map(Arc::from);
+        let part = |(home, outputs)| (home, Work::Put { value: value.clone(), outputs });
+        let parts = parts.into_iter().map(part).collect();
+        Ok(Outside::Hand { handed: Box::new(handed), parts, own, mark })
     }
 
     /// Makes tasks of some keys that were there before their flow; whether there were any.
@@ -383,7 +449,12 @@ impl Node {
 
     /// How each flow does.
     pub fn flow_reports(&mut self) -> Vec<Report> {
-        self.working.flows.reports()
+        let shard = self.engine.shard();
+        let mut reports = self.working.flows.reports();
+        for report in &mut reports {
+            report.cursor = position_at(shard, report.cursor);
+        }
+        reports
     }
 }
 
@@ -413,93 +484,10 @@ fn slots_of(definition: &Definition, key: &[u8]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// What a task has come to that was stopped.
-fn outcome_of(stop: Stop) -> Outcome {
+pub(crate) fn outcome_of(stop: Stop) -> Outcome {
     match stop {
         // It waits for data, or for room in another flow: that is no failure.
         Stop::Wait(_) | Stop::Failed(EngineError::Busy { .. }) => Outcome::Waits,
         Stop::Failed(error) => Outcome::Failed(format!("{} {error}", error.code())),
-    }
-}
-
-/// A fan-out under way.
-struct Fan<'a> {
-    engine: &'a mut Engine,
-    output: &'a Pattern,
-    /// What is put; `None`: the outputs are removed.
-    value: Option<&'a [u8]>,
-    /// The same, stored once for all outputs.
-    shared: Option<ValueRef>,
-    /// Where the outputs go, if not to the engine.
-    changes: Option<&'a mut Vec<Change>>,
-}
-
-impl Fan<'_> {
-    /// Does the outputs of the next keys of the first of `checks`; gives the mark to go on from.
-    fn slice(
-        &mut self,
-        checks: &[&Pattern],
-        bindings: &Bindings<'_>,
-        mark: &[u8],
-    ) -> Result<Option<Vec<u8>>, Stop> {
-        let Some((check, rest)) = checks.split_first() else {
-            self.put(bindings)?;
-            return Ok(None);
-        };
-        let range = containing_range(self.output, &KeyRange::all(), check, bindings);
-        let Some(mut range) = range else { return Ok(None) };
-        if !mark.is_empty() {
-            range.first = [mark, &[0]].concat();
-        }
-        let keys = self.keys(&range, Some(SLICE_KEYS))?;
-        for key in &keys {
-            let mut bindings = *bindings;
-            if check.bind(key, &mut bindings) {
-                self.all(rest, &bindings)?;
-            }
-        }
-        let more = keys.len() as u64 == SLICE_KEYS;
-        Ok(keys.into_iter().next_back().filter(|_| more))
-    }
-
-    /// Does all outputs of `checks`.
-    fn all(&mut self, checks: &[&Pattern], bindings: &Bindings<'_>) -> Result<(), Stop> {
-        let Some((check, rest)) = checks.split_first() else { return self.put(bindings) };
-        let range = containing_range(self.output, &KeyRange::all(), check, bindings);
-        let Some(range) = range else { return Ok(()) };
-        for key in self.keys(&range, None)? {
-            let mut bindings = *bindings;
-            if check.bind(&key, &mut bindings) {
-                self.all(rest, &bindings)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn keys(&mut self, range: &KeyRange, limit: Option<u64>) -> Result<Vec<Vec<u8>>, Stop> {
-        let mut keys = Vec::new();
-        let options = RangeOptions { reverse: false, limit };
-        self.engine
-            .range(&range.first, &range.last, options, &mut |key, _| keys.push(key.to_vec()))?;
-        Ok(keys)
-    }
-
-    fn put(&mut self, bindings: &Bindings<'_>) -> Result<(), Stop> {
-        let mut key = Vec::new();
-        if !self.output.fill(bindings, &mut key) {
-            return Ok(());
-        }
-        if let Some(changes) = &mut self.changes {
-            changes.push(Change { key, value: self.value.map(<[u8]>::to_vec) });
-            return Ok(());
-        }
-        match self.shared {
-            None => self.engine.remove(&key).map(drop),
-            Some(shared) => {
-                if !self.engine.make_room_for(key.len() + OUTPUT_BYTES, 0) {
-                    return Err(EngineError::OutOfMemory.into());
-                }
-                Ok(self.engine.set_shared(&key, shared)?)
-            }
-        }
     }
 }

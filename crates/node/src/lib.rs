@@ -11,9 +11,11 @@ mod carry;
 mod catalog;
 mod expiry;
 mod extended;
+mod fan;
 mod flow_commands;
 mod flows;
 mod functions;
+mod handed;
 mod info;
 mod items;
 mod keys;
@@ -28,13 +30,15 @@ mod strings;
 
 pub use carry::Carried;
 pub use catalog::table_options;
+pub use fan::{Output, Read};
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
+pub use handed::Work;
 pub use headwater_cluster::{Open, Packet, Positions, Sent, WaitId};
-pub use headwater_command::Data;
+pub use headwater_command::{Data, Flows as FlowCommand};
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{
-    Journal, Outcome as FlowOutcome, Record as FlowRecord, Report as FlowReport, Task,
+    Handed, Journal, Outcome as FlowOutcome, Record as FlowRecord, Report as FlowReport, Task,
 };
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};

@@ -64,6 +64,9 @@ pub struct Config {
     /// Flows to add at start, in order.
     #[serde(rename = "flow")]
     pub flows: Vec<Flow>,
+    /// Flows that clients added before the start, each as the words of FLOW.ADD; no setting.
+    #[serde(skip)]
+    pub kept_flows: Vec<Vec<String>>,
 }
 
 /// Where to listen and who may come in.

@@ -82,8 +82,6 @@ pub(crate) struct Keeping {
     tables: BTreeMap<String, Table>,
     /// The modules that clients sent before the start.
     modules: Vec<SentModule>,
-    /// The flows that clients added before the start.
-    flows: Vec<Flow>,
     /// By which placement keys of a partition are looked for.
     surveyed: Option<Placement>,
     /// The store has failed, no command can write any more, and a turn of the loop has begun since: nothing waits
@@ -146,7 +144,8 @@ impl Keeping {
             config.flows.iter().all(|flow| flow.name.as_bytes() != definition.name)
         };
         let flows = definitions.iter().filter(|definition| definition.kind == FLOW);
-        let flows = flows.filter(declared).map(read).collect::<Result<_, _>>()?;
+        let flows = flows.filter(declared).map(read).collect::<Result<Vec<Flow>, _>>()?;
+        config.kept_flows.extend(flows.into_iter().map(|flow| flow.words));
         let tables =
             config.tables.iter().map(|table| (table.name.clone(), table.clone())).collect();
         let always = options.durability == Durability::Always;
@@ -157,7 +156,6 @@ impl Keeping {
             always,
             tables,
             modules,
-            flows,
             surveyed: None,
             given_up: false,
         }))
@@ -282,11 +280,6 @@ impl Keeping {
         core::mem::take(&mut self.modules)
     }
 
-    /// Takes the flows that clients added before the start, each as the words of FLOW.ADD.
-    pub(crate) fn take_flows(&mut self) -> Vec<Vec<String>> {
-        core::mem::take(&mut self.flows).into_iter().map(|flow| flow.words).collect()
-    }
-
     /// Where flows keep their records.
     ///
     /// # Errors
@@ -340,10 +333,15 @@ impl Keeping {
         self.store.count_notes();
     }
 
-    /// Hands the writes of a turn over.
+    /// Hands the writes of a turn over; gives the last operation told.
     #[inline]
-    pub(crate) fn end_turn(&self) {
-        self.store.commit();
+    pub(crate) fn end_turn(&self) -> u64 {
+        self.store.commit().0
+    }
+
+    /// The last operation that will survive: a crash of the process, or under `always` a failure of the machine.
+    pub(crate) fn survives(&self) -> u64 {
+        if self.always { self.store.durable().0 } else { self.store.notes().committed().0 }
     }
 
     /// Waits until all that was written is safe, or will never be.

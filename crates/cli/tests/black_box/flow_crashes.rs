@@ -18,18 +18,25 @@ const FOLLOWERS: u64 = 700;
 /// Requests sent at once.
 const BATCH: u64 = 16;
 
-fn options(data: &Path) -> Vec<String> {
-    let path = data.to_str().unwrap();
-    ["--data", path, "--durability", "always", "--memcached-port", "0"].map(String::from).to_vec()
+fn options(data: &Path, shards: u16) -> Vec<String> {
+    let (path, shards) = (data.to_str().unwrap(), shards.to_string());
+    let data = ["--data", path, "--durability", "always"];
+    [&data[..], &["--memcached-port", "0", "--shards", &shards]]
+        .concat()
+        .into_iter()
+        .map(String::from)
+        .collect()
 }
 
-fn start(data: &Path) -> Server {
-    let options = options(data);
+fn start(data: &Path, shards: u16) -> Server {
+    let options = options(data, shards);
     Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Votes that a function counts, and posts that are copied to followers.
 fn declare(client: &mut Connection) {
+    // Where there are several shards, a vote lives on any, and is counted on another.
+    let () = ask(client, &["TABLE.SET", "vote", "BOUNDARY", "2"]).unwrap();
     let module = wat::parse_str(BALANCE).unwrap();
     let () = cmd("FN.LOAD").arg("balance").arg(module).query(client).unwrap();
     let votes = ["FLOW.ADD", "votes", "ON", "vote|<a>|<b>", "CALL", "balance", "KEY", "karma|<a>"];
@@ -119,16 +126,25 @@ fn check(client: &mut Connection, sent: &[(String, Sent)]) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn no_effect_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
+    kill_at_any_moment(1);
+}
+
+#[test]
+fn no_effect_on_other_shards_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
+    kill_at_any_moment(3);
+}
+
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
+fn kill_at_any_moment(shards: u16) {
     let asked = std::env::var("HEADWATER_FLOW_KILLS").ok();
     let rounds: u64 = asked.and_then(|text| text.parse().ok()).unwrap_or(4);
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    declare(&mut start(&data).client(3));
+    declare(&mut start(&data, shards).client(3));
     let mut acknowledged = 0;
     for round in 0..rounds {
-        let server = start(&data);
+        let server = start(&data, shards);
         let ends = AtomicBool::new(false);
         let addresses = [SocketAddr::from(([127, 0, 0, 1], server.port)), memcached_of(&server)];
         // New names each time, so that checks do not grow; every few rounds it is killed while it recovers, too.
@@ -147,12 +163,12 @@ fn no_effect_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
         });
         server.wait();
         if round % 3 == 2 {
-            let server = start(&data);
+            let server = start(&data, shards);
             std::thread::sleep(Duration::from_micros(round * 1237 % 30_000));
             server.signal(Signal::KILL);
             server.wait();
         }
-        let server = start(&data);
+        let server = start(&data, shards);
         let mut client = server.client(3);
         check(&mut client, &sent);
         acknowledged += sent.iter().map(|(_, sent)| sent.acknowledged).sum::<u64>();
@@ -165,7 +181,9 @@ fn no_effect_is_missing_or_double_when_the_server_is_killed_at_any_moment() {
         server.wait();
     }
     assert!(acknowledged > 0, "nothing was acknowledged");
-    println!("{rounds} kills: {acknowledged} acknowledged writes have their effects, once");
+    println!(
+        "{rounds} kills, {shards} shards: {acknowledged} acknowledged writes have their effects, once"
+    );
 }
 
 #[test]
@@ -174,7 +192,7 @@ fn flows_go_on_after_a_store_that_failed() {
     let folder = tempfile::tempdir().unwrap();
     for fault in ["sync", "full", "torn"] {
         let data = folder.path().join(fault);
-        let server = faults.start(&options(&data));
+        let server = faults.start(&options(&data, 1));
         let mut client = server.client(3);
         declare(&mut client);
         let ends = AtomicBool::new(false);
@@ -207,7 +225,7 @@ fn flows_go_on_after_a_store_that_failed() {
             server.signal(Signal::KILL);
             server.wait();
         }
-        let server = start(&data);
+        let server = start(&data, 1);
         let mut client = server.client(3);
         check(&mut client, &sent);
         assert_eq!(count(&mut client, "vote|late|"), 0);

@@ -36,7 +36,7 @@ pub(crate) fn count(client: &mut Connection, prefix: &str) -> u64 {
 }
 
 /// Keys `f|<poster>|<number>`.
-fn follow(client: &mut Connection, poster: &str, followers: u32) {
+pub(crate) fn follow(client: &mut Connection, poster: &str, followers: u32) {
     let mut batch = pipe();
     for number in 0..followers {
         batch.set(format!("f|{poster}|{number:06}"), "").ignore();

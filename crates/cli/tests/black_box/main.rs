@@ -9,6 +9,7 @@ mod faults;
 mod flow_actions;
 mod flow_crashes;
 mod flows;
+mod flows_shards;
 mod function_projects;
 mod functions;
 mod hostile;

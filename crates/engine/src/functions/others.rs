@@ -16,6 +16,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Bound;
+use headwater_base::KeyRange;
 use headwater_base::functions::{FunctionLimits, Functions, Refused, World};
 use headwater_pattern::Pattern;
 use headwater_pool::Value;
@@ -66,6 +67,19 @@ impl Others<'_> {
         Refused::Stopped
     }
 
+    /// Refuses keys of other shards: what a call reads and writes is one step at one of them.
+    fn check_home(&mut self, range: &KeyRange) -> Result<(), Refused> {
+        if !self.engine.spans_homes(range) {
+            return Ok(());
+        }
+        let first = range.first.escape_ascii();
+        let text = alloc::format!(
+            "functions of flows reach the keys of their shard alone, and what begins with '{first}' \
+             lives, or may live, on another one"
+        );
+        Err(self.stopped(EngineError::Refused(text)))
+    }
+
     /// Refuses to read what joins compute by functions, none of which can be called now.
     fn check_readable(&mut self, first: &[u8], last: &[u8]) -> Result<(), Refused> {
         if !self.engine.reads_call_functions() {
@@ -88,6 +102,7 @@ impl Others<'_> {
         if !declared || self.call.key == Some(key) {
             return Err(Refused::NotDeclared);
         }
+        self.check_home(&KeyRange::point(key))?;
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
         let left = self.bytes_left.checked_sub(bytes);
         let most = self.engine.calls.limits.write_bytes_max;
@@ -110,6 +125,7 @@ impl World for Others<'_> {
         let value = match self.drafts.get(key) {
             Some(drafted) => drafted.clone(),
             None => {
+                self.check_home(&KeyRange::point(key))?;
                 self.check_readable(key, &[key, &[0]].concat())?;
                 match self.engine.get(key) {
                     Ok(value) => value.map(|value| value.to_vec()),
@@ -129,6 +145,7 @@ impl World for Others<'_> {
         if most == 0 || (!last.is_empty() && first >= last) {
             return Ok(0);
         }
+        self.check_home(&KeyRange::new(first, last))?;
         self.check_readable(first, last)?;
         let upper = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) };
         let drafts = self.drafts.range::<[u8], _>((Bound::Included(first), upper));
@@ -172,6 +189,7 @@ impl World for Others<'_> {
     }
 
     fn remove(&mut self, key: &[u8]) -> Result<(), Refused> {
+        self.check_home(&KeyRange::point(key))?;
         self.engine.know(key).map_err(|stop| self.stopped(stop))?;
         self.draft(key, None)
     }

@@ -159,6 +159,12 @@ impl Engine {
         self.placed.as_ref().map(|placed| &placed.placement)
     }
 
+    /// Which shard this is.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        self.placed.as_ref().map_or(Shard(0), |placed| placed.me)
+    }
+
     /// Whether this shard is the home of `key`.
     #[inline]
     #[must_use]

@@ -75,21 +75,6 @@ impl Config {
                 clients.output_bytes_soft, clients.output_bytes_max
             ));
         }
-        self.check_shards()
-    }
-
-    /// Checks that everything that is asked for works with several shards.
-    fn check_shards(&self) -> Result<(), ConfigError> {
-        if self.listen.shards == 1 {
-            return Ok(());
-        }
-        let one_shard_only = [("[[flow]]", !self.flows.is_empty())];
-        match one_shard_only.iter().find(|(_, asked)| *asked) {
-            None => Ok(()),
-            Some((name, _)) => Err(ConfigError(format!(
-                "{name} needs shards = 1, which is {}: it does not work with several yet",
-                self.listen.shards
-            ))),
-        }
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The turns of flows between those of clients, and what their tasks do outside: posts, and writes of sources.
 
+use super::handed::Handing;
 use super::session::Session;
 use super::{Flow, Resp};
 use crate::connections::Connections;
@@ -23,6 +24,8 @@ pub(super) struct Outsiders {
     next_post: u64,
     /// Writes that a source was asked for, by request, with the mark that the task goes on from.
     writes: HashMap<u64, (Task, Option<Vec<u8>>)>,
+    /// What concerns other shards.
+    pub(super) handing: Handing,
 }
 
 impl Outsiders {
@@ -32,6 +35,7 @@ impl Outsiders {
             posts: HashMap::new(),
             next_post: 0,
             writes: HashMap::new(),
+            handing: Handing::default(),
         }
     }
 }
@@ -67,7 +71,9 @@ impl Resp {
     pub(super) fn run_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
         self.take_posts();
-        if !self.node.flows_may_step()
+        if !self.is_asked_by_flows()
+            && self.handing_deadline().is_none()
+            && !self.node.flows_may_step()
             && self.node.flows_deadline().is_none_or(|at| at > self.time.wall)
         {
             return;
@@ -76,12 +82,15 @@ impl Resp {
             return;
         }
         let began = Instant::now();
+        // Others' tasks and own ones share the time.
+        self.run_asked(began, TURN / 2);
         loop {
             match self.node.step_flows() {
                 Step::Idle => break,
                 Step::Done => {}
                 Step::Outside { task, work: Outside::Publish(channel) } => {
                     self.publish_from_flow(&channel, &task.record.value, connections);
+                    self.publish_afar(&channel, &task.record.value);
                     self.node.finish_flow(&task, FlowOutcome::Done);
                 }
                 Step::Outside { task, work: Outside::Post { url, timeout_ms, slots, width } } => {
@@ -90,6 +99,12 @@ impl Resp {
                 }
                 Step::Outside { task, work: Outside::Write { changes, mark } } => {
                     self.write_for_flow(task, &changes, mark);
+                }
+                Step::Outside { task, work: Outside::Hand { handed, parts, own, mark } } => {
+                    self.hand_over(task, handed, parts, &own, mark);
+                }
+                Step::Outside { task, work: Outside::Read(reads) } => {
+                    self.ask_for_flow(task, reads);
                 }
             }
             if began.elapsed() >= TURN {
@@ -115,7 +130,7 @@ impl Resp {
         let record = &task.record;
         let message = Message {
             flow: &task.flow,
-            position: record.position,
+            position: self.node.flow_position(&task),
             at: record.at.0,
             operation: record.operation.word(),
             key: &record.key,
@@ -181,11 +196,12 @@ impl Resp {
 
     /// When flows want their next turn, in milliseconds of the server's life.
     pub(super) fn flows_deadline(&self) -> Option<u64> {
-        if self.node.flows_may_step() {
+        if self.node.flows_may_step() || self.is_asked_by_flows() {
             return Some(self.time.uptime + u64::from(self.flows_rest()));
         }
-        let rest = self.node.flows_deadline()?.since(self.time.wall);
+        let rest = self.node.flows_deadline().map(|at| at.since(self.time.wall));
         // The clock of a turn is up to a millisecond behind.
-        Some(self.time.uptime + rest + 1)
+        let rested = rest.map(|rest| self.time.uptime + rest + 1);
+        rested.into_iter().chain(self.handing_deadline()).min()
     }
 }

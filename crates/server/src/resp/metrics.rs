@@ -196,7 +196,13 @@ impl Resp {
         let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for report in self.node.flow_reports() {
             for (title, number) in headwater_node::flow_facts(&report, now) {
-                let labels = vec![("flow", report.name.clone())];
+                let mut labels = vec![("flow", report.name.clone())];
+                // What is no amount is told of each shard.
+                if let Some(shards) = &self.shards
+                    && matches!(title, "paused" | "cursor" | "oldest-pending-ms")
+                {
+                    labels.push(("shard", shards.me.0.to_string()));
+                }
                 facts.entry(title).or_default().push((labels, number as f64));
             }
         }

@@ -26,6 +26,7 @@ mod connect;
 mod declared;
 mod dispatch;
 mod flows;
+mod handed;
 mod info;
 mod kept;
 mod memory;
@@ -44,6 +45,7 @@ mod watching;
 mod tests;
 
 pub(crate) use afar::front_of;
+pub(crate) use handed::FlowNote;
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Afar, Origin, Session, Waiting};
 pub(crate) use tracking::{Copies, Note as TrackingNote};
@@ -217,8 +219,8 @@ impl Resp {
             flows::add(&mut node, &flow.words()?)
                 .map_err(|why| ConfigError(format!("flow '{}': {why}", flow.name)))?;
         }
-        for words in keeping.as_mut().map(Keeping::take_flows).unwrap_or_default() {
-            flows::add(&mut node, &words).map_err(|why| {
+        for words in &config.kept_flows {
+            flows::add(&mut node, words).map_err(|why| {
                 let text = words.join(" ");
                 ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
             })?;

@@ -213,7 +213,8 @@ impl Service for Resp {
     fn end_turn(&mut self) {
         if let Some(keeping) = &self.keeping {
             self.node.end_turn();
-            keeping.end_turn();
+            let told = keeping.end_turn();
+            self.flows_kept(told);
         }
         if let Some(shards) = &mut self.shards {
             shards.post_packets();

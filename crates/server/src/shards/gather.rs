@@ -35,6 +35,8 @@ pub(crate) enum Merge {
     Figures,
     /// The text of INFO.
     Info,
+    /// How a flow does.
+    FlowInfo,
     /// Values in the order of the keys that were asked for, by the shard that has each.
     Values(Vec<Shard>),
     /// Pairs in the order of their keys.
@@ -165,6 +167,7 @@ impl Gather {
                 let text = super::info::merged(&replies);
                 Encoder::new(out, version).verbatim(*b"txt", text.as_bytes());
             }
+            Merge::FlowInfo => super::flows::write_info(&self.parts, version, out),
             Merge::Values(order) => {
                 let mut parts: BTreeMap<Shard, _> = self
                     .parts
@@ -267,7 +270,7 @@ fn write_source(replies: &[&[u8]], version: Version, out: &mut Vec<u8>) {
 }
 
 /// Numbers with these names are the same everywhere.
-const NO_AMOUNTS: [&[u8]; 1] = [b"boundary"];
+const NO_AMOUNTS: [&[u8]; 2] = [b"boundary", b"paused"];
 
 /// Adds up the numbers of replies that have one shape. Lists whose elements are lists or maps with a
 /// name in front are taken together by these names.

@@ -37,6 +37,9 @@ const NOT_ADDED: &[&str] = &[
     "shards",
 ];
 
+/// Numbers within a line of which the greatest counts.
+const MOST: [&str; 2] = ["paused", "oldest-pending-ms"];
+
 /// The first text, with the numbers of all added up, also within `keys=1,expires=2`. A section or a line that the
 /// first lacks is put where the others have it, behind what comes before.
 pub(super) fn merged(replies: &[&[u8]]) -> String {
@@ -97,9 +100,15 @@ fn added(one: &str, other: &str) -> String {
     }
     let others: Vec<(&str, &str)> =
         other.split(',').filter_map(|part| part.split_once('=')).collect();
-    let parts = one.split(',').map(|part| {
+    // A place in one shard's journal says nothing of all.
+    let parts = one.split(',').filter(|part| !part.starts_with("cursor="));
+    let parts = parts.map(|part| {
         let Some((name, value)) = part.split_once('=') else { return part.to_owned() };
         match others.iter().find(|(other, _)| *other == name) {
+            Some((_, other)) if MOST.contains(&name) => {
+                let most = value.parse::<u64>().ok().max(other.parse().ok());
+                format!("{name}={}", most.unwrap_or(0))
+            }
             Some((_, other)) => format!("{name}={}", added(value, other)),
             None => part.to_owned(),
         }

@@ -17,7 +17,7 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{Copies, Note, TrackingNote};
+use crate::resp::{Copies, FlowNote, Note, TrackingNote};
 use crate::service::Door;
 use crate::sources;
 use headwater_base::Shard;
@@ -111,6 +111,8 @@ pub(crate) enum Letter {
     },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
+    /// Something about tasks of flows.
+    Flow(Box<FlowNote>),
     /// A partition is to move away: its keys on disk are to be found first.
     Survey {
         /// Which one.
@@ -183,6 +185,7 @@ impl Mail {
     pub(crate) fn memory(&self) -> usize {
         let packets = self.letters.iter().map(|letter| match letter {
             Letter::Packet(packet) => packet.bytes(),
+            Letter::Flow(note) => note.memory(),
             _ => 0,
         });
         self.bytes.capacity()

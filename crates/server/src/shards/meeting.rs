@@ -4,6 +4,7 @@
 //! - T1. Nobody leaves a meeting before all have come, or the process ends.
 
 use headwater_base::source::Pair;
+use headwater_engine::EngineError;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Where all threads of shards meet.
@@ -20,7 +21,31 @@ struct State {
     round: u64,
     over: bool,
     /// What is handed over: the keys of a partition, or why it stays.
-    given: Option<Result<Arc<[Pair]>, String>>,
+    given: Option<Result<Arc<[Pair]>, Stays>>,
+}
+
+/// Why a partition stays.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stays {
+    /// Something is under way: it may be tried again.
+    Busy(String),
+    /// It cannot move.
+    For(String),
+}
+
+impl From<String> for Stays {
+    fn from(text: String) -> Self {
+        Self::For(text)
+    }
+}
+
+impl From<Stays> for EngineError {
+    fn from(stays: Stays) -> Self {
+        match stays {
+            Stays::Busy(text) => Self::Busy { text, may_wait: false },
+            Stays::For(text) => Self::Refused(text),
+        }
+    }
 }
 
 impl Meeting {
@@ -56,14 +81,19 @@ impl Meeting {
     }
 
     /// Leaves something for the others, or says why not.
-    pub(crate) fn give(&self, what: Result<Vec<Pair>, String>) {
+    pub(crate) fn give(&self, what: Result<Vec<Pair>, Stays>) {
         self.state().given = Some(what.map(Arc::from));
     }
 
     /// What was left for the others, or why nothing was.
-    pub(crate) fn given(&self) -> Result<Arc<[Pair]>, String> {
-        let nothing = || Err(String::from("nobody has given anything"));
+    pub(crate) fn given(&self) -> Result<Arc<[Pair]>, Stays> {
+        let nothing = || Err(Stays::For(String::from("nobody has given anything")));
         self.state().given.clone().unwrap_or_else(nothing)
+    }
+
+    /// Whether somebody has said why not.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.state().given, Some(Err(_)))
     }
 
     /// It is done.
@@ -100,8 +130,9 @@ mod tests {
     #[test]
     fn what_is_given_is_taken_once() {
         let meeting = Meeting::new(1);
-        meeting.give(Err(String::from("no")));
-        assert_eq!(meeting.given().err().as_deref(), Some("no"));
+        meeting.give(Err(String::from("no").into()));
+        assert!(meeting.is_refused());
+        assert_eq!(meeting.given().err(), Some(Stays::For(String::from("no"))));
         meeting.give(Ok(Vec::new()));
         assert!(meeting.given().is_ok_and(|pairs| pairs.is_empty()));
         meeting.finish();

@@ -10,6 +10,7 @@
 //! A forwarded request is copied once each way, and parsed twice. Locks and wake-ups are one for
 //! each pair of shards in a turn, however many requests there are.
 
+mod flows;
 mod front;
 mod gather;
 mod holding;
@@ -26,6 +27,7 @@ pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
 pub(crate) use gather::{Gather, Merge};
 pub(crate) use holding::{Hold, Holding, Leading, Moving, Want};
 pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
+pub(crate) use meeting::Stays;
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use program::{Next, Program, Step, is_between_shards, words};
 pub(crate) use route::{Request, Route, route};

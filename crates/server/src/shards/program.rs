@@ -6,7 +6,9 @@
 
 use super::front::Kind;
 use headwater_base::{Placement, Shard};
-use headwater_command::{Args, Command, Data, Joins, Keys, LcsAnswer, OwnedArgs, Strings, Tables};
+use headwater_command::{
+    Args, Command, Data, Flows, Joins, Keys, LcsAnswer, OwnedArgs, Strings, Tables,
+};
 use headwater_protocol::resp::{elements, integer, is_error, text};
 
 /// What a shard is asked that no client can ask.
@@ -34,7 +36,7 @@ pub(crate) enum Program {
     SetAbsent { pairs: Vec<(Vec<u8>, Vec<u8>)>, step: SetAbsent },
     /// LCS.
     Lcs { left: Vec<u8>, right: Vec<u8>, answer: LcsAnswer, asked: bool },
-    /// JOIN.ADD and TABLE.SET: by all shards or by none.
+    /// JOIN.ADD, TABLE.SET, and what adds, drops or pauses a flow: by all shards or by none.
     Declare { request: Vec<Vec<u8>>, step: Declare },
 }
 
@@ -112,7 +114,11 @@ impl Program {
             Command::Data(Data::Strings(Strings::Lcs { left, right, answer })) => {
                 Self::Lcs { left: bytes(left), right: bytes(right), answer, asked: false }
             }
-            Command::Data(Data::Joins(Joins::Add { .. }) | Data::Tables(Tables::Set { .. })) => {
+            Command::Data(
+                Data::Joins(Joins::Add { .. })
+                | Data::Tables(Tables::Set { .. })
+                | Data::Flows(Flows::Add { .. } | Flows::Drop { .. } | Flows::Pause { .. }),
+            ) => {
                 let request = args.iter().map(bytes).collect();
                 Self::Declare { request, step: Declare::Begin }
             }

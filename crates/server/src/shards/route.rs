@@ -6,8 +6,8 @@
 use super::gather::Merge;
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_command::{
-    Args, Command, Data, Functions, Id, Joins, Keys, OwnedArgs, RangeAnswer, RangeRead, Ranges,
-    Spec, Strings, Tables,
+    Args, Command, Data, Flows, Functions, Id, Joins, Keys, OwnedArgs, RangeAnswer, RangeRead,
+    Ranges, Spec, Strings, Tables,
 };
 
 /// Who executes a request.
@@ -85,8 +85,15 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
         // By all or by none.
         Command::Data(
             Data::Joins(Joins::Add { .. })
-            | Data::Tables(Tables::Set { boundary: Some(_), source: None, .. }),
+            | Data::Tables(Tables::Set { boundary: Some(_), source: None, .. })
+            | Data::Flows(Flows::Add { .. } | Flows::Drop { .. } | Flows::Pause { .. }),
         ) => Route::Several,
+        Command::Data(Data::Flows(flows)) => all(match flows {
+            Flows::Info { .. } => Merge::FlowInfo,
+            Flows::Dead { .. } => Merge::Concat,
+            Flows::TakeDead { .. } | Flows::Replay { .. } => Merge::Sum,
+            _ => Merge::Figures,
+        }),
         Command::Data(Data::Ranges(ranges)) => by_range(placement, ranges),
         Command::Data(Data::Functions(Functions::Range { first, last, .. })) => {
             one_or(placement, first, last, || all(Merge::Concat))

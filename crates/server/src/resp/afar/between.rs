@@ -133,6 +133,7 @@ impl Resp {
                 engine.know_outputs(spec)?;
                 engine.join_prepare(name, spec, replace)?;
             }
+            Command::Data(Data::Flows(flows)) => self.node.may_declare_flow(&flows)?,
             Command::Data(Data::Tables(set @ Tables::Set { name, .. })) => {
                 engine.check_table(name, &table_options(&set))?;
             }

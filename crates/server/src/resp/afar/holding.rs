@@ -21,7 +21,7 @@ use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::resp::Resp;
 use crate::resp::session::{Afar, Origin, Session, Waiting};
-use crate::shards::{Hold, Leading, Letter, Want};
+use crate::shards::{Hold, Leading, Letter, Stays, Want};
 use headwater_base::Shard;
 
 /// How long all may take until they hold for a move, in milliseconds: then it is given up.
@@ -149,7 +149,7 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let moving = shards.holding.leading.as_ref().and_then(|leading| leading.moving);
         if let Some(moving) = moving {
-            self.end_move(moving, Some(String::from(text)), connections);
+            self.end_move(moving, Some(Stays::For(String::from(text))), connections);
         } else {
             let wants = core::mem::take(&mut shards.holding.wants);
             for want in wants {

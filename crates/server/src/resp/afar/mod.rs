@@ -23,7 +23,6 @@ use crate::connections::Connections;
 use crate::service::Door;
 use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Shards, Voice, route};
 use headwater_base::Shard;
-use headwater_command::table::Group;
 use headwater_command::{
     Args, Command, Connection, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec,
 };
@@ -59,13 +58,6 @@ impl Resp {
         }
         if matches!(command, Command::Transaction(_)) {
             return self.transact_afar(spec, command, args, work);
-        }
-        if matches!(spec.group, Group::Flow) {
-            self.stats.errors += 1;
-            let name = spec.full_name;
-            let text = format_args!("'{name}' needs shards = 1: it does not work with several yet");
-            encoder(work).error("ERR", text);
-            return Some(Flow::Next);
         }
         if let Some(flow) = self.sourced_afar(command, args, work) {
             return Some(flow);

@@ -13,11 +13,10 @@ use crate::connections::Connections;
 use crate::keeping::Way;
 use crate::resp::session::{Session, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
-use crate::shards::{Letter, Moving, Want};
+use crate::shards::{Letter, Moving, Stays, Want};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
-use headwater_engine::EngineError;
 
 impl Resp {
     /// SHARD.MOVE: the session waits until it is done, and looks again.
@@ -97,12 +96,19 @@ impl Resp {
         let from = placement.map_or(to, |placement| placement.home_of(partition));
         let way = Way { partition, from, to };
         // Writes of this turn are handed to the store whole, with what flows note of them.
+        self.node.record_writes();
         self.node.end_turn();
         if !meeting.wait() {
             return;
         }
-        if me == from {
-            meeting.give(self.offer_partition(way));
+        if let Err(busy) = self.flows_may_move(way) {
+            meeting.give(Err(busy));
+        }
+        if !meeting.wait() {
+            return;
+        }
+        if me == from && !meeting.is_refused() {
+            meeting.give(self.offer_partition(way).map_err(Stays::For));
         }
         if !meeting.wait() {
             return;
@@ -111,7 +117,7 @@ impl Resp {
             && let Ok(pairs) = meeting.given()
             && let Err(text) = self.keep_partition(way, &pairs)
         {
-            meeting.give(Err(text));
+            meeting.give(Err(text.into()));
         }
         if !meeting.wait() {
             return;
@@ -145,13 +151,13 @@ impl Resp {
     pub(super) fn end_move(
         &mut self,
         moving: Moving,
-        refusal: Option<String>,
+        refusal: Option<Stays>,
         connections: &mut Connections<Session>,
     ) {
-        if let Some(text) = refusal
+        if let Some(why) = refusal
             && connections.get_mut(moving.client).is_some()
         {
-            self.failures.insert(moving.client, EngineError::Refused(text));
+            self.failures.insert(moving.client, why.into());
         }
         connections.wake(moving.client);
     }
