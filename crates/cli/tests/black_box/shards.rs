@@ -519,12 +519,7 @@ fn all_clients_are_seen_from_each_shard_and_numbered_once() {
 }
 
 #[test]
-fn what_needs_one_shard_says_so() {
-    let server = Server::start(&["--shards", "2"]);
-    let mut flow = cmd("FLOW.ADD");
-    flow.arg("f").arg("ON").arg("a|<b>").arg("PUBLISH").arg("c");
-    let error = flow.query::<Value>(&mut server.client(2)).unwrap_err().to_string();
-    assert!(error.contains("shards"), "{error}");
+fn no_shards_at_all_are_refused() {
     let output = crate::support::program().args(["serve", "--shards", "0"]).output();
     let said = String::from_utf8(output.unwrap().stderr).unwrap();
     assert!(said.contains("shards is 0 (allowed: 1 to"), "{said}");
