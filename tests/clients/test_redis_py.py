@@ -21,16 +21,19 @@ PROGRAM = os.environ.get("HEADWATER", str(ROOT / "target" / "debug" / "headwater
 TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
 
 
-@pytest.fixture(params=["--requirepass=secret", ""], ids=["password", "open"])
+@pytest.fixture(
+    params=[["--requirepass=secret", "--shards=1"], ["--shards=3"], []],
+    ids=["one shard, password", "three shards", "as many as cores"],
+)
 def server(request):
-    flags = [request.param] if request.param else []
+    flags = request.param
     process = subprocess.Popen(
         [PROGRAM, "serve", "--port", "0", *flags], stdout=subprocess.PIPE, text=True
     )
     ready = process.stdout.readline()
     assert " ready on " in ready
     process.port = int(ready.rsplit(":", 1)[1])
-    process.password = "secret" if flags else None
+    process.password = "secret" if "--requirepass=secret" in flags else None
     yield process
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0

@@ -9,7 +9,7 @@ mod flows;
 mod shards;
 
 pub use flows::{Flow, Flows};
-pub use shards::shards;
+pub use shards::ShardCount;
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -86,8 +86,7 @@ pub struct Listen {
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
-    #[serde(deserialize_with = "shards::deserialize")]
-    pub shards: u16,
+    pub shards: ShardCount,
     /// Whether each shard's thread keeps to one core.
     pub pin: bool,
 }
@@ -363,7 +362,7 @@ impl Default for Listen {
             http_port: OptionalPort::default(),
             requirepass: String::new(),
             tcp_keepalive_seconds: 300,
-            shards: 1,
+            shards: ShardCount::Auto,
             pin: false,
         }
     }

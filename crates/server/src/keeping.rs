@@ -119,7 +119,7 @@ impl Keeping {
             return Ok(None);
         }
         let path = data.data_dir.clone();
-        let shards = config.listen.shards;
+        let shards = config.listen.shards.number();
         let folder = folder_of(path.as_ref(), me, shards)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
         let mut options = Options {
@@ -475,18 +475,7 @@ fn declare(
 /// The folder of a shard within `path`: all of it, where there is one shard. Keys lie where their homes are, so the number
 /// of shards stays.
 fn folder_of(path: &Path, me: Shard, shards: u16) -> Result<PathBuf, String> {
-    let file = path.join(SHARDS_FILE);
-    let divided = match fs::read_to_string(&file) {
-        Ok(text) => {
-            let number = text.trim().parse::<u16>();
-            Some(number.map_err(|_| format!("{SHARDS_FILE} is damaged: it is no number"))?)
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            path.join(FORMAT_FILE).exists().then_some(1)
-        }
-        Err(error) => return Err(format!("{SHARDS_FILE}: {error}")),
-    };
-    match divided {
+    match divided_among(path)? {
         Some(other) if other != shards => Err(format!(
             "its keys are divided among {other} shards, and shards is {shards} (allowed: {other})"
         )),
@@ -497,6 +486,23 @@ fn folder_of(path: &Path, me: Shard, shards: u16) -> Result<PathBuf, String> {
             }
             Ok(path.join(format!("shard-{}", me.0)))
         }
+    }
+}
+
+/// Among how many shards the keys in `path` are divided, if there are any.
+///
+/// # Errors
+/// The folder does not tell.
+pub(crate) fn divided_among(path: &Path) -> Result<Option<u16>, String> {
+    match fs::read_to_string(path.join(SHARDS_FILE)) {
+        Ok(text) => {
+            let number = text.trim().parse::<u16>();
+            number.map(Some).map_err(|_| format!("{SHARDS_FILE} is damaged: it is no number"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Ok(path.join(FORMAT_FILE).exists().then_some(1))
+        }
+        Err(error) => Err(format!("{SHARDS_FILE}: {error}")),
     }
 }
 

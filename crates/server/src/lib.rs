@@ -33,7 +33,7 @@ mod shards;
 mod sources;
 mod threads;
 
-pub use config::{Config, ConfigError, OptionalPort};
+pub use config::{Config, ConfigError, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
 
 use headwater_base::Shard;
@@ -61,9 +61,11 @@ impl Server {
     /// A setting is out of bounds, a table or join cannot be accepted, or an address cannot be
     /// listened on; the text says which.
     pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
+        shards::settle(&mut config)?;
         config.check()?;
         let warning = descriptors::provide(&mut config.clients);
-        let office = (config.listen.shards > 1).then(|| Office::new(config.listen.shards));
+        let shards = config.listen.shards.number();
+        let office = (shards > 1).then(|| Office::new(shards));
         let shards = office.as_ref().map(|office| Shards::of(Shard(0), office));
         let service = Resp::new(config.clone(), shards, None)?;
         let mut reactor = Reactor::bind(&config, service, true)?;

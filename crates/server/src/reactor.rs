@@ -96,7 +96,7 @@ impl<S: Service> Reactor<S> {
         }
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| io("waker", error))?;
         service.set_waker(Arc::new(waker));
-        let shared = config.listen.shards > 1;
+        let shared = config.listen.shards.number() > 1;
         let mut listeners = Vec::new();
         let doors = [
             (Door::Resp, Some(config.listen.port)),
@@ -415,7 +415,11 @@ impl<S: Service> Reactor<S> {
     /// The client sends no more: it may still take what is pending.
     fn linger(&mut self, connection: &mut Connection<S::Session>) -> bool {
         connection.phase = Phase::Closing;
-        connection.unsent() > 0 || self.service.expects(&connection.session)
+        let expects = self.service.expects(&connection.session);
+        if expects {
+            self.service.hung_up(connection);
+        }
+        expects || connection.unsent() > 0
     }
 
     #[inline]

@@ -129,6 +129,12 @@ pub(crate) trait Service {
         (1, 1)
     }
 
+    /// How many clients there are, `own` of them here.
+    #[inline]
+    fn clients(&self, own: usize) -> usize {
+        own
+    }
+
     /// Who serves a client that was just accepted here: `None`, if this shard does.
     #[inline]
     fn hand_on(&mut self, socket: TcpStream, _peer: SocketAddr, _door: Door) -> Option<TcpStream> {
@@ -149,6 +155,10 @@ pub(crate) trait Service {
     fn expects(&self, _session: &Self::Session) -> bool {
         false
     }
+
+    /// A client sends no more, and answers are still to come for it from elsewhere.
+    #[cold]
+    fn hung_up(&mut self, _connection: &mut Connection<Self::Session>) {}
 
     /// Whether a client's replies wait so much elsewhere that no further requests should be executed for it now.
     #[inline]

@@ -45,7 +45,7 @@ impl Threads {
         office: &Arc<Office>,
     ) -> Result<Self, ConfigError> {
         let mut threads = Self { all: Vec::new(), pin: config.listen.pin };
-        for at in 1..config.listen.shards {
+        for at in 1..config.listen.shards.number() {
             let (config, office) = (config.clone(), office.clone());
             let sent = sent.to_vec();
             let (said, hears) = channel();

@@ -294,6 +294,10 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
             if system == System::Items {
                 command.args(["--port", "0"]);
             }
+            // Peers have one thread, too.
+            if !launch.arguments.iter().any(|word| word == "--shards") {
+                command.args(["--shards", "1"]);
+            }
             if system == System::Null {
                 command.args(["--null", &launch.null_bytes.to_string()]);
             }

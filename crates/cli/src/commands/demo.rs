@@ -8,7 +8,7 @@
 use super::serve::{ListenArgs, say_memcached, say_ready};
 use anyhow::Context;
 use headwater_engine::{Engine, Expiry, TableOptions};
-use headwater_server::{Config, Server};
+use headwater_server::{Config, Server, ShardCount};
 use headwater_workload::{Graph, Rng, TweetLengths};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
@@ -51,6 +51,8 @@ impl Args {
     /// Loads, says what to try, and serves until SIGTERM, SIGINT or SHUTDOWN.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut config = Config::default();
+        // Everything is loaded into one engine before the start.
+        config.listen.shards = ShardCount::Number(1);
         self.listen.apply(&mut config);
         let mut server = Server::bind(config)?;
         let graph = match &self.graph {

@@ -1,7 +1,7 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, OptionalPort, Server, Size};
+use headwater_server::{Config, NullServer, OptionalPort, Server, ShardCount, Size};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,9 +15,10 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
-    /// Threads that serve, each with a part of the keys; auto: as many as there are cores [default: 1]
-    #[arg(long, value_name = "NUMBER|auto", value_parser = headwater_server::config::shards)]
-    shards: Option<u16>,
+    /// Threads that serve, each with a part of the keys; auto: as many as there are cores, or as many as the data
+    /// directory's keys are divided among [default: auto]
+    #[arg(long, value_name = "NUMBER|auto", overrides_with = "shards")]
+    shards: Option<ShardCount>,
     /// Keep each of those threads to one core
     #[arg(long)]
     pin: bool,

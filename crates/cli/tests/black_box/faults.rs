@@ -37,6 +37,9 @@ impl Faults {
         let _none = std::fs::remove_file(self.file());
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
+        if !arguments.iter().any(|word| word == "--shards") {
+            command.args(["--shards", "1"]);
+        }
         command.env("LD_PRELOAD", &self.library).env("FAULT_FILE", self.file());
         Server::spawn(command)
     }

@@ -176,11 +176,19 @@ fn a_subscriber_that_never_reads_is_disconnected() {
 
 #[test]
 fn too_many_clients_are_told() {
-    let server = Server::start(&["--maxclients", "2"]);
+    for shards in ["1", "3"] {
+        no_client_more(&Server::start(&["--maxclients", "2", "--shards", shards]));
+    }
+}
+
+fn no_client_more(server: &Server) {
     let mut first = server.socket();
     first.send(b"PING\r\n");
     first.expect(b"+PONG\r\n");
-    let second = server.socket();
+    let mut second = server.socket();
+    // Another thread may accept the next one.
+    second.send(b"PING\r\n");
+    second.expect(b"+PONG\r\n");
     server.socket().expect_end(b"-ERR max number of clients reached\r\n");
     drop(second);
     // The place is free again, as soon as the server has noticed.

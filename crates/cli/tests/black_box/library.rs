@@ -274,7 +274,12 @@ fn channels() {
 
 #[test]
 fn pushes_come_between_replies_in_resp3() {
-    let server = Server::start(&[]);
+    for shards in ["1", "3"] {
+        pushes_come_between_replies(&Server::start(&["--shards", shards]));
+    }
+}
+
+fn pushes_come_between_replies(server: &Server) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let mut client = server.client(3);
     client.set_push_sender(sender);

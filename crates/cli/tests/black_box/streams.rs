@@ -135,13 +135,18 @@ fn a_reader_gives_up_in_time_and_in_transactions_at_once() {
 
 #[test]
 fn a_reader_that_hangs_up_is_forgotten() {
-    let server = Server::start(&[]);
+    for shards in ["1", "3"] {
+        a_reader_hangs_up(&Server::start(&["--shards", shards]));
+    }
+}
+
+fn a_reader_hangs_up(server: &Server) {
     let client = &mut server.client(2);
     let words: [&[u8]; 6] = [b"STREAM.READ", b"s", b"0", b"1", b"BLOCK", b"0"];
-    let gone: Vec<Socket> = (1..=20).map(|count| waiting(&server, client, &words, count)).collect();
+    let gone: Vec<Socket> = (1..=20).map(|count| waiting(server, client, &words, count)).collect();
     drop(gone);
     until_blocked(client, 0);
-    let mut killed = waiting(&server, client, &words, 1);
+    let mut killed = waiting(server, client, &words, 1);
     let killed_count: i64 =
         cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").query(client).unwrap();
     assert!(killed_count >= 1);

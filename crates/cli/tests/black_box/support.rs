@@ -23,10 +23,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `headwater serve` on a free port, with further arguments.
+    /// Starts `headwater serve` on a free port, with further arguments; with one shard, if neither they nor
+    /// `HEADWATER_TEST_SHARDS` say something else.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
+        let files = arguments.windows(2).filter(|words| words[0] == "--config");
+        let texts = files.map(|words| std::fs::read_to_string(words[1]).unwrap());
+        let says = texts.into_iter().any(|text| text.contains("\nshards = "));
+        if !says && !arguments.contains(&"--shards") {
+            let shards = std::env::var("HEADWATER_TEST_SHARDS");
+            command.args(["--shards", shards.as_deref().unwrap_or("1")]);
+        }
         Self::spawn(command)
     }
 

@@ -9,6 +9,9 @@ use headwater_keep::Durability;
 pub(super) const SHARDS_MAX: usize = 256;
 
 impl Config {
+    /// Most shards.
+    pub(crate) const SHARDS_MAX: usize = SHARDS_MAX;
+
     /// Checks what no single setting can tell.
     ///
     /// # Errors
@@ -35,7 +38,7 @@ impl Config {
             ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
             ("sources-max", limits.sources_max, 1, 64),
             ("slots-max", limits.slots_max, 1, 64),
-            ("shards", usize::from(self.listen.shards), 1, SHARDS_MAX),
+            ("shards", usize::from(self.listen.shards.number()), 1, SHARDS_MAX),
             ("clients-max", clients.clients_max, 1, 1_000_000),
             ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
             ("arguments-max", clients.arguments_max, 16, 1 << 24),

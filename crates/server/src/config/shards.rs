@@ -1,31 +1,73 @@
 //! The number of shards: given, or as many as there are cores.
 
-use serde::{Deserialize, Deserializer};
+use super::check::SHARDS_MAX;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
 
-/// Reads a number of shards, or `auto`: the cores that this process may use.
-///
-/// # Errors
-/// It is neither; the text says what is allowed.
-pub fn shards(text: &str) -> Result<u16, String> {
-    if text == "auto" {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        return Ok(u16::try_from(cores.min(super::check::SHARDS_MAX)).unwrap_or(1));
-    }
-    let wrong = || format!("'{text}' (allowed: 1 to {}, or auto)", super::check::SHARDS_MAX);
-    text.parse().map_err(|_| wrong())
+/// How many threads serve, each with a part of the keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ShardCount {
+    /// As many as this process may use cores of, or fewer: [`crate::Server::bind`] says how many.
+    #[default]
+    Auto,
+    /// So many.
+    Number(u16),
 }
 
-/// Reads it from a file.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Number(u16),
-        Word(String),
+impl ShardCount {
+    /// The number; one, as long as that is open.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Auto => 1,
+            Self::Number(number) => number,
+        }
     }
-    match Either::deserialize(deserializer)? {
-        Either::Number(number) => Ok(number),
-        Either::Word(word) => shards(&word).map_err(serde::de::Error::custom),
+}
+
+impl FromStr for ShardCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let wrong = || format!("'{text}' (allowed: 1 to {SHARDS_MAX}, or auto)");
+        text.parse().map(Self::Number).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for ShardCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl Serialize for ShardCount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Number(number) => serializer.serialize_u16(*number),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ShardCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Number(u16),
+            Word(String),
+        }
+        match Either::deserialize(deserializer)? {
+            Either::Number(number) => Ok(Self::Number(number)),
+            Either::Word(word) => word.parse().map_err(serde::de::Error::custom),
+        }
     }
 }
 
@@ -36,17 +78,17 @@ mod tests {
 
     #[test]
     fn shards_are_a_number_or_the_cores() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        assert_eq!(shards("auto").map(usize::from), Ok(cores));
-        assert_eq!(shards("3"), Ok(3));
-        let error = shards("many").unwrap_err();
+        assert_eq!("auto".parse(), Ok(ShardCount::Auto));
+        assert_eq!("3".parse(), Ok(ShardCount::Number(3)));
+        let error = "many".parse::<ShardCount>().unwrap_err();
         assert_eq!(error, "'many' (allowed: 1 to 256, or auto)");
         let of = |line: &str| {
             let text = format!("[listen]\n{line}");
             toml::from_str::<Config>(&text).map(|config| config.listen.shards)
         };
-        assert_eq!(of("shards = 5").unwrap(), 5);
-        assert_eq!(of("shards = \"auto\"").unwrap(), shards("auto").unwrap());
+        assert_eq!(of("shards = 5").unwrap(), ShardCount::Number(5));
+        assert_eq!(of("shards = \"auto\"").unwrap(), ShardCount::Auto);
+        assert_eq!(of("").unwrap(), ShardCount::Auto);
         assert!(of("shards = \"many\"").unwrap_err().to_string().contains("or auto"));
     }
 }

@@ -48,7 +48,7 @@ impl<S: Service> Reactor<S> {
 
     pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
-        if self.connections.open() >= self.service.bounds().clients_max
+        if self.service.clients(self.connections.open()) >= self.service.bounds().clients_max
             || bytes > self.service.clients_bytes_max()
         {
             // Whether the client reads it is its own affair.

@@ -107,6 +107,11 @@ impl Service for Resp {
         self.shards.as_deref().map_or((1, 1), of)
     }
 
+    fn clients(&self, own: usize) -> usize {
+        let elsewhere = |shards: &Shards| shards.post.clients_elsewhere();
+        own + self.shards.as_deref().map_or(0, elsewhere)
+    }
+
     fn hand_on(&mut self, socket: TcpStream, peer: SocketAddr, door: Door) -> Option<TcpStream> {
         let Some(shards) = &mut self.shards else { return Some(socket) };
         let to = shards.post.least_busy();
@@ -132,6 +137,16 @@ impl Service for Resp {
     #[inline]
     fn expects(&self, session: &Session) -> bool {
         session.expects()
+    }
+
+    fn hung_up(&mut self, connection: &mut Connection<Session>) {
+        let (Some(shards), Some(front)) = (&mut self.shards, connection.session.front()) else {
+            return;
+        };
+        for at in front.used() {
+            let letter = Letter::HungUp { session: connection.id };
+            shards.post.to(at).letters.push(letter);
+        }
     }
 
     #[inline]

@@ -48,6 +48,13 @@ pub(crate) enum Merge {
         /// What to answer. The replies are pairs, or keys alone where keys are wanted.
         answer: RangeAnswer,
     },
+    /// What a function has said of pairs, in the order of their keys. A fold is refused.
+    Called {
+        /// Greatest key first.
+        reverse: bool,
+        /// At most so many.
+        limit: Option<u64>,
+    },
     /// memcached's values in the order of the keys that were asked for, by the shard that has each.
     Items(Vec<(Shard, Vec<u8>)>),
     /// memcached's statistics, whose numbers are added up.
@@ -184,6 +191,14 @@ impl Gather {
                 let lists = lists().collect();
                 write_range(lists, *reverse, limit.unwrap_or(u64::MAX), *answer, version, out);
             }
+            Merge::Called { reverse, limit } => {
+                let Some(lists) = replies.iter().map(|reply| elements(reply)).collect() else {
+                    Encoder::new(out, version).error("ERR", format_args!("{FOLD_REFUSED}"));
+                    return;
+                };
+                let (limit, answer) = (limit.unwrap_or(u64::MAX), RangeAnswer::Pairs);
+                write_range(lists, *reverse, limit, answer, version, out);
+            }
             Merge::Items(keys) => super::items::write_items(&self.parts, keys, out),
             Merge::Stats => super::items::write_stats(&replies, out),
             Merge::Agreed => super::items::write_agreed(&replies, out),
@@ -191,6 +206,9 @@ impl Gather {
         }
     }
 }
+
+/// Folds of parts are not put together: how, only the function knows.
+const FOLD_REFUSED: &str = "the function folds the range, whose keys live on several shards (allowed: a range within one group, as 'p|bob|' to 'p|bob}')";
 
 fn write_list(elements: &[&[u8]], version: Version, out: &mut Vec<u8>) {
     Encoder::new(out, version).array(elements.len());
@@ -270,7 +288,7 @@ fn write_source(replies: &[&[u8]], version: Version, out: &mut Vec<u8>) {
 }
 
 /// Numbers with these names are the same everywhere.
-const NO_AMOUNTS: [&[u8]; 2] = [b"boundary", b"paused"];
+const NO_AMOUNTS: [&[u8]; 3] = [b"boundary", b"paused", b"pure"];
 
 /// Adds up the numbers of replies that have one shape. Lists whose elements are lists or maps with a
 /// name in front are taken together by these names.
@@ -367,6 +385,20 @@ mod tests {
         let keys: [&[u8]; 2] = [b"*2\r\n$1\r\nc\r\n$1\r\na\r\n", b"*1\r\n$1\r\nb\r\n"];
         let merge = Merge::Range { reverse: true, limit: Some(2), answer: RangeAnswer::Keys };
         assert_eq!(merged(merge, &keys), "*2\r\n$1\r\nc\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn what_functions_say_is_merged_by_key_and_folds_are_refused() {
+        let replies: [&[u8]; 2] =
+            [b"*2\r\n$1\r\nb\r\n$1\r\n1\r\n", b"*2\r\n$1\r\na\r\n$1\r\n2\r\n"];
+        let called = |limit| Merge::Called { reverse: false, limit };
+        assert_eq!(
+            merged(called(None), &replies),
+            "*4\r\n$1\r\na\r\n$1\r\n2\r\n$1\r\nb\r\n$1\r\n1\r\n"
+        );
+        assert_eq!(merged(called(Some(1)), &replies), "*2\r\n$1\r\na\r\n$1\r\n2\r\n");
+        let folds: [&[u8]; 2] = [b"$1\r\n1\r\n", b"$-1\r\n"];
+        assert!(merged(called(None), &folds).contains("within one group"));
     }
 
     #[test]

@@ -96,7 +96,8 @@ fn added(one: &str, other: &str) -> String {
         return (one + other).to_string();
     }
     if !one.contains('=') {
-        return one.to_owned();
+        // What is not well with one shard is not well.
+        return if one == "ok" { other.to_owned() } else { one.to_owned() };
     }
     let others: Vec<(&str, &str)> =
         other.split(',').filter_map(|part| part.split_once('=')).collect();
@@ -123,15 +124,16 @@ mod tests {
     #[test]
     fn amounts_are_added_up_and_facts_are_not() {
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len()).into_bytes();
-        let one =
-            bulk("# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:2\r\nmode:x\r\n\r\n# Keyspace\r\n");
+        let one = bulk(
+            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:2\r\nmode:x\r\nstatus:ok\r\n\r\n# Keyspace\r\n",
+        );
         let two = bulk(
-            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:3\r\nmode:x\r\n\r\n# Keyspace\r\ndb0:keys=2,expires=1\r\n",
+            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:3\r\nmode:x\r\nstatus:err\r\n\r\n# Keyspace\r\ndb0:keys=2,expires=1\r\n",
         );
         let three = bulk("# Keyspace\r\ndb0:keys=5,expires=0\r\n");
         assert_eq!(
             merged(&[&one, &two, &three]),
-            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:5\r\nmode:x\r\n\r\n# Keyspace\r\n\
+            "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:5\r\nmode:x\r\nstatus:err\r\n\r\n# Keyspace\r\n\
              db0:keys=7,expires=1\r\n"
         );
     }

@@ -74,6 +74,11 @@ pub(crate) enum Letter {
         /// Its session at the sender.
         session: ConnectionId,
     },
+    /// The client sends no more: what waits for others to write need wait no longer.
+    HungUp {
+        /// Its session at the sender.
+        session: ConnectionId,
+    },
     /// What executes a client's requests has ended: so must its connection.
     Broken {
         /// The session at the receiver.
@@ -419,6 +424,12 @@ impl Post {
     /// Counts the clients of this shard.
     pub(crate) fn set_clients(&self, count: usize) {
         self.office.of(self.me).clients.store(count, Ordering::Relaxed);
+    }
+
+    /// The clients of all other shards.
+    pub(crate) fn clients_elsewhere(&self) -> usize {
+        let others = (0..self.shards()).map(Shard).filter(|shard| *shard != self.me);
+        others.map(|shard| self.office.of(shard).clients.load(Ordering::Relaxed)).sum()
     }
 
     /// The shard with the fewest clients, this one where it has no more than others; a client

@@ -10,6 +10,7 @@
 //! A forwarded request is copied once each way, and parsed twice. Locks and wake-ups are one for
 //! each pair of shards in a turn, however many requests there are.
 
+mod count;
 mod flows;
 mod front;
 mod gather;
@@ -23,6 +24,7 @@ mod program;
 mod route;
 mod turns;
 
+pub(crate) use count::settle;
 pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
 pub(crate) use gather::{Gather, Merge};
 pub(crate) use holding::{Hold, Holding, Leading, Moving, Want};

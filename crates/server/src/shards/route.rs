@@ -95,9 +95,9 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             _ => Merge::Figures,
         }),
         Command::Data(Data::Ranges(ranges)) => by_range(placement, ranges),
-        Command::Data(Data::Functions(Functions::Range { first, last, .. })) => {
-            one_or(placement, first, last, || all(Merge::Concat))
-        }
+        &Command::Data(Data::Functions(Functions::Range {
+            first, last, reverse, limit, ..
+        })) => one_or(placement, first, last, || all(Merge::Called { reverse, limit })),
         Command::Data(Data::Functions(Functions::Call { key, .. })) => {
             Route::At(placement.home(key))
         }

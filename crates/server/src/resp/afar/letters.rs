@@ -80,6 +80,16 @@ impl Resp {
                         connections.kill(back);
                     }
                 }
+                Letter::HungUp { session } => {
+                    let origin = Origin { shard: from, session };
+                    let shards = self.shards.as_ref();
+                    if let Some(back) = shards.and_then(|it| it.backs.get(&origin)).copied()
+                        && let Some(connection) = connections.get_mut(back)
+                    {
+                        connection.ended = true;
+                        connections.touch(back);
+                    }
+                }
                 Letter::Broken { session } => connections.kill(session),
                 Letter::Client { socket, peer, door } => {
                     self.new_clients.push((TcpStream::from_std(socket), peer, door));

@@ -28,7 +28,7 @@ use headwater_command::{
 };
 use headwater_engine::Effect;
 use headwater_node::Positions;
-use headwater_protocol::resp::find;
+use headwater_protocol::resp::{ReplyCutter, find};
 use mio::net::TcpStream;
 use std::net::SocketAddr;
 
@@ -321,7 +321,13 @@ impl Resp {
         if let Some(request) = own {
             match self.execute_part(request.args(), work) {
                 Ok((reply, ended)) => {
-                    gather.take(me, &reply);
+                    // What the client is told beside its answer comes before it.
+                    let pushed = pushed_len(&reply);
+                    let (pushes, reply) = reply.split_at(pushed);
+                    if pushed > 0 && !work.connection.session.put_behind(None, &[pushes]) {
+                        work.out.extend_from_slice(pushes);
+                    }
+                    gather.take(me, reply);
                     flow = ended;
                 }
                 Err(()) => {
@@ -403,6 +409,17 @@ impl Resp {
             work.out.truncate(before);
         }
     }
+}
+
+/// How many bytes of messages come before a reply.
+fn pushed_len(reply: &[u8]) -> usize {
+    let (mut pushed, mut cutter) = (0, ReplyCutter::default());
+    while reply.get(pushed) == Some(&b'>')
+        && let Some(length) = cutter.cut(&reply[pushed..])
+    {
+        pushed += length;
+    }
+    pushed
 }
 
 /// How a client wants its answers.
