@@ -519,6 +519,30 @@ fn all_clients_are_seen_from_each_shard_and_numbered_once() {
 }
 
 #[test]
+fn a_command_counts_once_however_many_shards_have_a_part_in_it() {
+    let count = |shards: &str| {
+        let server = Server::start(&["--shards", shards]);
+        let client = &mut server.client(2);
+        for number in 0..20 {
+            let _: () = cmd("SET").arg(format!("k{number}")).arg(number).query(client).unwrap();
+        }
+        let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+        let _: Value = cmd("MGET").arg(&keys).query(client).unwrap();
+        let _: Value = cmd("RANGE").arg("").arg("").query(client).unwrap();
+        let _: Value = cmd("DBSIZE").query(client).unwrap();
+        for keys in [["{a}1", "{a}2"], ["k1", "k2"], ["k3", "k4"]] {
+            let pipe = redis::pipe().atomic().incr(keys[0], 1).incr(keys[1], 1).clone();
+            let _: Value = pipe.query(client).unwrap();
+        }
+        let _: Value = cmd("RENAME").arg("k5").arg("k6").query(client).unwrap();
+        let info: String = cmd("INFO").arg("commandstats").query(client).unwrap();
+        let lines = info.lines().filter(|line| !line.contains("cmdstat_client"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(count("3"), count("1"));
+}
+
+#[test]
 fn no_shards_at_all_are_refused() {
     let output = crate::support::program().args(["serve", "--shards", "0"]).output();
     let said = String::from_utf8(output.unwrap().stderr).unwrap();

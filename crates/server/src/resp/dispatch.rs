@@ -117,7 +117,20 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        self.stats.count(spec.id);
+        // What comes by mail was counted where its client is, but for what a transaction has queued.
+        if self.executing_queue || !work.connection.is_by_mail() {
+            self.stats.count(spec.id);
+        }
+        self.carry_out(spec, args, work)
+    }
+
+    /// As [`Resp::execute`], what is a part of a command that was counted, or is tried again.
+    pub(super) fn carry_out(
+        &mut self,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
         let command = match decode(spec, args) {
             Ok(command) => command,
             Err(refusal) => {
@@ -234,7 +247,7 @@ impl Resp {
         let args = request.args();
         match find(args) {
             // It was admitted when it came, and is not queued now.
-            Ok(spec) => self.answered(work, |service, work| service.execute(spec, args, work)),
+            Ok(spec) => self.answered(work, |service, work| service.carry_out(spec, args, work)),
             Err(refusal) => self.not_found(&refusal, work),
         }
     }

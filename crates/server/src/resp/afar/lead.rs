@@ -23,6 +23,8 @@ use headwater_protocol::resp::{Encoder, decode, find, integer};
 #[derive(Debug)]
 pub(crate) struct Lead {
     queue: Box<Queue>,
+    /// Its request was counted when it came: it is no transaction's.
+    is_counted: bool,
     stage: Stage,
     /// The first request that was not executed.
     next: usize,
@@ -67,7 +69,8 @@ impl Resp {
     pub(super) fn lead(&mut self, queue: Box<Queue>, is_exec: bool, work: &mut Turn<'_>) -> Flow {
         let stage = if is_exec { Stage::Watches } else { Stage::Requests };
         let (begun, refused, closes) = (false, false, false);
-        let lead = Lead { queue, stage, next: 0, begun, refused, closes };
+        let is_counted = !is_exec;
+        let lead = Lead { queue, is_counted, stage, next: 0, begun, refused, closes };
         work.connection.session.waiting = Some(Box::new(Waiting::Lead(Box::new(lead))));
         self.want(Want::Lead(work.connection.id));
         Flow::Parked
@@ -141,7 +144,7 @@ impl Resp {
                 }
                 Stage::Requests => {
                     let args = lead.queue.requests[lead.next].args();
-                    match self.execute_led(args, work) {
+                    match self.execute_led(args, lead.is_counted, work) {
                         Led::Done => lead.next += 1,
                         Led::Closes => {
                             lead.next += 1;
@@ -213,7 +216,7 @@ impl Resp {
     }
 
     /// Executes the next request.
-    fn execute_led(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Led {
+    fn execute_led(&mut self, args: Args<'_>, is_counted: bool, work: &mut Turn<'_>) -> Led {
         // It was found when it came, and commands do not go away.
         let Ok(spec) = find(args) else { return Led::Done };
         if let Ok(command) = decode(spec, args)
@@ -221,12 +224,18 @@ impl Resp {
             && route(placement, spec, &command, args) == Route::Several
             && let Some(program) = Program::of(&command, args)
         {
-            self.stats.count(spec.id);
+            if !is_counted {
+                self.stats.count(spec.id);
+            }
             return Led::InSteps(program);
         }
         let out = core::mem::take(work.out);
         let whole = core::mem::replace(&mut work.connection.session.whole_replies, true);
-        let flow = self.execute(spec, args, work);
+        let flow = if is_counted {
+            self.carry_out(spec, args, work)
+        } else {
+            self.execute(spec, args, work)
+        };
         work.connection.session.whole_replies = whole;
         let answer = core::mem::replace(work.out, out);
         self.answer_led(&answer, work);

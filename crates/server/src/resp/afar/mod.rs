@@ -376,7 +376,7 @@ impl Resp {
         let out = core::mem::take(work.out);
         let before = core::mem::replace(&mut work.connection.session.whole_replies, true);
         let queue = core::mem::replace(&mut self.executing_queue, true);
-        let flow = self.execute(spec, args, work);
+        let flow = self.carry_out(spec, args, work);
         self.executing_queue = queue;
         work.connection.session.whole_replies = before;
         let reply = core::mem::replace(work.out, out);
