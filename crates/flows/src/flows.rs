@@ -103,11 +103,6 @@ impl Flows {
         self.flows.is_empty()
     }
 
-    /// The names of the flows, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.flows.keys().map(String::as_str)
-    }
-
     /// The journal.
     pub fn journal_mut(&mut self) -> &mut dyn Journal {
         &mut *self.journal

@@ -77,6 +77,11 @@ impl Flows {
         flow.is_some_and(|(_, flow)| hash_of(&flow.text) == handed.words)
     }
 
+    /// The position that each flow has not passed, in order of names.
+    pub fn cursors(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.flows.iter().map(|(name, (_, flow))| (name.as_str(), flow.cursor()))
+    }
+
     /// The position that a flow has not passed.
     #[must_use]
     pub fn cursor(&self, flow: &str) -> Option<u64> {

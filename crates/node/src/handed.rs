@@ -108,10 +108,12 @@ impl Node {
 
     /// What flows have told the store in this turn is its operations up to `told`; those up to `safe` will survive.
     pub fn flows_told(&mut self, told: u64, safe: u64) {
-        let names: Vec<String> = self.working.flows.names().map(ToString::to_string).collect();
-        for name in names {
-            let Some(now) = self.working.flows.cursor(&name) else { continue };
-            let cursor = self.working.afar.cursors.entry(name).or_default();
+        let Working { flows, afar, .. } = &mut self.working;
+        for (name, now) in flows.cursors() {
+            let cursor = match afar.cursors.get_mut(name) {
+                Some(known) => known,
+                None => afar.cursors.entry(name.to_string()).or_default(),
+            };
             if let Some((_, position)) = cursor.told.take_if(|(told, _)| *told <= safe) {
                 cursor.safe = position;
             }

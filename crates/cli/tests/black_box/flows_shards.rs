@@ -2,6 +2,7 @@
 
 use crate::flows::{BALANCE, ask, count, follow, info, refusal, settle};
 use crate::partitions::home;
+use crate::shards::{Draws, seeds};
 use crate::support::{PATIENCE, Server};
 use redis::{Connection, Value, cmd, pipe};
 use std::collections::BTreeMap;
@@ -121,6 +122,50 @@ fn flows_do_with_three_shards_what_they_do_with_one() {
     assert_eq!((&*keys[0]["back|again|1"], &*keys[0]["sum|all"]), ("19", "58"));
     let phones = keys[0].keys().filter(|key| key.starts_with("m|"));
     assert_eq!(phones.count(), (3 * 705 + 704) + 4 * 6);
+}
+
+/// Writes of some keys, twice within a batch as well; those of check keys apart, since their moment counts.
+fn some_writes(draws: &mut Draws, checks: bool) -> Vec<Vec<String>> {
+    let write = |_| {
+        let (a, b) = (draws.below(6), draws.below(4));
+        let key = match draws.below(if checks { 3 } else { 4 }) {
+            0 if checks => format!("f|p{a}|{b}"),
+            1 if checks => format!("s|{b}|p{a}"),
+            _ if checks => format!("d|{b}|{a}"),
+            0 => format!("vote|{a}|p{b}"),
+            1 => format!("item|{a}|{b}"),
+            _ => format!("p|p{a}|{b}"),
+        };
+        match draws.below(4) {
+            0 => vec![String::from("DEL"), key],
+            _ => vec![String::from("SET"), key, draws.below(100).to_string()],
+        }
+    };
+    (0..40).map(write).collect()
+}
+
+/// `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
+#[test]
+fn any_writes_have_the_same_effects_with_three_shards_as_with_one() {
+    for seed in seeds(6) {
+        let servers = ["1", "3"].map(|shards| Server::start(&["--shards", shards]));
+        let mut clients = servers.each_ref().map(|server| server.client(3));
+        clients.iter_mut().for_each(declare);
+        let mut draws = Draws(seed);
+        for round in 0..12 {
+            let writes = some_writes(&mut draws, round % 2 == 0);
+            for client in &mut clients {
+                let mut batch = pipe();
+                for words in &writes {
+                    batch.cmd(&words[0]).arg(&words[1..]).ignore();
+                }
+                let () = batch.query(client).unwrap();
+                settle_all(client);
+            }
+            let [one, three] = clients.each_mut().map(all_keys);
+            assert_eq!(one, three, "seed {seed}, round {round}: {writes:?}");
+        }
+    }
 }
 
 #[test]

@@ -136,6 +136,15 @@ impl Resp {
             Command::Data(Data::Flows(flows)) => self.node.may_declare_flow(&flows)?,
             Command::Data(Data::Tables(set @ Tables::Set { name, .. })) => {
                 engine.check_table(name, &table_options(&set))?;
+                // Its keys get other homes, which would not know what is still to be done.
+                let is_of = |key: &[u8]| {
+                    key.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&b'|'))
+                };
+                if self.node.flows_pending(&is_of) {
+                    let text = "flows have tasks of the table: try again when they are done";
+                    let text = String::from(text);
+                    return Err(EngineError::Busy { text, may_wait: false }.into());
+                }
             }
             _ => {}
         }
