@@ -5,9 +5,11 @@
 
 use crate::faults::Faults;
 use crate::flows::{BALANCE, ask, count, settle};
+use crate::shards::Draws;
 use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd, pipe};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -97,6 +99,29 @@ fn vote(address: SocketAddr, memcached: bool, name: &str, from: u64, ends: &Atom
     sent
 }
 
+/// Moves partitions until the server is gone; how many have moved.
+fn keep_moving(mut client: Connection, name: &str) -> u64 {
+    let (mut moved, mut draws) = (0, Draws(1));
+    loop {
+        // One that is written to all the time, or any.
+        let partition = match draws.below(4) {
+            0 => {
+                let key = format!("karma|{name}");
+                let home = ask::<BTreeMap<String, u64>>(&mut client, &["SHARD.HOME", &key]);
+                let Ok(home) = home else { return moved };
+                home["partition"]
+            }
+            _ => draws.below(4096),
+        };
+        let (partition, to) = (partition.to_string(), draws.below(3).to_string());
+        match ask::<String>(&mut client, &["SHARD.MOVE", &partition, &to]) {
+            Ok(_) => moved += 1,
+            Err(error) if error.is_connection_dropped() || error.is_io_error() => return moved,
+            Err(error) => assert!(error.to_string().contains("try again"), "{error}"),
+        }
+    }
+}
+
 fn memcached_of(server: &Server) -> SocketAddr {
     let line = server.told().lines().find_map(|line| line.strip_prefix("memcached's protocol on "));
     line.expect("the line that says where").parse().unwrap()
@@ -160,13 +185,16 @@ fn kill_at_any_moment(kind: Kind) {
     declare(&mut server.client(3));
     server.signal(Signal::TERM);
     server.wait();
-    let mut acknowledged = 0;
+    let (mut acknowledged, mut moved) = (0, 0);
     for round in 0..rounds {
         let server = start(&data, kind);
         let ends = AtomicBool::new(false);
         let addresses = [SocketAddr::from(([127, 0, 0, 1], server.port)), memcached_of(&server)];
         // New names each time, so that checks do not grow; every few rounds it is killed while it recovers, too.
         let sent: Vec<(String, Sent)> = std::thread::scope(|scope| {
+            let mover = server.client(3);
+            let mover = (kind.0 > 1 && round % 2 == 1)
+                .then(|| scope.spawn(move || keep_moving(mover, &format!("r{round}c1"))));
             let clients: Vec<_> = (0..4)
                 .map(|client| {
                     let (ends, name) = (&ends, format!("r{round}c{client}"));
@@ -174,9 +202,11 @@ fn kill_at_any_moment(kind: Kind) {
                     scope.spawn(move || (name.clone(), vote(at, memcached, &name, 0, ends)))
                 })
                 .collect();
-            std::thread::sleep(Duration::from_micros(10_000 + round * 7919 % 120_000));
+            let longer = if mover.is_some() { 300_000 } else { 10_000 };
+            std::thread::sleep(Duration::from_micros(longer + round * 7919 % 120_000));
             server.signal(Signal::KILL);
             ends.store(true, Ordering::Relaxed);
+            moved += mover.map_or(0, |mover| mover.join().unwrap());
             clients.into_iter().map(|client| client.join().unwrap()).collect()
         });
         server.wait();
@@ -200,7 +230,7 @@ fn kill_at_any_moment(kind: Kind) {
     }
     assert!(acknowledged > 0, "nothing was acknowledged");
     println!(
-        "{rounds} kills, {kind:?}: {acknowledged} acknowledged writes have their effects, once"
+        "{rounds} kills, {kind:?}: {acknowledged} acknowledged writes have their effects, once; {moved} moves"
     );
 }
 
