@@ -98,7 +98,8 @@ fn functions_read_and_write_other_keys_and_cause_other_flows() {
     settle(&mut client, "less");
     let dead: Vec<std::collections::BTreeMap<String, String>> =
         ask(&mut client, &["FLOW.DEAD", "less"]).unwrap();
-    assert!(dead[1]["error"].contains("WRITES does not declare"), "{dead:?}");
+    let undeclared = dead.iter().find(|dead| dead["key"] == "q|ann").unwrap();
+    assert!(undeclared["error"].contains("WRITES does not declare"), "{dead:?}");
     assert_eq!(count(&mut client, "n|"), 0);
 }
 

@@ -87,7 +87,8 @@ fn what_expires_is_followed_up_as_well() {
 
 #[test]
 fn writes_are_refused_or_wait_where_a_flow_has_no_room() {
-    let server = Server::start(&[]);
+    // With several, each has room of its own.
+    let server = Server::start(&["--shards", "1"]);
     let mut client = server.client(3);
     for (name, on, full) in [("a", "a|<id>", "REJECT"), ("b", "b|<id>", "BLOCK")] {
         let copy = format!("z{name}|<id> = copy {on}");
