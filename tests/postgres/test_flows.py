@@ -6,6 +6,7 @@
 import signal
 import time
 
+import pytest
 from test_live import Headwater, Postgres, pytestmark  # noqa: F401
 
 
@@ -64,13 +65,14 @@ def settle(client):
     raise TimeoutError(facts)
 
 
-def test_what_is_written_here_is_copied_to_the_database():
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_is_written_here_is_copied_to_the_database(shards):
     postgres = Postgres("logical")
     try:
         with postgres.connect() as database:
             database.execute("CREATE TABLE archive (id text PRIMARY KEY, text text NOT NULL)")
             database.execute("CREATE TABLE shown (who text, id text, text text NOT NULL, PRIMARY KEY (who, id))")
-        headwater = Flowing(postgres)
+        headwater = Flowing(postgres, shards)
         client = headwater.connect()
         for who in range(300):
             client.set(f"reads|{who:03}", "")

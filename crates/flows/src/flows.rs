@@ -4,6 +4,7 @@ use crate::definition::{Definition, WhenFull};
 use crate::flow::{Dead, Flow, Report};
 use crate::journal::Journal;
 use crate::record::{Operation, Record};
+use crate::states::{dead_bytes, dead_of, position_of, state_name};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -519,41 +520,4 @@ fn count_tasks(journal: &mut dyn Journal, flow: &Flow, from: u64, done: &BTreeSe
         }
     }
     tasks
-}
-
-/// The name of a state: its kind, the flow, and the position it is about.
-pub(crate) fn state_name(kind: u8, flow: &str, position: Option<u64>) -> Vec<u8> {
-    let mut name = alloc::vec![kind];
-    name.extend_from_slice(flow.as_bytes());
-    name.push(0);
-    if let Some(position) = position {
-        name.extend_from_slice(&position.to_be_bytes());
-    }
-    name
-}
-
-pub(crate) fn position_of(name: &[u8]) -> Option<u64> {
-    name.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes))
-}
-
-fn dead_bytes(dead: &Dead) -> Vec<u8> {
-    let mut bytes = dead.attempts.to_be_bytes().to_vec();
-    bytes.extend_from_slice(&dead.at.0.to_be_bytes());
-    bytes.extend_from_slice(&(dead.error.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(dead.error.as_bytes());
-    bytes.extend_from_slice(&dead.record.to_bytes());
-    bytes
-}
-
-fn dead_of(position: u64, bytes: &[u8]) -> Option<Dead> {
-    let (attempts, rest) = bytes.split_first_chunk::<4>()?;
-    let (at, rest) = rest.split_first_chunk::<8>()?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let (error, record) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-    Some(Dead {
-        record: Record::from_bytes(position, record)?,
-        attempts: u32::from_be_bytes(*attempts),
-        error: String::from_utf8_lossy(error).into_owned(),
-        at: Millis(u64::from_be_bytes(*at)),
-    })
 }

@@ -9,8 +9,9 @@
 //! # Cost
 //! One state in the journal for a part that was carried out, and a look at those of the flow now and then.
 
-use crate::flows::{Flows, Task, position_of, state_name};
+use crate::flows::{Flows, Task};
 use crate::record::Record;
+use crate::states::{position_of, state_name};
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::hash::hash_bytes;

@@ -32,6 +32,7 @@ mod flows;
 mod handed;
 mod journal;
 mod record;
+mod states;
 
 pub use backoff::Backoff;
 pub use definition::{Action, Definition, WhenFull};
