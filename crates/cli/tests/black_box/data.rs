@@ -366,7 +366,8 @@ fn a_store_that_cannot_write_refuses_writes_and_goes_on_reading() {
     // Files beyond a limit then fail with an error, as on a full disk, instead of a signal.
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_headwater")]);
-    shell.args(["serve", "--port", "0", "--durability", "always", "--data"]).arg(&path);
+    shell.args(["serve", "--port", "0", "--shards", "1"]);
+    shell.args(["--durability", "always", "--data"]).arg(&path);
     let server = Server::spawn(shell);
     let mut client = server.client(2);
     let _: () = ask(&mut client, &["SET", "p|1", "safe"]);
