@@ -29,6 +29,12 @@ impl World {
         if from == to || self.change.is_some() {
             return Ok(());
         }
+        // A turn's effects are dealt with before all stand still.
+        for at in 0..self.shards.len() {
+            if !self.shards[at].has_no_rest() {
+                self.settle(at)?;
+            }
+        }
         let stays = |error| format!("{partition:?} stays: {error}");
         let crashes = [Crash::Given, Crash::Kept, Crash::Decided, Crash::Erased];
         let crash = (self.faults.disks && self.faults.crashes > 0 && self.rng.chance(20))

@@ -133,6 +133,11 @@ impl One {
         Ok(Turn { effects, settled, packets })
     }
 
+    /// Whether nothing is left over from hearing in the middle of a turn.
+    pub(crate) fn has_no_rest(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Tells others and watching clients what is new.
     pub(crate) fn hear(&mut self) -> Result<(), String> {
         let mut told = Vec::new();
@@ -184,9 +189,11 @@ impl One {
         let each = &mut |key: &[u8], value: headwater_engine::Value<'_>| {
             pairs.push((key.to_vec(), value.to_vec()));
         };
-        self.engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
+        let home = self.engine.placement().and_then(|placement| placement.home_of_range(range));
         // A part that is lost may lie in a group of another home, for which nobody reads here.
-        pairs.retain(|(key, _)| self.engine.owns(key));
+        if home.is_none_or(|home| home == self.me) {
+            self.engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
+        }
         Ok(pairs)
     }
 

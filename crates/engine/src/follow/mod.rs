@@ -118,8 +118,11 @@ impl Engine {
         }
         let mut missing = Ok(());
         for (table, first, last) in &parts {
+            let part = KeyRange::new(first, last);
+            // Of what lives elsewhere nothing is told, until it moves here and all that is followed is reset.
             if self.catalog.role(*table).is_some()
-                && self.ensure_table(*table, &KeyRange::new(first, last)).is_err()
+                && !self.is_elsewhere(&part)
+                && self.ensure_table(*table, &part).is_err()
             {
                 missing = Err(Missing);
             }
