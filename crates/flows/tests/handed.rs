@@ -1,64 +1,18 @@
 //! Tasks that another shard carries out, over crashes of the process at any moment: both shards end together, each with what
 //! its journal was told in whole batches. Every part is done, once, and what is kept about that does not grow.
 
-use headwater_base::{Limits, Millis, Shard};
-use headwater_flows::{
-    Action, Definition, Flows, Handed, Journal, Memory, Operation, Outcome, Record, Task,
-};
-use headwater_pattern::{Join, Pattern};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+mod common;
 
-fn pattern(text: &str) -> Pattern {
-    Join::parse(&format!("{text} = copy {text}"), &Limits::default()).unwrap().output
-}
+use common::{Draws, Shared, pattern};
+use headwater_base::{Millis, Shard};
+use headwater_flows::{
+    Action, Definition, Flows, Handed, Journal, Memory, Operation, Outcome, Task,
+};
+use std::collections::{BTreeMap, VecDeque};
 
 fn definition() -> Definition {
     let action = Action::Publish { channel: b"c".to_vec() };
     Definition { workers: 3, ..Definition::new(pattern("p|<who>|<id>"), action) }
-}
-
-/// A journal that a crash takes back to the last commit.
-#[derive(Clone, Debug, Default)]
-struct Shared(Rc<RefCell<Memory>>);
-
-impl Journal for Shared {
-    fn append(&mut self, record: &Record) {
-        self.0.borrow_mut().append(record);
-    }
-    fn read(&mut self, from: u64, most: usize, each: &mut dyn FnMut(Record)) {
-        let mut read = Vec::new();
-        self.0.borrow_mut().read(from, most, &mut |record| read.push(record));
-        read.into_iter().for_each(each);
-    }
-    fn release(&mut self, below: u64) {
-        self.0.borrow_mut().release(below);
-    }
-    fn first(&self) -> u64 {
-        self.0.borrow().first()
-    }
-    fn end(&self) -> u64 {
-        self.0.borrow().end()
-    }
-    fn put(&mut self, name: &[u8], state: Option<&[u8]>) {
-        self.0.borrow_mut().put(name, state);
-    }
-    fn states(&mut self, prefix: &[u8], each: &mut dyn FnMut(&[u8], &[u8])) {
-        let mut all = Vec::new();
-        self.0.borrow_mut().states(prefix, &mut |a, b| all.push((a.to_vec(), b.to_vec())));
-        all.iter().for_each(|(name, state)| each(name, state));
-    }
-}
-
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
 }
 
 /// One shard: its flows, and what of its journal and its effects would survive.

@@ -8,6 +8,7 @@ mod check;
 mod flows;
 mod shards;
 
+pub(crate) use check::SHARDS_MAX;
 pub use flows::{Flow, Flows};
 pub use shards::ShardCount;
 

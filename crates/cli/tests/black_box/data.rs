@@ -1,6 +1,6 @@
 //! Base data that is kept across restarts: what comes back, what is never lost, and what is refused.
 
-use crate::support::{PATIENCE, Server, program, request};
+use crate::support::{PATIENCE, Server, name_shards, program, request};
 use redis::{Connection, RedisResult, Value, cmd};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::collections::BTreeMap;
@@ -366,7 +366,8 @@ fn a_store_that_cannot_write_refuses_writes_and_goes_on_reading() {
     // Files beyond a limit then fail with an error, as on a full disk, instead of a signal.
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_headwater")]);
-    shell.args(["serve", "--port", "0", "--shards", "1"]);
+    shell.args(["serve", "--port", "0"]);
+    name_shards(&mut shell);
     shell.args(["--durability", "always", "--data"]).arg(&path);
     let server = Server::spawn(shell);
     let mut client = server.client(2);

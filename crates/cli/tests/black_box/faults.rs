@@ -1,6 +1,6 @@
 //! A server whose store fails on demand, and what its clients are told then.
 
-use crate::support::{PATIENCE, Server, program, request};
+use crate::support::{PATIENCE, Server, name_shards, program, request};
 use crate::{http, support::Socket};
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +38,7 @@ impl Faults {
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
         if !arguments.iter().any(|word| word == "--shards") {
-            command.args(["--shards", "1"]);
+            name_shards(&mut command);
         }
         command.env("LD_PRELOAD", &self.library).env("FAULT_FILE", self.file());
         Server::spawn(command)

@@ -14,6 +14,12 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_headwater"))
 }
 
+/// Has a server of tests have one shard, or as many as `HEADWATER_TEST_SHARDS` says.
+pub(crate) fn name_shards(command: &mut Command) {
+    let shards = std::env::var("HEADWATER_TEST_SHARDS");
+    command.args(["--shards", shards.as_deref().unwrap_or("1")]);
+}
+
 /// A running server; it is killed when the test ends.
 pub(crate) struct Server {
     child: Child,
@@ -32,8 +38,7 @@ impl Server {
         let texts = files.map(|words| std::fs::read_to_string(words[1]).unwrap());
         let says = texts.into_iter().any(|text| text.contains("\nshards = "));
         if !says && !arguments.contains(&"--shards") {
-            let shards = std::env::var("HEADWATER_TEST_SHARDS");
-            command.args(["--shards", shards.as_deref().unwrap_or("1")]);
+            name_shards(&mut command);
         }
         Self::spawn(command)
     }

@@ -6,12 +6,9 @@ use headwater_engine::Policy;
 use headwater_keep::Durability;
 
 /// Most shards.
-pub(super) const SHARDS_MAX: usize = 256;
+pub(crate) const SHARDS_MAX: usize = 256;
 
 impl Config {
-    /// Most shards.
-    pub(crate) const SHARDS_MAX: usize = SHARDS_MAX;
-
     /// Checks what no single setting can tell.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! How many shards there are, where that was left to the server.
 
-use crate::config::{Config, ConfigError, ShardCount};
+use crate::config::{Config, ConfigError, SHARDS_MAX, ShardCount};
 use crate::keeping::divided_among;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub(crate) fn settle(config: &mut Config) -> Result<(), ConfigError> {
         Some(number) => number,
         None => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let cores = u16::try_from(cores.min(Config::SHARDS_MAX)).unwrap_or(1);
+            let cores = u16::try_from(cores.min(SHARDS_MAX)).unwrap_or(1);
             let within = |bound: u64| u16::try_from(bound / BYTES_MIN).unwrap_or(cores);
             let spill = &config.spill;
             let bounds = [
