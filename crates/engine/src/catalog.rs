@@ -10,6 +10,7 @@
 
 use crate::noted::Busy;
 use crate::report::JoinCounters;
+use crate::slice::Frontier;
 use crate::sources::Sourced;
 use crate::status::StatusId;
 use crate::updaters::Reader;
@@ -129,6 +130,8 @@ pub(crate) struct Installed {
     /// Greater for joins installed later.
     pub(crate) installed: u64,
     pub(crate) cover: BTreeMap<Box<[u8]>, StatusId>,
+    /// How far the read has come that is done in slices, if there is one.
+    pub(crate) frontier: Option<Frontier>,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
     /// By source: bit k is set where updaters with k leading components may exist.
     pub(crate) depths: Vec<u32>,

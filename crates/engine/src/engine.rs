@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
+use crate::slice::Slices;
 use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
@@ -53,6 +54,8 @@ pub struct Engine {
     pub(crate) spilling: Spilling,
     pub(crate) spilled: SpilledValues,
     pub(crate) waits: Waits,
+    /// How long an operation may take before others go first.
+    pub(crate) slices: Slices,
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
     pub(crate) notes: Notes,
@@ -99,6 +102,7 @@ impl Engine {
             spilling: Spilling::default(),
             spilled: SpilledValues::default(),
             waits: Waits::default(),
+            slices: Slices::default(),
             sources: Sources::default(),
             keeping: Keeping::default(),
             notes: Notes::default(),

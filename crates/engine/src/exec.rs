@@ -10,13 +10,15 @@
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
+use crate::refresh::prefix_overlaps;
 use crate::status::{Fixed, StatusId};
 use crate::updaters::encode;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
+use headwater_base::key::before_end;
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, containing_range};
+use headwater_pattern::{Bindings, Component, Mode, Pattern, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId, WARM_MAX};
 
@@ -112,6 +114,18 @@ pub(crate) struct Execution<'r> {
     sifted: bool,
     /// How many bytes the tuples may take.
     allowance: usize,
+    /// Source rows visited.
+    pub(crate) rows: usize,
+    /// How many it may visit; with more it is over, and its range is to be divided.
+    pub(crate) rows_max: usize,
+    /// Rows that the operation had visited before it.
+    began: usize,
+    /// It has visited more rows than it may.
+    over: bool,
+    /// Beginnings of output keys, from the rows of sources that were visited before it was over.
+    sample: Vec<Vec<u8>>,
+    /// Where to divide the range, once it is over.
+    pub(crate) split: Option<Vec<u8>>,
 }
 
 impl<'r> Execution<'r> {
@@ -127,7 +141,30 @@ impl<'r> Execution<'r> {
             missing: false,
             sifted: false,
             allowance: usize::MAX,
+            rows: 0,
+            rows_max: usize::MAX,
+            began: 0,
+            over: false,
+            sample: Vec::new(),
+            split: None,
         }
+    }
+
+    /// A key that divides the range such that the part before it has about half of the outputs that were found
+    /// before the execution was over; nothing where none does.
+    fn dividing_key(&self) -> Option<Vec<u8>> {
+        let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
+        let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
+        keys.sort_unstable();
+        let divides = |key: &[u8]| *key > *self.range.first && before_end(key, &self.range.last);
+        let (low, high) = keys.split_at(keys.len() / 2);
+        let found = high.iter().chain(low.iter().rev()).find(|key| divides(key));
+        if let Some(key) = found {
+            return Some(key.to_vec());
+        }
+        // All are one key, at the start of the range: it is a part of its own.
+        let next = [keys.first()?, &[0][..]].concat();
+        divides(&next).then_some(next)
     }
 }
 
@@ -148,17 +185,48 @@ impl Engine {
         }
         self.counters.executions += 1;
         execution.allowance = self.allowance();
+        execution.began = self.slices.visited();
+        if self.slices.enter() == 0 && self.from_scratch {
+            execution.rows_max = self.slices.rows_max();
+        }
         self.level(execution, level, bindings);
+        if execution.over {
+            execution.split = execution.dividing_key();
+            core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
+            if execution.split.is_some() {
+                self.slices.end_for_now();
+            } else {
+                // Z1.
+                self.start_over(execution);
+                self.level(execution, level, bindings);
+            }
+        }
+        self.slices.leave();
         if execution.missing {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             return Err(Missing);
         }
+        self.slices.visit(execution.rows);
         execution.read.sort_unstable();
         execution.read.dedup();
         Ok(())
     }
 
+    /// Makes an execution begin anew, which may visit as many rows as there are.
+    fn start_over(&mut self, execution: &mut Execution<'_>) {
+        execution.rows_max = usize::MAX;
+        execution.over = false;
+        execution.missing = false;
+        execution.spans.clear();
+        execution.read.clear();
+        execution.sample = Vec::new();
+    }
+
     fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
+        if execution.over || self.slices.is_over() {
+            execution.missing = true;
+            return;
+        }
         let plan = execution.plan.clone();
         let pattern = plan.pattern(level);
         let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
@@ -173,14 +241,36 @@ impl Engine {
         }
         let mut text: Vec<u8> = Vec::new();
         let mut ends: Vec<usize> = Vec::new();
+        // More rows than these are of use only where they do not tell where to divide the range.
+        let divides = divides(&plan, level, bindings);
+        let most = if divides { execution.rows_max } else { usize::MAX };
+        let mut visited = 0;
+        let mut prefix = Vec::new();
         let rows = self.rows(execution.join, level, &span, &mut |key, _| {
-            if pattern.matches(key) {
+            // A span may have to hold more keys than lead into the range.
+            let leads = match most {
+                usize::MAX => pattern.matches(key),
+                _ => leads_into(execution.range, &plan, (pattern, key), bindings, &mut prefix),
+            };
+            visited += usize::from(leads);
+            if visited > most {
+                return ControlFlow::Break(());
+            }
+            if leads {
                 text.extend_from_slice(key);
                 ends.push(text.len());
             }
+            ControlFlow::Continue(())
         });
         self.release_row_holds();
         execution.missing |= rows.is_err();
+        if divides {
+            execution.rows += visited;
+        }
+        if divides && self.is_over(execution) && ends.len() > 1 {
+            sample_rows(execution, &plan, level, bindings, (&text, &ends));
+            return;
+        }
         follow_span(execution, &plan, level, bindings, span);
         let mut start = 0;
         for (at, &end) in ends.iter().enumerate() {
@@ -270,23 +360,26 @@ impl Engine {
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
         let allowance = execution.allowance;
+        let most = self.rows_left(execution).max(execution.rows_max / 2);
+        let mut visited = 0;
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
-            if tuples.bytes() > allowance {
-                return;
+            visited += 1;
+            if tuples.bytes() > allowance || (visited > most && !tuples.tuples.is_empty()) {
+                return ControlFlow::Break(());
             }
             let mut inner = *bindings;
             if !pattern.bind(row, &mut inner) {
-                return;
+                return ControlFlow::Continue(());
             }
             let start = tuples.text.len();
             if !plan.join.output.fill(&inner, &mut tuples.text) {
-                return;
+                return ControlFlow::Continue(());
             }
             let key = &tuples.text[start..];
             // No key is longer: such an output does not exist.
             if key.len() > Limits::KEY_BYTES_CEILING || !range.contains(key) {
                 tuples.text.truncate(start);
-                return;
+                return ControlFlow::Continue(());
             }
             let end = tuples.text.len();
             if plan.picks.is_some() {
@@ -294,7 +387,9 @@ impl Engine {
             }
             let source_key = end..tuples.text.len();
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
+            ControlFlow::Continue(())
         });
+        execution.rows += visited;
         if sifted {
             let (text, mut at) = (&tuples.text, 0);
             tuples.tuples.retain(|tuple| {
@@ -313,25 +408,51 @@ impl Engine {
             execution.missing = true;
         }
         execution.tuples = tuples;
+        if visited > most && !execution.tuples.tuples.is_empty() {
+            execution.over = true;
+            execution.missing = true;
+        }
+    }
+
+    /// How many source rows an execution may visit still.
+    fn rows_left(&self, execution: &Execution<'_>) -> usize {
+        if execution.rows_max == usize::MAX {
+            return usize::MAX;
+        }
+        // What is computed for it from scratch, and stored nowhere, is a part of it.
+        let within = if self.from_scratch { self.slices.visited() - execution.began } else { 0 };
+        execution.rows_max.saturating_sub(execution.rows + within)
+    }
+
+    fn is_over(&self, execution: &mut Execution<'_>) -> bool {
+        let over = execution.rows_max != usize::MAX && self.rows_left(execution) == 0;
+        execution.over |= over;
+        execution.missing |= over;
+        over
     }
 
     /// Calls `each` with the keys that a source of a join may read in `span`: base keys, and
-    /// outputs of other joins as a client would see them.
+    /// outputs of other joins as a client would see them, until it says that it wants no more.
     fn rows(
         &mut self,
         join: u32,
         source: usize,
         span: &KeyRange,
-        each: &mut dyn FnMut(&[u8], ValueRef),
+        each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> Result<(), Missing> {
         let installed = self.catalog.join(join);
         let table = installed.plan.source_tables[source];
         let merged = self.catalog.role(table).is_some_and(|role| role.merged);
         if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
             let upstream = installed.upstream[source].clone();
-            return self.merged_rows(table, &upstream, span, each);
+            let mut flow = ControlFlow::Continue(());
+            return self.merged_rows(table, &upstream, span, &mut |key, value| {
+                if flow.is_continue() {
+                    flow = each(key, value);
+                }
+            });
         }
-        self.scan_table(table, span, each);
+        self.scan_table_until(table, span, each);
         Ok(())
     }
 
@@ -342,13 +463,23 @@ impl Engine {
         span: &KeyRange,
         each: &mut dyn FnMut(&[u8], ValueRef),
     ) {
-        let mut key = core::mem::take(&mut self.key_room);
-        let pool = &self.store.pool;
-        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
-        let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| {
+        self.scan_table_until(table, span, &mut |key, value| {
             each(key, value);
             ControlFlow::Continue(())
         });
+    }
+
+    /// As [`Engine::scan_table`], until `each` wants no more.
+    fn scan_table_until(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) {
+        let mut key = core::mem::take(&mut self.key_room);
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+        let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| each(key, value));
         self.key_room = key;
     }
 
@@ -363,13 +494,63 @@ impl Engine {
             return Ok(Vec::new());
         };
         let mut execution = Execution::new(join, plan.clone(), range);
-        self.run(&mut execution, 0, &bindings)?;
+        if self.run(&mut execution, 0, &bindings).is_err() {
+            self.slices.divide_verified(execution.split);
+            return Err(Missing);
+        }
         Ok(self.fold(&plan, execution.tuples))
     }
 
     /// Whether reads of the join compute it each time.
     pub(crate) fn is_pull(&self, join: u32) -> bool {
         self.catalog.join(join).mode() == Mode::Pull
+    }
+}
+
+/// Whether keys of a source say more of the output key's beginning than `bindings` do.
+fn divides(plan: &Plan, level: usize, bindings: &Bindings<'_>) -> bool {
+    let output = &plan.join.output;
+    let (depth, _) = output.bound_prefix_size(bindings);
+    match output.components.get(depth) {
+        Some(Component::Slot { slot, .. }) => plan.source_slots(level) & (1 << slot) != 0,
+        _ => false,
+    }
+}
+
+/// Whether outputs that come of a source key may lie in `range`.
+fn leads_into(
+    range: &KeyRange,
+    plan: &Plan,
+    (pattern, key): (&Pattern, &[u8]),
+    bindings: &Bindings<'_>,
+    prefix: &mut Vec<u8>,
+) -> bool {
+    let mut inner = *bindings;
+    if !pattern.bind(key, &mut inner) {
+        return false;
+    }
+    prefix.clear();
+    plan.join.output.bound_prefix(&inner, prefix);
+    prefix_overlaps(prefix, range)
+}
+
+/// Takes the beginnings of output keys that the rows of a level lead to.
+fn sample_rows(
+    execution: &mut Execution<'_>,
+    plan: &Plan,
+    level: usize,
+    bindings: &Bindings<'_>,
+    (text, ends): (&[u8], &[usize]),
+) {
+    let mut start = 0;
+    for &end in ends {
+        let mut inner = *bindings;
+        if plan.pattern(level).bind(&text[start..end], &mut inner) {
+            let mut prefix = Vec::new();
+            plan.join.output.bound_prefix(&inner, &mut prefix);
+            execution.sample.push(prefix);
+        }
+        start = end;
     }
 }
 

@@ -28,6 +28,27 @@ fn shown_range(range: &KeyRange) -> String {
     format!("[{}, {last})", shown(&range.first))
 }
 
+/// How far a verification has come that is done in slices.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    /// What is to be verified still.
+    left: Option<KeyRange>,
+    /// Where the part ends that is next.
+    next: Option<Vec<u8>>,
+    differences: Vec<Difference>,
+}
+
+impl Verified {
+    /// Notes that `part`, with which what is left begins, is verified.
+    fn pass(&mut self, part: &KeyRange) {
+        self.next = None;
+        self.left = self.left.take().filter(|left| part.last != left.last).map(|mut left| {
+            left.first.clone_from(&part.last);
+            left
+        });
+    }
+}
+
 impl Engine {
     /// Says how the answer for `range` comes about, how fresh it is and what it costs.
     /// Computes nothing and changes nothing.
@@ -234,28 +255,66 @@ impl Engine {
     /// `most` differences. Outputs of snapshot joins are left out: they may be old by contract.
     /// Never changes data.
     ///
+    /// Where it is done in slices, each part is compared at one moment, and different parts at different ones.
+    ///
     /// # Errors
     /// As for [`Engine::get`].
     pub fn verify(&mut self, range: &KeyRange, most: usize) -> Result<Vec<Difference>, Stop> {
-        let mut differences = Vec::new();
         let range = range.clone().cut(Limits::KEY_BYTES_CEILING);
         if range.is_empty() {
-            return Ok(differences);
+            return Ok(Vec::new());
         }
+        let mut verified = self.slices.take_verified().unwrap_or_else(|| Verified {
+            left: Some(range),
+            next: None,
+            differences: Vec::new(),
+        });
+        while let Some(left) = &verified.left
+            && verified.differences.len() < most
+        {
+            let part = match &verified.next {
+                Some(end) => KeyRange::new(&left.first, end),
+                None => left.clone(),
+            };
+            if self.verify_tables(&part, most, &mut verified).is_err() {
+                if let Some(at) = self.slices.take_verified_end() {
+                    verified.next = Some(at);
+                }
+                let stop = self.stop();
+                match stop {
+                    Stop::Wait(ticket) => self.slices.keep_verified(ticket, verified),
+                    Stop::Failed(_) => self.slices.resume_verified(verified),
+                }
+                return Err(stop);
+            }
+            verified.pass(&part);
+        }
+        verified.differences.truncate(most);
+        Ok(verified.differences)
+    }
+
+    fn verify_tables(
+        &mut self,
+        range: &KeyRange,
+        most: usize,
+        verified: &mut Verified,
+    ) -> Result<(), Missing> {
+        if self.slices.is_half_over() {
+            self.slices.end_for_now();
+            return Err(Missing);
+        }
+        let mut differences = Vec::new();
         for (table, first, last) in self.store.parts(&range.first, &range.last) {
-            if differences.len() >= most {
+            if verified.differences.len() + differences.len() >= most {
                 break;
             }
             let part = KeyRange { first, last };
             let writers = self.catalog.role(table).map(|role| role.writers.clone());
             let Some(writers) = writers.filter(|writers| !writers.is_empty()) else { continue };
-            match self.verify_part(table, &writers, &part) {
-                Ok(found) => differences.extend(found),
-                Err(Missing) => return Err(self.stop()),
-            }
+            differences.extend(self.verify_part(table, &writers, &part)?);
         }
-        differences.truncate(most);
-        Ok(differences)
+        verified.differences.extend(differences);
+        Ok(())
     }
 
     fn verify_part(
@@ -264,14 +323,16 @@ impl Engine {
         writers: &[u32],
         part: &KeyRange,
     ) -> Result<Vec<Difference>, Missing> {
-        self.ensure_table(table, part)?;
-        let mut read = BTreeMap::new();
-        self.visible_pairs(table, writers, part, &mut read)?;
-        self.from_scratch = true;
+        // What is computed from scratch says how much is to be compared at once, so that nothing is materialized
+        // that the same slice does not compare.
         let mut recomputed = BTreeMap::new();
+        self.from_scratch = true;
         let result = self.visible_pairs(table, writers, part, &mut recomputed);
         self.from_scratch = false;
         result?;
+        self.ensure_table(table, part)?;
+        let mut read = BTreeMap::new();
+        self.visible_pairs(table, writers, part, &mut read)?;
         let old: Vec<_> = writers
             .iter()
             .filter(|&&id| self.reads_snapshots(id))

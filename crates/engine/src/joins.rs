@@ -77,6 +77,7 @@ impl Engine {
             layer: output_table,
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
+            frontier: None,
             folds: HashMap::with_hasher(KeyHashBuilder::new(seed)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],

@@ -241,6 +241,31 @@ impl Engine {
         }
     }
 
+    /// Makes two ranges of an invalid one; what depends on it depends on both.
+    pub(crate) fn divide(&mut self, id: StatusId, at: &[u8]) {
+        debug_assert!(self.statuses.get(id).is_invalid(), "only what is invalid has no targets");
+        let status = self.statuses.get_mut(id);
+        let (join, whole) = (status.join, status.range());
+        let mut dependents = core::mem::take(&mut status.dependents);
+        dependents.retain(|&dependent| self.statuses.find(dependent).is_some());
+        for &dependent in &dependents {
+            let dependent = self.statuses.get_mut(dependent);
+            dependent.sources.remove(&id);
+            if let Some(work) = &mut dependent.work {
+                work.upstream.remove(&id);
+            }
+        }
+        self.forget(id);
+        for part in [KeyRange::new(&whole.first, at), KeyRange::new(at, &whole.last)] {
+            let part = self.make_status(join, &part);
+            for &dependent in &dependents {
+                self.statuses.get_mut(dependent).sources.insert(part);
+                self.statuses.get_mut(part).dependents.insert(dependent);
+            }
+            self.dirty(part).invalid = true;
+        }
+    }
+
     /// Drops a status range and its outputs, of which nobody is told.
     pub(crate) fn discard(&mut self, id: StatusId) {
         let status = self.statuses.get(id);

@@ -402,6 +402,10 @@ impl Engine {
                 rows.append(&mut found);
             }
         }
+        if self.slices.is_over() {
+            self.row_holds.extend(rows.iter().map(|row| row.value));
+            return Err(Missing);
+        }
         let mut public = Vec::new();
         let outputs: Vec<_> = if self.from_scratch {
             let ids = self.catalog.role(table).map_or(&[][..], |role| &role.writers);

@@ -68,10 +68,17 @@ impl Engine {
         if plan.join.mode != Mode::Push {
             self.drop_expired(join, &wanted);
         }
-        self.merge_scattered(join, &wanted);
+        let mut resumed = self.frontier(join, &wanted);
+        if resumed.is_none() {
+            self.merge_scattered(join, &wanted);
+        }
         let mut missing = Ok(());
-        let mut at = wanted.first.clone();
+        let mut at = resumed.clone().unwrap_or_else(|| wanted.first.clone());
         loop {
+            if self.slices.lets_others() {
+                self.note_frontier(join, &wanted, at);
+                return Err(Missing);
+            }
             let end = match self.status_at(join, &at) {
                 Some(id) => {
                     if self.refresh(id, &wanted).is_err() {
@@ -92,10 +99,22 @@ impl Engine {
                     gap.last
                 }
             };
-            if end.is_empty() || !before_end(&end, &wanted.last) {
+            if self.slices.is_over() {
+                self.note_frontier(join, &wanted, at);
+                return Err(Missing);
+            }
+            if !end.is_empty() && before_end(&end, &wanted.last) {
+                at = end;
+            } else if resumed.take().is_some() {
+                // What is before it may have changed since.
+                self.begin_anew(join, &wanted);
+                at.clone_from(&wanted.first);
+            } else {
+                if missing.is_ok() {
+                    self.forget_frontier(join, &wanted);
+                }
                 return missing;
             }
-            at = end;
         }
     }
 
@@ -191,9 +210,14 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), gap);
         if plan.join.mode == Mode::Push {
             execution.follow = Some((gap, fixed));
+            execution.rows_max = self.slices.rows_max();
         }
-        self.run(&mut execution, 0, &bindings)?;
-        let Execution { tuples, spans, read, .. } = execution;
+        if self.run(&mut execution, 0, &bindings).is_err() {
+            self.divide_gap(join, gap, execution.split);
+            return Err(Missing);
+        }
+        let Execution { tuples, spans, read, rows, .. } = execution;
+        self.slices.keep(rows);
         let id = self.make_status(join, gap);
         let rows = spans.len() + 2 * tuples.tuples.len();
         self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
@@ -203,6 +227,16 @@ impl Engine {
         self.put_all(join, folded);
         self.drain();
         Ok(())
+    }
+
+    /// Where filling a gap takes more than a slice: what is to be computed next is the part before `split`, if there is
+    /// one.
+    fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>) {
+        let Some(split) = split else { return };
+        for part in [KeyRange::new(&gap.first, &split), KeyRange::new(&split, &gap.last)] {
+            let id = self.make_status(join, &part);
+            self.dirty(id).invalid = true;
+        }
     }
 
     fn neighbour_before(&self, join: u32, first: &[u8]) -> Option<StatusId> {
@@ -224,8 +258,13 @@ impl Engine {
         fixed.bind(&plan.join.output, &first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), gap);
         execution.follow = Some((&whole, fixed));
-        self.run(&mut execution, 0, &bindings)?;
-        let Execution { tuples, spans, read, .. } = execution;
+        execution.rows_max = self.slices.rows_max();
+        if self.run(&mut execution, 0, &bindings).is_err() {
+            self.divide_gap(join, gap, execution.split);
+            return Err(Missing);
+        }
+        let Execution { tuples, spans, read, rows, .. } = execution;
+        self.slices.keep(rows);
         let clean = self.statuses.get(id).is_clean();
         self.resize(id, &whole);
         if self.statuses.get(id).is_invalid() {
@@ -258,6 +297,9 @@ impl Engine {
         status.heat = self.memory.ranges.hit(status.heat);
         loop {
             let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
+            if self.slices.lets_others() {
+                return Err(Missing);
+            }
             if work.invalid {
                 self.rebuild(id)?;
                 continue;
@@ -323,6 +365,9 @@ impl Engine {
             let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
             if log.is_none_or(|log| log.get(&entry).is_none()) {
                 continue;
+            }
+            if self.slices.lets_others() {
+                return Err(Missing);
             }
             match self.apply_logged(id, &entry, was_there, wanted)? {
                 Step::Applied => applied = true,
@@ -415,7 +460,8 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), range);
         execution.follow = Some((range, fixed));
         self.run(&mut execution, source + 1, bindings)?;
-        let Execution { tuples, spans, read, .. } = execution;
+        let Execution { tuples, spans, read, rows, .. } = execution;
+        self.slices.keep(rows);
         if self.statuses.get(id).is_invalid() {
             tuples.release(&mut self.store.pool);
             return Ok(());
@@ -448,8 +494,17 @@ impl Engine {
         let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
         let stale: Vec<_> = work.stale.iter().filter(|key| wanted.contains(key)).cloned().collect();
         let join = self.statuses.get(id).join;
+        let mut missing = Ok(());
         for key in &stale {
-            let folded = self.compute(join, &KeyRange::point(key))?;
+            if self.slices.lets_others() {
+                missing = Err(Missing);
+                break;
+            }
+            let Ok(folded) = self.compute(join, &KeyRange::point(key)) else {
+                missing = Err(Missing);
+                break;
+            };
+            self.slices.keep(1);
             if let Some(work) = &mut self.statuses.get_mut(id).work {
                 work.stale.remove(key);
             }
@@ -460,7 +515,7 @@ impl Engine {
         }
         self.settle(id);
         self.drain();
-        Ok(!stale.is_empty())
+        missing.map(|()| !stale.is_empty())
     }
 
     /// Recomputes a range as a whole and changes only the outputs that differ.
@@ -473,8 +528,17 @@ impl Engine {
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), &range);
         execution.follow = Some((&range, fixed));
-        self.run(&mut execution, 0, &bindings)?;
-        let Execution { tuples, spans, read, .. } = execution;
+        if plan.join.mode == Mode::Push {
+            execution.rows_max = self.slices.rows_max();
+        }
+        if self.run(&mut execution, 0, &bindings).is_err() {
+            if let Some(at) = execution.split {
+                self.divide(id, &at);
+            }
+            return Err(Missing);
+        }
+        let Execution { tuples, spans, read, rows, .. } = execution;
+        self.slices.keep(rows);
         let rows = spans.len() + 2 * tuples.tuples.len();
         self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
         let folded = self.fold(&plan, tuples);
@@ -514,7 +578,7 @@ impl Engine {
 }
 
 /// Whether some key of `range` may start with `prefix`.
-fn prefix_overlaps(prefix: &[u8], range: &KeyRange) -> bool {
+pub(crate) fn prefix_overlaps(prefix: &[u8], range: &KeyRange) -> bool {
     !range.is_empty()
         && before_end(prefix, &range.last)
         && (*range.first <= *prefix || range.first.starts_with(prefix))

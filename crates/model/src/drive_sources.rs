@@ -85,6 +85,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
     };
     run.subject.advance(Millis(1_000_000));
     for (at, op) in ops.iter().enumerate() {
+        run.subject.engine().go_on();
         let step = run.step(op).and_then(|()| run.settle());
         step.map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
         run.subject.engine().check_invariants();
@@ -381,7 +382,7 @@ impl Run<'_> {
                 return self.compare_copies();
             }
             self.effects += effects.len();
-            if self.effects > 10_000 {
+            if self.effects > 100_000 {
                 return Err(String::from("the effects do not end"));
             }
             for effect in effects {
@@ -396,6 +397,7 @@ impl Run<'_> {
                         let at = self.waiting.iter().position(|(waits, _)| *waits == ticket);
                         let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;
                         let (_, read) = self.waiting.remove(at);
+                        self.subject.engine().resume(ticket);
                         self.ask(read)?;
                     }
                     Effect::Fail { ticket, error } => {
@@ -442,6 +444,13 @@ impl Run<'_> {
                 }
             }
             self.settle()?;
+            for _ in 0..10_000 {
+                if !self.subject.engine().goes_on() {
+                    break;
+                }
+                self.subject.engine().go_on();
+                self.settle()?;
+            }
             if idle && self.sources.values().all(|state| state.open.is_empty()) {
                 let waiting = self.waiting.len();
                 return expect(&waiting, &0)

@@ -22,5 +22,6 @@ pub mod number;
 pub mod oracle;
 pub mod rng;
 pub mod shrink;
+pub mod sliced;
 pub mod subject;
 pub mod teller;

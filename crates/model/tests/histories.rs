@@ -2,6 +2,7 @@
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::kept::Kept;
+use headwater_model::sliced::Sliced;
 use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
 
@@ -43,6 +44,20 @@ fn reads_wait_for_sources_and_show_one_state() {
 fn where_values_are_changes_no_answer() {
     holds(Kind::Plain, 4, || Box::new(Spilling::new(false)));
     holds(Kind::Sources, 8, || Box::new(Spilling::new(false)));
+}
+
+/// Ranges are divided and computed part by part.
+#[test]
+fn reads_equal_recomputation_where_they_are_done_in_slices() {
+    holds(Kind::Plain, 2, || Box::new(Sliced::at_once(2)));
+    holds(Kind::Plain, 4, || Box::new(Sliced::at_once(9)));
+}
+
+/// Everything that histories do happens between the slices of reads.
+#[test]
+fn reads_show_one_state_though_others_come_between_their_slices() {
+    holds(Kind::Sources, 2, || Box::new(Sliced::with_others_between(2)));
+    holds(Kind::Sources, 4, || Box::new(Sliced::with_others_between(7)));
 }
 
 #[test]

@@ -41,7 +41,13 @@ pub struct Node {
     pub(crate) working: Working,
     /// Tables whose writes the engine notes.
     pub(crate) noted_tables: BTreeSet<Vec<u8>>,
+    /// Commands are executed as a whole, without others in between.
+    is_whole: bool,
 }
+
+/// How often a command is run again with more room. What it has computed may go to make that room, so that it could
+/// go on so for ever.
+const ATTEMPTS_MAX: u32 = 8;
 
 /// Larger working memory is given back after the command.
 const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
@@ -54,6 +60,7 @@ impl Node {
             draws: settings.hash_seed,
             working: Working::new(Box::<Memory>::default(), false, settings.hash_seed),
             noted_tables: BTreeSet::new(),
+            is_whole: false,
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
@@ -78,6 +85,12 @@ impl Node {
         self.callable = functions::Callable::matching(patterns);
     }
 
+    /// Sets whether commands are executed as a whole, as those of a transaction are, rather than in slices
+    /// ([`Engine::set_slice`]).
+    pub fn set_whole(&mut self, whole: bool) {
+        self.is_whole = whole;
+    }
+
     /// Moves time to `now`; call it before the commands that are executed then.
     pub fn advance(&mut self, now: Millis) {
         self.engine.advance(now);
@@ -91,7 +104,19 @@ impl Node {
     /// Executes `command` and writes its answer, refusals included, into `reply`.
     #[inline]
     pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
+        // What functions call is not divided, as a transaction is not.
+        if !self.is_whole && !matches!(command, Data::Functions(_)) {
+            self.engine.begin_slice();
+        }
+        let outcome = self.attempt(command, reply);
+        self.engine.end_slice();
+        outcome
+    }
+
+    #[inline]
+    fn attempt(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
+        let mut attempts_left = ATTEMPTS_MAX;
         loop {
             let done = self.run(command, reply);
             self.record_writes();
@@ -100,7 +125,11 @@ impl Node {
             match stop {
                 Stop::Wait(ticket) => return Outcome::Waiting(ticket),
                 // It has changed nothing (N2), so it may run again with more room.
-                Stop::Failed(EngineError::OutOfMemory) if self.engine.make_room_again() => {}
+                Stop::Failed(EngineError::OutOfMemory)
+                    if attempts_left > 0 && self.engine.make_room_again() =>
+                {
+                    attempts_left -= 1;
+                }
                 Stop::Failed(EngineError::Busy { may_wait: true, .. }) => {
                     return Outcome::Waiting(self.block());
                 }

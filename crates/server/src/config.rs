@@ -195,6 +195,10 @@ pub struct Clients {
     pub tracking_table_keys_max: usize,
     /// Requests of one client executed before others get their turn.
     pub turn_requests_max: usize,
+    /// Source rows that one command visits before others get their turn; 0: as many as it needs.
+    pub slice_rows: usize,
+    /// Longest time of a command that is executed in several turns, in milliseconds; 0: any.
+    pub command_milliseconds_max: u64,
 }
 
 /// What may be stored.
@@ -388,6 +392,8 @@ impl Default for Clients {
             subscriptions_max: 100_000,
             tracking_table_keys_max: 1_000_000,
             turn_requests_max: 2048,
+            slice_rows: 1000,
+            command_milliseconds_max: 0,
         }
     }
 }

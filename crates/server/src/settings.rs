@@ -112,6 +112,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         clients.tracking_table_keys_max
     ),
     setting!(live "turn-requests-max" &[], clients.turn_requests_max),
+    setting!(live "slice-rows" &[], clients.slice_rows),
+    setting!(live "command-milliseconds-max" &[], clients.command_milliseconds_max),
     setting!(live "key-bytes-max" &[], limits.key_bytes_max),
     setting!(live "value-bytes-max" &[], limits.value_bytes_max),
     setting!(live "joins-max" &[], limits.joins_max),

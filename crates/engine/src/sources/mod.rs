@@ -258,6 +258,13 @@ impl Engine {
             return Stop::Failed(EngineError::OutOfMemory);
         }
         debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
+        if self.slices.is_over() {
+            // What it lacks besides is asked for again when it goes on.
+            self.waits.lacking.clear();
+            let ticket = self.waits.ticket();
+            self.slices.postpone(ticket);
+            return Stop::Wait(ticket);
+        }
         Stop::Wait(self.waits.wait())
     }
 

@@ -46,6 +46,7 @@ impl Config {
             ("watch-output-bytes-max", clients.watch_output_bytes_max, 1 << 10, 1 << 40),
             ("watch-history-bytes-max", clients.watch_history_bytes_max, 0, 1 << 40),
             ("turn-requests-max", clients.turn_requests_max, 1, 1 << 20),
+            ("slice-rows", clients.slice_rows, 0, 1 << 30),
             ("functions-max", functions.functions_max, 0, 4096),
             ("function-module-bytes-max", functions.function_module_bytes_max, 8, 16 << 20),
             ("function-milliseconds-max", functions.function_milliseconds_max as usize, 1, 60_000),

@@ -1,6 +1,6 @@
 //! One request: found, admitted, decoded, executed.
 
-use super::session::{Answering, Waiting};
+use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
@@ -197,8 +197,10 @@ impl Resp {
     #[cold]
     pub(super) fn park(&mut self, ticket: Ticket, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         self.tickets.insert(ticket, work.connection.id);
-        let request = Waiting::Request(OwnedArgs::of(args));
-        work.connection.session.waiting = Some(Box::new(request));
+        let since = self.running_since.take().unwrap_or(self.time.uptime);
+        let reads = find(args).is_ok_and(|spec| spec.flags.has(Flags::READONLY));
+        let postponed = Postponed { request: OwnedArgs::of(args), ticket, since, reads };
+        work.connection.session.waiting = Some(Box::new(Waiting::Data(postponed)));
         Flow::Parked
     }
 
@@ -222,11 +224,14 @@ impl Resp {
             self.hub.forget_named(work.connection.id);
         }
         match waiting {
-            Waiting::Request(_) | Waiting::Shards(..) if failure.is_some() => Flow::Next,
+            Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) if failure.is_some() => {
+                Flow::Next
+            }
             Waiting::Exec { queue, next } if failure.is_some() => {
                 self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
             Waiting::Request(request) => self.run_again(&request, work),
+            Waiting::Data(postponed) => self.go_on(&postponed, work),
             Waiting::Shards(request, wait, deadline) => {
                 self.resume_shards((request, wait, deadline), work)
             }
@@ -240,6 +245,29 @@ impl Resp {
                 self.answered(work, |service, work| service.run_queue(queue, next, work))
             }
         }
+    }
+
+    /// Executes a request from its start whose data has come, or whose next slice it is.
+    fn go_on(&mut self, postponed: &Postponed, work: &mut Turn<'_>) -> Flow {
+        let most = self.config.clients.command_milliseconds_max;
+        if most > 0 && self.time.uptime >= postponed.since + most {
+            self.node.engine_mut().forget_ticket(postponed.ticket);
+            return self.answered(work, |service, work| {
+                service.stats.errors += 1;
+                encoder(work).error(
+                    "TIMEOUT",
+                    format_args!(
+                        "the command took longer than {most} ms (command-milliseconds-max)"
+                    ),
+                );
+                Flow::Next
+            });
+        }
+        self.node.engine_mut().resume(postponed.ticket);
+        self.running_since = Some(postponed.since);
+        let flow = self.run_again(&postponed.request, work);
+        self.running_since = None;
+        flow
     }
 
     /// Executes a request that has waited, from its start.

@@ -142,6 +142,8 @@ pub(crate) struct Resp {
     leading: bool,
     /// Names this run of the server.
     run: u64,
+    /// When the request under way was run first, if it has been before.
+    running_since: Option<u64>,
     /// The command under way is one of EXEC's.
     pub(crate) executing_queue: bool,
     blocking: Blocking,
@@ -247,6 +249,7 @@ impl Resp {
             holding: false,
             leading: false,
             run,
+            running_since: None,
             executing_queue: false,
             blocking: Blocking::default(),
             hub,
@@ -304,6 +307,8 @@ impl Resp {
         self.slowlog.shrink(config.observe.slowlog_entries_max);
         self.node.engine_mut().set_function_limits(&lowered.functions.to_limits());
         self.node.set_callable(&lowered.functions.functions_callable);
+        let slice = config.clients.slice_rows;
+        self.node.engine_mut().set_slice((slice > 0).then_some(slice));
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
         self.config = config;
         self.lowered = lowered;

@@ -34,6 +34,7 @@ impl Service for Resp {
         self.look_in_time(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
+        self.node.engine_mut().go_on();
         if let Some(keeping) = &mut self.keeping {
             keeping.look_for_failure();
         }
@@ -307,6 +308,9 @@ impl Service for Resp {
             self.forget_blocked(id, blocked);
         } else if connection.session.is_waiting() {
             self.hub.forget(id);
+            if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {
+                self.node.engine_mut().forget_ticket(postponed.ticket);
+            }
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);
         }
@@ -317,7 +321,11 @@ impl Service for Resp {
     }
 
     fn is_over(&self, session: &Session) -> bool {
-        matches!(session.waiting.as_deref(), Some(Waiting::Blocked(_)))
+        match session.waiting.as_deref() {
+            Some(Waiting::Blocked(_)) => true,
+            Some(Waiting::Data(postponed)) => postponed.reads,
+            _ => false,
+        }
     }
 
     fn deadline(&self) -> Option<u64> {
@@ -328,7 +336,8 @@ impl Service for Resp {
         let held_back = self.shards.as_ref().and_then(|shards| shards.held_back.front());
         let held_back = held_back.map(|(_, since)| since + HELD_BACK_FOR);
         let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
-        let loading = loading.or(crowded);
+        let goes_on = self.node.engine().goes_on().then_some(self.time.uptime);
+        let loading = goes_on.or(loading).or(crowded);
         blocking.into_iter().chain(held_back).chain(sources).chain(flows).chain(loading).min()
     }
 

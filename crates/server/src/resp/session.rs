@@ -8,6 +8,7 @@ use crate::memcached;
 use crate::shards::Front;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
+use headwater_engine::Ticket;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use std::collections::HashSet;
@@ -47,6 +48,8 @@ pub(crate) struct Queue {
 pub(crate) enum Waiting {
     /// This request, which has written nothing.
     Request(OwnedArgs),
+    /// This request, which has written nothing: until its data is there, or its next slice comes.
+    Data(Postponed),
     /// EXEC, from this request of its queue on; the earlier ones have been answered.
     Exec {
         /// The whole queue.
@@ -63,6 +66,19 @@ pub(crate) enum Waiting {
     Lead(Box<Lead>),
     /// RANGE.WATCH: until the watch of this number has begun at all homes of its range.
     Watch(u32),
+}
+
+/// A request that is run again when its data is there, or when it is its turn to go on.
+#[derive(Debug)]
+pub(crate) struct Postponed {
+    /// The request.
+    pub(crate) request: OwnedArgs,
+    /// Who is woken.
+    pub(crate) ticket: Ticket,
+    /// The moment of the server's life at which it was run first, in milliseconds.
+    pub(crate) since: u64,
+    /// Nobody misses it when its client has gone, because it only reads.
+    pub(crate) reads: bool,
 }
 
 /// The channels and patterns that a client listens to.
@@ -230,6 +246,7 @@ impl Session {
         let queue = |queue: &Queue| queue.bytes;
         let waiting = |waiting: &Waiting| match waiting {
             Waiting::Request(request) | Waiting::Shards(request, ..) => request.reserved_bytes(),
+            Waiting::Data(postponed) => postponed.request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
             Waiting::Lead(lead) => lead.bytes(),
             Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),

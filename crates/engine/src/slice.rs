@@ -1,0 +1,258 @@
+//! Work in slices: what takes long lets others go first.
+//!
+//! An operation that is sliced counts the source rows that its executions visit. When these are as many as a slice
+//! has, it ends as one does that waits for data, and its ticket is woken by [`Engine::go_on`], which the
+//! loop calls once in each of its turns. The operation is run again from its start then, and finds what it has
+//! computed: status ranges are its memory. So a range that takes more rows than a slice has is divided at an output
+//! key, and its parts are computed one after the other; what changes between them is maintained as everything
+//! else that is materialized. The answer comes from the last run alone, and so from one moment.
+//!
+//! # Invariants
+//! - Z1. Each slice makes progress: a range is computed, or one is divided. A range that cannot be divided (one
+//!   output key, for example) is computed as a whole, however many rows it takes.
+//! - Z2. An operation that finds again and again undone what it has computed (because memory is short, or because
+//!   others write faster than it reads) is run as a whole after [`PASSES_MAX`] times.
+
+use crate::engine::Engine;
+use crate::explain::Verified;
+use crate::report::{Effect, Ticket};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+
+/// How often an operation begins its range anew before it is run as a whole (Z2).
+const PASSES_MAX: u32 = 4;
+
+/// The slice of the operation under way, and the operations that have had one.
+#[derive(Debug, Default)]
+pub(crate) struct Slices {
+    /// Source rows that a sliced operation may visit before others go first. `None`: none is sliced.
+    rows: Option<usize>,
+    /// Whether the operation under way is sliced.
+    active: bool,
+    /// Source rows that it has visited since it was run, for what is kept when it ends for now.
+    used: usize,
+    /// All source rows that it has visited.
+    visited: usize,
+    /// It has had its slice, and goes on later.
+    over: bool,
+    /// How many executions are under way, each within the one before it.
+    depth: usize,
+    /// Who goes on, in this order.
+    later: VecDeque<Ticket>,
+    /// What operations that wait, or go on later, have verified so far.
+    verified: BTreeMap<Ticket, Verified>,
+    /// The operation that is run again.
+    resumed: Option<Verified>,
+    /// Where a part ends that fits into a slice.
+    verified_end: Option<Vec<u8>>,
+}
+
+/// How far the reads of one range of a join's outputs have come.
+#[derive(Debug)]
+pub(crate) struct Frontier {
+    wanted: KeyRange,
+    /// Everything before it was current when the last slice ended.
+    at: Vec<u8>,
+    /// How often the range was begun anew.
+    passes: u32,
+}
+
+impl Slices {
+    /// How many source rows one execution may visit.
+    pub(crate) fn rows_max(&self) -> usize {
+        self.rows.filter(|_| self.active).unwrap_or(usize::MAX)
+    }
+
+    /// Notes that an execution of the operation under way has visited so many source rows.
+    #[inline]
+    pub(crate) fn visit(&mut self, rows: usize) {
+        self.visited += rows;
+    }
+
+    /// Source rows that the operation under way has visited, in executions that have ended.
+    #[inline]
+    pub(crate) fn visited(&self) -> usize {
+        self.visited
+    }
+
+    /// Notes that what came of so many source rows is kept. (What is not must not count, or an operation that
+    /// computes much that is stored nowhere would never come to anything else: Z1.)
+    #[inline]
+    pub(crate) fn keep(&mut self, rows: usize) {
+        self.used += rows.max(1);
+    }
+
+    /// Whether the operation under way is to end for now.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Ends the operation under way for now.
+    pub(crate) fn end_for_now(&mut self) {
+        self.over = true;
+    }
+
+    /// Whether the operation under way has used its slice up; if so it is to end for now.
+    pub(crate) fn lets_others(&mut self) -> bool {
+        self.over |= self.used >= self.rows_max();
+        self.over
+    }
+
+    /// An execution begins; how many it is within.
+    pub(crate) fn enter(&mut self) -> usize {
+        self.depth += 1;
+        self.depth - 1
+    }
+
+    /// The execution that began last has ended.
+    pub(crate) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Whether the operation under way has used half of its slice.
+    pub(crate) fn is_half_over(&self) -> bool {
+        self.visited >= self.rows_max() / 2
+    }
+
+    /// Lets the operation under way go on later.
+    pub(crate) fn postpone(&mut self, ticket: Ticket) {
+        self.later.push_back(ticket);
+    }
+
+    /// What the operation that is run again has verified.
+    pub(crate) fn take_verified(&mut self) -> Option<Verified> {
+        self.resumed.take()
+    }
+
+    /// Where the next part to be verified ends, if all of what is left was too much.
+    pub(crate) fn take_verified_end(&mut self) -> Option<Vec<u8>> {
+        self.verified_end.take()
+    }
+
+    /// Notes where a part ends that fits into a slice.
+    pub(crate) fn divide_verified(&mut self, at: Option<Vec<u8>>) {
+        if at.is_some() {
+            self.verified_end = at;
+        }
+    }
+
+    /// Keeps what the operation under way has verified, which is run again at once.
+    pub(crate) fn resume_verified(&mut self, verified: Verified) {
+        self.resumed = Some(verified);
+    }
+
+    /// Keeps what an operation has verified until it is run again.
+    pub(crate) fn keep_verified(&mut self, ticket: Ticket, verified: Verified) {
+        self.verified.insert(ticket, verified);
+    }
+}
+
+impl Engine {
+    /// Sets how many source rows an operation may visit before others go first; `None`: all that it needs. Only
+    /// what is run between [`Engine::begin_slice`] and [`Engine::end_slice`] is sliced.
+    pub fn set_slice(&mut self, rows: Option<usize>) {
+        self.slices.rows = rows.map(|rows| rows.max(2));
+    }
+
+    /// What comes now is one operation, which is sliced.
+    #[inline]
+    pub fn begin_slice(&mut self) {
+        let slices = &mut self.slices;
+        slices.active = slices.rows.is_some();
+        slices.used = 0;
+        slices.visited = 0;
+        slices.over = false;
+        slices.verified_end = None;
+    }
+
+    /// The operation has ended, for now or for good.
+    #[inline]
+    pub fn end_slice(&mut self) {
+        self.slices.active = false;
+        self.slices.over = false;
+        if self.slices.resumed.is_some() {
+            self.slices.resumed = None;
+        }
+    }
+
+    /// The operation of this ticket is run again next.
+    pub fn resume(&mut self, ticket: Ticket) {
+        if !self.slices.verified.is_empty() {
+            self.slices.resumed = self.slices.verified.remove(&ticket);
+        }
+    }
+
+    /// Nobody waits for this ticket any more.
+    pub fn forget_ticket(&mut self, ticket: Ticket) {
+        self.slices.verified.remove(&ticket);
+        self.forget_later(ticket);
+    }
+
+    /// The operation of this ticket is run again at once, not when its turn comes.
+    pub fn forget_later(&mut self, ticket: Ticket) {
+        self.slices.later.retain(|later| *later != ticket);
+    }
+
+    /// Wakes the operation whose next slice it is. To be called once in each turn of the loop.
+    pub fn go_on(&mut self) {
+        if let Some(ticket) = self.slices.later.pop_front() {
+            self.waits.effects.push(Effect::Wake(ticket));
+        }
+    }
+
+    /// Whether some operation has had a slice and is to go on.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        !self.slices.later.is_empty()
+    }
+
+    /// Where a read of `wanted` begins that was ended for now before; nothing where it begins at the start.
+    pub(crate) fn frontier(&mut self, join: u32, wanted: &KeyRange) -> Option<Vec<u8>> {
+        if !self.slices.active {
+            return None;
+        }
+        let frontier = self.catalog.join(join).frontier.as_ref()?;
+        if frontier.wanted != *wanted {
+            return None;
+        }
+        if frontier.passes >= PASSES_MAX {
+            self.slices.active = false;
+            return None;
+        }
+        Some(frontier.at.clone())
+    }
+
+    /// A read of `wanted` has come as far as `at`, and ends for now.
+    pub(crate) fn note_frontier(&mut self, join: u32, wanted: &KeyRange, at: Vec<u8>) {
+        let frontier = &mut self.catalog.join_mut(join).frontier;
+        match frontier {
+            Some(frontier) if frontier.wanted == *wanted => frontier.at = at,
+            _ => *frontier = Some(Frontier { wanted: wanted.clone(), at, passes: 0 }),
+        }
+    }
+
+    /// A read of `wanted` has come to its end, and looks at all of it once more; as a whole if that has happened too
+    /// often (Z2).
+    pub(crate) fn begin_anew(&mut self, join: u32, wanted: &KeyRange) {
+        let frontier = &mut self.catalog.join_mut(join).frontier;
+        if let Some(frontier) = frontier
+            && frontier.wanted == *wanted
+        {
+            frontier.at.clone_from(&wanted.first);
+            frontier.passes += 1;
+            if frontier.passes >= PASSES_MAX {
+                self.slices.active = false;
+            }
+        }
+    }
+
+    /// All of `wanted` is current.
+    pub(crate) fn forget_frontier(&mut self, join: u32, wanted: &KeyRange) {
+        let frontier = &mut self.catalog.join_mut(join).frontier;
+        if frontier.as_ref().is_some_and(|frontier| frontier.wanted == *wanted) {
+            *frontier = None;
+        }
+    }
+}
