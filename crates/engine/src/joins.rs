@@ -68,7 +68,7 @@ impl Engine {
         let canonical = join.to_string();
         let plan = Rc::new(Plan::new(join, output_table, &tables));
         self.catalog.installs += 1;
-        let seed = self.settings.hash_seed;
+        let secret = self.settings.secret;
         let id = self.catalog.add(Installed {
             name: String::from(name),
             canonical,
@@ -77,7 +77,7 @@ impl Engine {
             layer: output_table,
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
-            folds: HashMap::with_hasher(KeyHashBuilder::new(seed)),
+            folds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],
             counters: JoinCounters::default(),

@@ -5,7 +5,6 @@
 
 use crate::engine::Engine;
 use crate::exec::Span;
-use crate::memory::range_hash;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
 use alloc::collections::BTreeSet;
@@ -26,7 +25,7 @@ impl Engine {
             _ => None,
         };
         let sifted = self.spans_homes(range);
-        let hash = range_hash(join, &range.first);
+        let hash = self.memory.range_hash(join, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let id = self.statuses.add(Status {
             join,

@@ -27,7 +27,6 @@ pub(crate) use waits::Waits;
 
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::memory::range_hash;
 use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -325,7 +324,7 @@ impl Engine {
                 Ok(loaded) => {
                     let loading = sourced.loading.swap_remove(at);
                     let (range, position) = (loading.range.clone(), loaded.position);
-                    let hash = range_hash(table.0, &range.first);
+                    let hash = self.memory.range_hash(table.0, &range.first);
                     let heat = self.memory.ranges.inserted(hash, self.statuses.len());
                     let here = Here { last: range.last, position, heat };
                     if sourced.kept {
