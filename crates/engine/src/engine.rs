@@ -179,6 +179,7 @@ impl Engine {
         let counters = &self.counters;
         stats.counters = alloc::vec![
             ("executions", counters.executions),
+            ("rows_read", counters.rows_read),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
             ("checks_logged", counters.checks_logged),

@@ -112,6 +112,8 @@ pub(crate) struct Execution<'r> {
     sifted: bool,
     /// How many bytes the tuples may take.
     allowance: usize,
+    /// Rows of sources that were looked at, a span counting as one.
+    pub(crate) visited: u64,
 }
 
 impl<'r> Execution<'r> {
@@ -127,6 +129,7 @@ impl<'r> Execution<'r> {
             missing: false,
             sifted: false,
             allowance: usize::MAX,
+            visited: 0,
         }
     }
 }
@@ -149,6 +152,7 @@ impl Engine {
         self.counters.executions += 1;
         execution.allowance = self.allowance();
         self.level(execution, level, bindings);
+        self.counters.rows_read += execution.visited;
         if execution.missing {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             return Err(Missing);
@@ -171,15 +175,17 @@ impl Engine {
             follow_span(execution, &plan, level, bindings, span);
             return;
         }
-        let mut text: Vec<u8> = Vec::new();
+        let (mut text, mut visited): (Vec<u8>, u64) = (Vec::new(), 1);
         let mut ends: Vec<usize> = Vec::new();
         let rows = self.rows(execution.join, level, &span, &mut |key, _| {
+            visited += 1;
             if pattern.matches(key) {
                 text.extend_from_slice(key);
                 ends.push(text.len());
             }
         });
         self.release_row_holds();
+        execution.visited += visited;
         execution.missing |= rows.is_err();
         follow_span(execution, &plan, level, bindings, span);
         let mut start = 0;
@@ -269,8 +275,9 @@ impl Engine {
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
-        let allowance = execution.allowance;
+        let (allowance, mut visited) = (execution.allowance, 1);
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
+            visited += 1;
             if tuples.bytes() > allowance {
                 return;
             }
@@ -295,6 +302,7 @@ impl Engine {
             let source_key = end..tuples.text.len();
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
         });
+        execution.visited += visited;
         if sifted {
             let (text, mut at) = (&tuples.text, 0);
             tuples.tuples.retain(|tuple| {

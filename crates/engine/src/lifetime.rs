@@ -41,6 +41,7 @@ impl Engine {
             sources: BTreeSet::new(),
             since: self.now,
             rows: 0,
+            visited: 0,
             heat,
             expires_at,
         });

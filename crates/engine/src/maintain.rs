@@ -327,9 +327,16 @@ impl Engine {
             return;
         }
         let id = target.status();
+        let status = self.statuses.get_mut(id);
         match (old, new) {
-            (None, Some(new)) => self.add_tuple(id, plan, output, key, new),
-            (Some(old), None) => self.remove_tuple(id, plan, output, key, old),
+            (None, Some(new)) => {
+                status.visited += 1;
+                self.add_tuple(id, plan, output, key, new);
+            }
+            (Some(old), None) => {
+                status.visited = status.visited.saturating_sub(1);
+                self.remove_tuple(id, plan, output, key, old);
+            }
             (Some(old), Some(new)) => self.update_tuple(id, plan, output, key, (old, new)),
             (None, None) => {}
         }
