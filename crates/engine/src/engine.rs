@@ -180,6 +180,8 @@ impl Engine {
         stats.counters = alloc::vec![
             ("executions", counters.executions),
             ("rows_read", counters.rows_read),
+            ("readers_told", counters.readers_told),
+            ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
             ("checks_logged", counters.checks_logged),

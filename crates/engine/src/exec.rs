@@ -334,7 +334,7 @@ impl Engine {
     ) -> Result<(), Missing> {
         let installed = self.catalog.join(join);
         let table = installed.plan.source_tables[source];
-        let merged = self.catalog.role(table).is_some_and(|role| role.merged);
+        let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
         if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
             let upstream = installed.upstream[source].clone();
             return self.merged_rows(table, &upstream, span, each);

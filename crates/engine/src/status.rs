@@ -231,7 +231,7 @@ pub(crate) fn for_components<'k>(
 }
 
 /// Length of the longest prefix ending in `|` that all keys of the range share.
-fn shared_prefix(range: &KeyRange) -> usize {
+pub(crate) fn shared_prefix(range: &KeyRange) -> usize {
     let (first, last) = (&range.first, &range.last);
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     // Where the ends differ by one in one byte and `last` stops there, `first`'s byte is fixed.

@@ -386,12 +386,11 @@ impl Engine {
             self.check_prepared(key)?;
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        for &id in &role.writers {
-            let installed = self.catalog.join(id);
-            if installed.plan.join.output.matches(key) {
-                return Err(EngineError::Joined { join: installed.name.clone() });
-            }
+        if self.catalog.role(table).is_none() {
+            return Ok(());
+        }
+        if let Some(id) = self.catalog.writer_of(table, key) {
+            return Err(EngineError::Joined { join: self.catalog.join(id).name.clone() });
         }
         self.check_busy(table, key)?;
         self.check_source(table)

@@ -113,3 +113,65 @@ fn check_keys_that_went_cost_a_fold_no_more_than_what_they_leave() {
     // One row of a, with a hundred of b; what the first that went took out comes on top of it.
     assert!(rows < cold / 20, "{rows} rows are read, {cold} where all is computed");
 }
+
+/// An engine with so many joins between two tables, each of a literal of its own, of which all outputs have been read.
+fn many_joins(count: usize) -> Engine {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = count;
+    let mut engine = Engine::new(settings);
+    for join in 0..count {
+        let text =
+            format!("out|l{join}|<user>|<id> = check in|l{join}|<user> copy value|l{join}|<id>");
+        engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+        set(&mut engine, &format!("in|l{join}|u"), "1");
+        set(&mut engine, &format!("value|l{join}|7"), "seven");
+        assert!(engine.get(format!("out|l{join}|u|7").as_bytes()).expect("no source").is_some());
+    }
+    engine
+}
+
+#[test]
+fn joins_that_differ_in_a_literal_cost_one_another_nothing() {
+    let mut engine = many_joins(2000);
+    let compared = count(&engine, "joins_compared");
+    assert!(compared < 40 * 2000, "{compared} joins are looked at to install two thousand");
+
+    let told = count(&engine, "readers_told");
+    set(&mut engine, "value|l77|8", "eight");
+    set(&mut engine, "value|l78|7", "other");
+    engine.remove(b"in|l79|u").expect("a base key");
+    assert_eq!(count(&engine, "readers_told") - told, 3, "one for each write");
+    assert_eq!(read(&mut engine, "out|l77").0.len(), 2);
+    assert_eq!(read(&mut engine, "out|l78").0[0].1, "other");
+    assert_eq!(read(&mut engine, "out|l79").0.len(), 0);
+    assert_eq!(read(&mut engine, "out").0.len(), 2000);
+    assert!(engine.set(b"out|l5|x|y", b"v", Expiry::Never).is_err(), "a join's output");
+    assert!(engine.set(b"out|l5|x", b"v", Expiry::Never).is_ok(), "no join gives it");
+
+    let compared = count(&engine, "joins_compared");
+    for join in (0..2000).step_by(2) {
+        engine.join_drop(&format!("j{join}")).expect("is installed");
+    }
+    let compared = count(&engine, "joins_compared") - compared;
+    assert!(compared < 40 * 1000, "{compared} joins are looked at to drop a thousand");
+    // With the key that no join gives.
+    assert_eq!(read(&mut engine, "out").0.len(), 1000 + 1);
+    assert!(engine.set(b"out|l4|x|y", b"v", Expiry::Never).is_ok(), "its join is gone");
+}
+
+#[test]
+fn joins_that_nobody_has_read_cost_writes_of_their_table_nothing() {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = 500;
+    let mut engine = Engine::new(settings);
+    for join in 0..500 {
+        let text = format!("out{join}|<user>|<id> = copy value|<user>|<id>");
+        engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+    }
+    assert_eq!(read(&mut engine, "out7").0.len(), 0);
+    let told = count(&engine, "readers_told");
+    set(&mut engine, "value|ann|1", "v");
+    assert_eq!(count(&engine, "readers_told") - told, 1);
+    assert_eq!(read(&mut engine, "out7").0.len(), 1);
+    assert_eq!(read(&mut engine, "out8").0.len(), 1);
+}

@@ -412,8 +412,7 @@ impl Engine {
         if here.is_none_or(|(_, here)| position <= here.position) {
             return;
         }
-        let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-        if writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(&change.key)) {
+        if self.catalog.writer_of(table, &change.key).is_some() {
             return;
         }
         match &change.value {

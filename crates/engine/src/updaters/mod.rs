@@ -44,7 +44,7 @@ use text::Text;
 pub(crate) struct UpdaterId(pub(crate) u32);
 
 /// Whose source span an updater watches: a join, and the index of its source.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Reader {
     pub(crate) join: u32,
     pub(crate) source: u32,
