@@ -1,10 +1,106 @@
-//! A fast keyed hash for key bytes, and the `BuildHasher` that pure crates give to `hashbrown`.
+//! Hashes of keys: one that nobody outside can foresee, and one that is the same everywhere.
 //!
-//! Folded 64x64->128 multiplication over 16-byte strides (the construction of wyhash). It is
-//! keyed by a seed that the server draws at start, so a client cannot prepare colliding keys;
-//! tests pass a fixed seed and get the same order in every run.
+//! Whatever clients send is hashed under a [`Secret`]. A table whose hashes can be foreseen is a list to whoever
+//! sends it keys that agree in them; a seed alone does not help, where a block of a key can make a multiplication zero
+//! whatever the seed is. So it is rapidhash, whose every multiplication has a secret word in both of its factors or in
+//! what led to them, with all words drawn from the system's randomness. Tests pass a fixed secret and get the
+//! same order in every run. Hashes, and what could be reckoned back to the secret, are shown to nobody.
+//!
+//! [`stable_hash`] is for what is kept or compared elsewhere: checksums, and numbers that stand for words. Keys with equal
+//! stable hashes are easily made, so no table is filed by it.
 
+use core::fmt;
 use core::hash::{BuildHasher, Hasher};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_nano_inline};
+
+/// What hashes depend on, and nobody outside knows.
+#[derive(Clone, Copy)]
+pub struct Secret(RapidSecrets);
+
+impl Secret {
+    /// Words that a secret is made of.
+    pub const WORDS: usize = 8;
+
+    /// The secret of these words, which were drawn at random.
+    #[must_use]
+    pub fn new(words: [u64; Self::WORDS]) -> Self {
+        let [seed, secrets @ ..] = words;
+        Self(RapidSecrets { seed, secrets })
+    }
+
+    /// A secret that is the same in every run, for tests and simulations.
+    #[must_use]
+    pub fn fixed(seed: u64) -> Self {
+        Self(RapidSecrets::seed(seed))
+    }
+
+    /// The hash of `bytes`.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, bytes: &[u8]) -> u64 {
+        rapidhash_v3_nano_inline::<true, false>(bytes, &self.0)
+    }
+
+    /// The hash of `bytes` that belong to the thing of this number: the same bytes of different things are
+    /// told apart, and nobody can choose bytes to make up for the number.
+    #[inline]
+    #[must_use]
+    pub fn hash_of(&self, number: u64, bytes: &[u8]) -> u64 {
+        self.hash(bytes) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Default for Secret {
+    fn default() -> Self {
+        Self::fixed(0)
+    }
+}
+
+/// Does not tell it.
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Secret")
+    }
+}
+
+/// Builds [`KeyHasher`]s that share one secret.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyHashBuilder {
+    secret: Secret,
+}
+
+impl KeyHashBuilder {
+    /// A builder whose hashers all have this secret.
+    #[must_use]
+    pub fn new(secret: Secret) -> Self {
+        Self { secret }
+    }
+}
+
+impl BuildHasher for KeyHashBuilder {
+    type Hasher = KeyHasher;
+    #[inline]
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher { secret: self.secret }
+    }
+}
+
+/// The `Hasher` form of [`Secret::hash`]: what was written is the seed of what is written next.
+#[derive(Clone, Debug)]
+pub struct KeyHasher {
+    secret: Secret,
+}
+
+impl Hasher for KeyHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.secret.0.seed = self.secret.hash(bytes);
+    }
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.secret.0.seed
+    }
+}
 
 const K0: u64 = 0xa076_1d64_78bd_642f;
 const K1: u64 = 0xe703_7ed1_a0b4_28db;
@@ -30,10 +126,10 @@ fn half(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32::from_le_bytes(four))
 }
 
-/// The 64-bit hash of `bytes` under `seed`.
-#[inline]
+/// A hash that is the same in every process, and part of formats: for checksums and numbers that stand for words. Anybody
+/// can make bytes whose stable hashes are equal.
 #[must_use]
-pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+pub fn stable_hash(seed: u64, bytes: &[u8]) -> u64 {
     let len = bytes.len();
     let mut state = seed ^ K0;
     let (low, high) = if len <= 16 {
@@ -58,80 +154,5 @@ pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     fold(K2 ^ len as u64, fold(low ^ K1, high ^ state))
 }
 
-/// Builds [`KeyHasher`]s that share one seed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KeyHashBuilder {
-    seed: u64,
-}
-
-impl KeyHashBuilder {
-    /// A builder whose hashers all start from `seed`.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self { seed }
-    }
-}
-
-impl BuildHasher for KeyHashBuilder {
-    type Hasher = KeyHasher;
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher { state: self.seed }
-    }
-}
-
-/// The `Hasher` form of [`hash_bytes`].
-#[derive(Clone, Debug)]
-pub struct KeyHasher {
-    state: u64,
-}
-
-impl Hasher for KeyHasher {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        self.state = hash_bytes(self.state, bytes);
-    }
-    #[inline]
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(u64::from(value));
-    }
-    #[inline]
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        self.state = fold(self.state ^ K1, value ^ K2);
-    }
-    #[inline]
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.state
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::hash_bytes;
-
-    #[test]
-    fn every_byte_and_the_length_count() {
-        let text: alloc::vec::Vec<u8> = (0..100).collect();
-        let mut seen = alloc::collections::BTreeSet::new();
-        for len in 0..text.len() {
-            assert!(seen.insert(hash_bytes(7, &text[..len])), "length {len}");
-            for at in 0..len {
-                let mut changed = text[..len].to_vec();
-                changed[at] ^= 0x80;
-                assert!(seen.insert(hash_bytes(7, &changed)), "length {len}, byte {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_seed_changes_the_hash() {
-        assert_ne!(hash_bytes(1, b"user"), hash_bytes(2, b"user"));
-    }
-}
+mod tests;

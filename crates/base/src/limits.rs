@@ -25,7 +25,7 @@ impl Default for Limits {
         Self {
             key_bytes_max: 1024,
             value_bytes_max: 64 << 20,
-            joins_max: 1024,
+            joins_max: 16_384,
             sources_max: 16,
             slots_max: 32,
         }

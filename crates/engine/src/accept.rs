@@ -115,76 +115,82 @@ impl Engine {
             return refused(format!("join '{name}' exists already; add REPLACE to replace it"));
         }
         let max = self.settings.limits.joins_max;
-        if !exists && self.catalog.iter().count() >= max {
+        if !exists && self.catalog.len() >= max {
             return refused(format!("at most {max} joins can be installed (joins-max)"));
         }
         Ok(())
     }
 
+    /// The joins, but for `old`, that may read what a pattern describes.
+    fn readers_but(&self, output: &Pattern, old: Option<u32>) -> Vec<u32> {
+        let table = self.store.table_of(&output.range_of_all().first);
+        let mut joins = table.map_or(Vec::new(), |table| self.catalog.readers_of(table, output));
+        joins.retain(|&id| Some(id) != old);
+        joins
+    }
+
     /// Refuses a join that would read its own output, directly or through others (C1).
     fn check_cycle(&self, name: &str, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
-        let reads = |reader: &Join, output: &Pattern| {
-            reader.sources.iter().any(|source| source.pattern.may_collide(output))
-        };
-        // Each path leads from what the new join gives to a reader of it.
-        let mut paths: Vec<Vec<u32>> = Vec::new();
-        if reads(join, &join.output) {
+        let reads =
+            |output: &Pattern| join.sources.iter().any(|source| source.pattern.may_collide(output));
+        if reads(&join.output) {
             return refused(format!("join '{name}' would read its own output: {name} -> {name}"));
         }
-        for (id, other) in self.catalog.iter() {
-            if Some(id) != old && reads(&other.plan.join, &join.output) {
-                paths.push(alloc::vec![id]);
-            }
-        }
-        let mut seen: Vec<u32> = paths.iter().map(|path| path[0]).collect();
+        // Readers of what the new join gives, directly or through others, each with the one before it.
+        let mut found: Vec<(u32, Option<usize>)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        let first = self.readers_but(&join.output, old);
+        found.extend(first.into_iter().filter(|&id| seen.insert(id)).map(|id| (id, None)));
         let mut next = 0;
-        while let Some(path) = paths.get(next).cloned() {
-            next += 1;
-            let last = self.catalog.join(path[path.len() - 1]);
-            if reads(join, &last.plan.join.output) {
-                let names: Vec<_> =
-                    path.iter().map(|&id| self.catalog.join(id).name.as_str()).collect();
+        while let Some(&(id, _)) = found.get(next) {
+            let output = &self.catalog.join(id).plan.join.output;
+            if reads(output) {
+                let mut names = Vec::new();
+                let mut at = Some(next);
+                while let Some(&(id, before)) = at.and_then(|at| found.get(at)) {
+                    names.push(self.catalog.join(id).name.as_str());
+                    at = before;
+                }
+                names.reverse();
                 return refused(format!(
                     "join '{name}' would read its own output: {name} -> {} -> {name}",
                     names.join(" -> ")
                 ));
             }
-            for (id, other) in self.catalog.iter() {
-                let feeds = reads(&other.plan.join, &last.plan.join.output);
-                if Some(id) != old && !seen.contains(&id) && feeds {
-                    seen.push(id);
-                    let mut longer = path.clone();
-                    longer.push(id);
-                    paths.push(longer);
-                }
-            }
+            let readers = self.readers_but(output, old);
+            let new = readers.into_iter().filter(|&id| seen.insert(id));
+            found.extend(new.map(|id| (id, Some(next))));
+            next += 1;
         }
         Ok(())
     }
 
     /// Refuses a push join over outputs that are not kept up to date (C2).
     fn check_modes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
-        for (id, other) in self.catalog.iter() {
-            if Some(id) == old {
-                continue;
-            }
-            let theirs = &other.plan.join;
-            let reads = |reader: &Join, output: &Pattern| {
-                reader.sources.iter().any(|source| source.pattern.may_collide(output))
-            };
-            if join.mode == Mode::Push && theirs.mode != Mode::Push && reads(join, &theirs.output) {
-                return refused(format!(
-                    "a push join cannot read the output of {} join '{}'; make it pull or snapshot",
-                    mode_name(theirs.mode),
-                    other.name
-                ));
-            }
-            if join.mode != Mode::Push && theirs.mode == Mode::Push && reads(theirs, &join.output) {
-                return refused(format!(
+        if join.mode != Mode::Push {
+            let readers = self.readers_but(&join.output, old);
+            let mut readers = readers.into_iter().map(|id| self.catalog.join(id));
+            return match readers.find(|reader| reader.mode() == Mode::Push) {
+                None => Ok(()),
+                Some(reader) => refused(format!(
                     "push join '{}' reads this output, so the join cannot be {}",
-                    other.name,
+                    reader.name,
                     mode_name(join.mode)
-                ));
+                )),
+            };
+        }
+        for source in &join.sources {
+            let pattern = &source.pattern;
+            let Some(table) = self.store.table_of(&pattern.range_of_all().first) else { continue };
+            for id in self.catalog.writers_of(table, pattern) {
+                let writer = self.catalog.join(id);
+                if Some(id) != old && writer.mode() != Mode::Push {
+                    return refused(format!(
+                        "a push join cannot read the output of {} join '{}'; make it pull or snapshot",
+                        mode_name(writer.mode()),
+                        writer.name
+                    ));
+                }
             }
         }
         Ok(())
@@ -237,6 +243,9 @@ impl Engine {
                 away.map(|source| source.pattern.table.as_slice()).collect()
             })
             .collect();
+        if reads.iter().all(BTreeSet::is_empty) {
+            return Ok(());
+        }
         let feeds: Vec<Vec<usize>> = joins
             .iter()
             .map(|join| {
@@ -275,12 +284,9 @@ impl Engine {
     fn check_base_keys(&mut self, output: &Pattern, old: Option<u32>) -> Result<(), EngineError> {
         let all = output.range_of_all();
         let Some(table) = self.store.table_of(&all.first) else { return Ok(()) };
-        let outputs: Vec<_> = match self.catalog.role(table) {
-            Some(role) => {
-                role.writers.iter().map(|&id| (id, self.catalog.join(id).plan.clone())).collect()
-            }
-            None => Vec::new(),
-        };
+        let rivals = self.catalog.writers_of(table, output);
+        let outputs: Vec<_> =
+            rivals.into_iter().map(|id| (id, self.catalog.join(id).plan.clone())).collect();
         debug_assert!(old.is_none_or(|old| self.catalog.iter().any(|(id, _)| id == old)));
         let mut found = 0u64;
         let placed = self.placed.take();

@@ -7,6 +7,7 @@
 //!   keys and it is not a pull join; otherwise in a layer of its own, and reads merge layers,
 //!   the later-installed join first.
 //! - C4. `upstream[i]` names every join that may produce keys of source i.
+//! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
 
 use crate::noted::Busy;
 use crate::report::JoinCounters;
@@ -15,14 +16,15 @@ use crate::sources::Sourced;
 use crate::status::StatusId;
 use crate::updaters::Reader;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use hashbrown::HashMap;
 use headwater_base::Decimal;
 use headwater_base::hash::KeyHashBuilder;
-use headwater_pattern::{Component, Join, Mode, Operator, Pattern};
+use headwater_pattern::{Component, Filed, Join, Mode, Operator, Pattern};
 use headwater_store::TableId;
 
 /// A join made ready for execution: its value source is last.
@@ -156,8 +158,14 @@ pub(crate) struct Role {
     pub(crate) writers: Vec<u32>,
     /// Sources that read this table.
     pub(crate) readers: Vec<Reader>,
-    /// Whether outputs must be merged from layers (C3).
-    pub(crate) merged: bool,
+    /// The writers, by their outputs.
+    pub(crate) writing: Filed<u32>,
+    /// The readers, by their patterns.
+    pub(crate) reading: Filed<Reader>,
+    /// Those readers alone that may have updaters.
+    pub(crate) listening: Filed<Reader>,
+    /// How many writers' outputs must be merged from layers, or computed (C3).
+    pub(crate) merged: usize,
     /// TABLE.SET was called for it.
     pub(crate) declared: bool,
     /// Where its base keys come from, if not from clients.
@@ -176,8 +184,12 @@ pub(crate) struct Role {
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     joins: Vec<Option<Installed>>,
+    free: BTreeSet<u32>,
+    names: BTreeMap<String, u32>,
     roles: Vec<Option<Box<Role>>>,
     pub(crate) installs: u64,
+    /// Joins that were looked at to find out which ones concern a join.
+    pub(crate) compared: Cell<u64>,
     /// The join that is about to be installed, with its name.
     pub(crate) prepared: Option<(String, Join)>,
 }
@@ -225,7 +237,7 @@ impl Catalog {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
-        self.iter().find(|(_, join)| join.name == name).map(|(id, _)| id)
+        self.names.get(name).copied()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Installed)> {
@@ -237,74 +249,25 @@ impl Catalog {
         self.iter().map(|(id, _)| id).collect()
     }
 
+    /// How many joins are installed.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
     pub(crate) fn add(&mut self, join: Installed) -> u32 {
-        match self.joins.iter().position(Option::is_none) {
-            Some(id) => {
-                self.joins[id] = Some(join);
-                id as u32
-            }
-            None => {
-                self.joins.push(Some(join));
-                (self.joins.len() - 1) as u32
-            }
+        let id = self.free.pop_first().unwrap_or(self.joins.len() as u32);
+        self.names.insert(join.name.clone(), id);
+        if self.joins.len() == id as usize {
+            self.joins.push(None);
         }
+        self.joins[id as usize] = Some(join);
+        id
     }
 
     pub(crate) fn take(&mut self, id: u32) -> Installed {
-        self.joins[id as usize].take().expect("a join is dropped once")
-    }
-
-    /// Derives roles and `upstream` (C4) from the installed joins.
-    pub(crate) fn relate(&mut self) {
-        for role in self.roles.iter_mut().flatten() {
-            role.writers.clear();
-            role.readers.clear();
-            role.merged = false;
-        }
-        let ids = self.ids();
-        for &id in &ids {
-            let plan = self.join(id).plan.clone();
-            let hidden = self.join(id).is_layered() || plan.join.mode == Mode::Pull;
-            let role = self.role_for(plan.output_table);
-            role.writers.push(id);
-            role.merged |= hidden;
-            for (source, &table) in plan.source_tables.iter().enumerate() {
-                self.role_for(table).readers.push(Reader { join: id, source: source as u32 });
-            }
-            let upstream = plan
-                .join
-                .sources
-                .iter()
-                .map(|source| {
-                    let feeds = |other: &u32| {
-                        let output = &self.join(*other).plan.join.output;
-                        source.pattern.may_collide(output)
-                    };
-                    ids.iter().copied().filter(feeds).collect()
-                })
-                .collect();
-            self.join_mut(id).upstream = upstream;
-        }
-    }
-
-    /// The joins that read what `id` gives, directly or through others, and `id` itself.
-    pub(crate) fn downstream(&self, id: u32) -> Vec<u32> {
-        let mut found = alloc::vec![id];
-        let mut next = 0;
-        while let Some(&id) = found.get(next) {
-            next += 1;
-            for (other, join) in self.iter() {
-                if !found.contains(&other) && join.upstream.iter().flatten().any(|&up| up == id) {
-                    found.push(other);
-                }
-            }
-        }
-        found
-    }
-
-    /// Whether two installed joins may produce one key.
-    pub(crate) fn collides(&self, id: u32) -> bool {
-        let output = &self.join(id).plan.join.output;
-        self.iter().any(|(other, join)| other != id && output.may_collide(&join.plan.join.output))
+        let join = self.joins[id as usize].take().expect("a join is dropped once");
+        self.names.remove(&join.name);
+        self.free.insert(id);
+        join
     }
 }

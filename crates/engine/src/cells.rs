@@ -121,17 +121,24 @@ impl Engine {
         }
     }
 
-    /// The joins that keep cells.
-    pub(crate) fn keepers(&self) -> Vec<u32> {
-        let mut joins = self.catalog.ids();
-        joins.retain(|&join| self.keeps_cells(join));
-        joins
+    /// Which of some joins kept cells before `new` was entered. No layer has changed since.
+    pub(crate) fn keepers_before(&self, new: u32, joins: &[u32]) -> Vec<u32> {
+        let kept = |&join: &u32| {
+            let installed = self.catalog.join(join);
+            let role = self.catalog.role(installed.plan.output_table);
+            join != new
+                && installed.mode() == Mode::Push
+                && installed.plan.is_plain_copy()
+                && !installed.is_layered()
+                && role.is_none_or(|role| role.readers.iter().all(|reader| reader.join == new))
+        };
+        joins.iter().copied().filter(kept).collect()
     }
 
-    /// Restores V1 and V2 after a change of what is installed; `before` are the joins that kept
+    /// Restores V1 and V2 for some joins after a change of what is installed; `before` are those that kept
     /// cells then.
-    pub(crate) fn settle_cells(&mut self, before: &[u32]) {
-        for join in self.catalog.ids() {
+    pub(crate) fn settle_cells(&mut self, joins: &[u32], before: &[u32]) {
+        for &join in joins {
             let installed = self.catalog.join(join);
             let plan = installed.plan.clone();
             let materialized = !installed.cover.is_empty();

@@ -66,7 +66,7 @@ impl Engine {
         let Some(table) = self.store.table_of(key) else { return false };
         let Some(role) = self.catalog.role(table) else { return false };
         role.sourced.as_ref().is_some_and(|sourced| !sourced.kept)
-            || role.writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
+            || self.catalog.writer_of(table, key).is_some()
     }
 
     /// Lists the base keys that are written from now on, or none any more.

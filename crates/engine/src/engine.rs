@@ -20,6 +20,7 @@ use crate::write::Expiries;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pool::ValueRef;
 use headwater_store::{Store, Table};
@@ -29,8 +30,10 @@ use headwater_store::{Store, Table};
 pub struct Settings {
     /// Bounds on keys, values and joins.
     pub limits: Limits,
-    /// Seeds the hashing of keys; random in a server, fixed in tests.
-    pub hash_seed: u64,
+    /// What the hashes of keys depend on; random in a server, fixed in tests.
+    pub secret: Secret,
+    /// Seeds what is drawn by chance (keys of RANDOMKEY, candidates of eviction); it may come to light by what was drawn.
+    pub draws: u64,
 }
 
 /// One shard's keys, joins and everything derived.
@@ -86,17 +89,17 @@ impl Engine {
     /// An engine without keys, joins or tables.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let seed = settings.hash_seed;
+        let (secret, draws) = (settings.secret, settings.draws);
         Self {
             settings,
             now: Millis(0),
-            store: Store::new(seed),
+            store: Store::new(secret),
             catalog: Catalog::default(),
-            updaters: Updaters::new(seed),
+            updaters: Updaters::new(secret),
             statuses: Statuses::default(),
             snapshots: BTreeSet::new(),
-            expiries: Expiries::new(seed),
-            marks: Marks::new(seed),
+            expiries: Expiries::new(secret),
+            marks: Marks::new(secret),
             watches: Watches::default(),
             streams: Streams::default(),
             spilling: Spilling::default(),
@@ -112,7 +115,7 @@ impl Engine {
             queue: VecDeque::new(),
             writing: false,
             counters: Counters::default(),
-            memory: Memory::new(seed),
+            memory: Memory::new(secret, draws),
             from_scratch: false,
             row_holds: Vec::new(),
             key_room: Vec::new(),
@@ -180,6 +183,9 @@ impl Engine {
         let counters = &self.counters;
         stats.counters = alloc::vec![
             ("executions", counters.executions),
+            ("rows_read", counters.rows_read),
+            ("readers_told", counters.readers_told),
+            ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
             ("checks_logged", counters.checks_logged),

@@ -126,6 +126,8 @@ pub(crate) struct Execution<'r> {
     sample: Vec<Vec<u8>>,
     /// Where to divide the range, once it is over.
     pub(crate) split: Option<Vec<u8>>,
+    /// Rows of sources that were looked at, a span counting as one.
+    pub(crate) visited: u64,
 }
 
 impl<'r> Execution<'r> {
@@ -147,6 +149,7 @@ impl<'r> Execution<'r> {
             over: false,
             sample: Vec::new(),
             split: None,
+            visited: 0,
         }
     }
 
@@ -202,6 +205,7 @@ impl Engine {
             }
         }
         self.slices.leave();
+        self.counters.rows_read += execution.visited;
         if execution.missing {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             return Err(Missing);
@@ -214,6 +218,7 @@ impl Engine {
 
     /// Makes an execution begin anew, which may visit as many rows as there are.
     fn start_over(&mut self, execution: &mut Execution<'_>) {
+        self.counters.rows_read += core::mem::take(&mut execution.visited);
         execution.rows_max = usize::MAX;
         execution.over = false;
         execution.missing = false;
@@ -239,21 +244,22 @@ impl Engine {
             follow_span(execution, &plan, level, bindings, span);
             return;
         }
-        let mut text: Vec<u8> = Vec::new();
+        let (mut text, mut visited): (Vec<u8>, u64) = (Vec::new(), 1);
         let mut ends: Vec<usize> = Vec::new();
         // More rows than these are of use only where they do not tell where to divide the range.
         let divides = divides(&plan, level, bindings);
         let most = if divides { execution.rows_max } else { usize::MAX };
-        let mut visited = 0;
+        let mut leading = 0;
         let mut prefix = Vec::new();
         let rows = self.rows(execution.join, level, &span, &mut |key, _| {
+            visited += 1;
             // A span may have to hold more keys than lead into the range.
             let leads = match most {
                 usize::MAX => pattern.matches(key),
                 _ => leads_into(execution.range, &plan, (pattern, key), bindings, &mut prefix),
             };
-            visited += usize::from(leads);
-            if visited > most {
+            leading += usize::from(leads);
+            if leading > most {
                 return ControlFlow::Break(());
             }
             if leads {
@@ -263,9 +269,10 @@ impl Engine {
             ControlFlow::Continue(())
         });
         self.release_row_holds();
+        execution.visited += visited;
         execution.missing |= rows.is_err();
         if divides {
-            execution.rows += visited;
+            execution.rows += leading;
         }
         if divides && self.is_over(execution) && ends.len() > 1 {
             sample_rows(execution, &plan, level, bindings, (&text, &ends));
@@ -359,12 +366,13 @@ impl Engine {
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
-        let allowance = execution.allowance;
+        let (allowance, mut visited) = (execution.allowance, 1);
         let most = self.rows_left(execution).max(execution.rows_max / 2);
-        let mut visited = 0;
+        let mut rows_here = 0;
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
             visited += 1;
-            if tuples.bytes() > allowance || (visited > most && !tuples.tuples.is_empty()) {
+            rows_here += 1;
+            if tuples.bytes() > allowance || (rows_here > most && !tuples.tuples.is_empty()) {
                 return ControlFlow::Break(());
             }
             let mut inner = *bindings;
@@ -389,7 +397,8 @@ impl Engine {
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
             ControlFlow::Continue(())
         });
-        execution.rows += visited;
+        execution.rows += rows_here;
+        execution.visited += visited;
         if sifted {
             let (text, mut at) = (&tuples.text, 0);
             tuples.tuples.retain(|tuple| {
@@ -408,7 +417,7 @@ impl Engine {
             execution.missing = true;
         }
         execution.tuples = tuples;
-        if visited > most && !execution.tuples.tuples.is_empty() {
+        if rows_here > most && !execution.tuples.tuples.is_empty() {
             execution.over = true;
             execution.missing = true;
         }
@@ -442,7 +451,7 @@ impl Engine {
     ) -> Result<(), Missing> {
         let installed = self.catalog.join(join);
         let table = installed.plan.source_tables[source];
-        let merged = self.catalog.role(table).is_some_and(|role| role.merged);
+        let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
         if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
             let upstream = installed.upstream[source].clone();
             let mut flow = ControlFlow::Continue(());

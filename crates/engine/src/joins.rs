@@ -47,13 +47,12 @@ impl Engine {
                  greatest value-source key: the output lacks a slot of its sources",
             ));
         }
-        for (_, other) in self.catalog.iter() {
-            if other.plan.join.output.may_collide(&join.output) {
-                warnings.push(format!(
-                    "join '{}' may give the same keys; this join's values will be seen",
-                    other.name
-                ));
-            }
+        let table = self.store.table_of(&join.output.range_of_all().first);
+        for other in table.map_or(Vec::new(), |it| self.catalog.writers_of(it, &join.output)) {
+            warnings.push(format!(
+                "join '{}' may give the same keys; this join's values will be seen",
+                self.catalog.join(other).name
+            ));
         }
         warnings
     }
@@ -63,12 +62,11 @@ impl Engine {
         let tables: Vec<_> =
             join.sources.iter().map(|source| source.pattern.clone()).collect::<Vec<_>>();
         let tables: Vec<_> = tables.iter().map(|pattern| self.pinned_table(pattern)).collect();
-        let kept = self.keepers();
         let sources = join.sources.len();
         let canonical = join.to_string();
         let plan = Rc::new(Plan::new(join, output_table, &tables));
         self.catalog.installs += 1;
-        let seed = self.settings.hash_seed;
+        let secret = self.settings.secret;
         let id = self.catalog.add(Installed {
             name: String::from(name),
             canonical,
@@ -78,17 +76,20 @@ impl Engine {
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
             frontier: None,
-            folds: HashMap::with_hasher(KeyHashBuilder::new(seed)),
+            folds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],
             counters: JoinCounters::default(),
         });
-        self.catalog.relate();
+        self.catalog.relate(id);
+        let about = self.cells_about(id);
+        // As it was before the join came, which gives nothing yet.
+        let kept = self.keepers_before(id, &about);
         // Readers of the table have yet to learn of the keys that the join gives.
         self.reset_join(id);
         self.forget_elsewhere(output_table);
-        self.settle_layers();
-        self.settle_cells(&kept);
+        self.settle_layers(about.iter().copied());
+        self.settle_cells(&about, &kept);
     }
 
     /// The table of a pattern's keys, kept while the pattern is in use.
@@ -104,10 +105,10 @@ impl Engine {
         table
     }
 
-    /// Gives joins that may collide a layer each, and takes it from those that no longer do
-    /// (C3).
-    fn settle_layers(&mut self) {
-        for id in self.catalog.ids() {
+    /// Gives those of some joins that may collide with others a layer each, and takes it from those that no
+    /// longer do (C3).
+    fn settle_layers(&mut self, joins: impl Iterator<Item = u32>) {
+        for id in joins {
             let installed = self.catalog.join(id);
             let hide = self.catalog.collides(id) && installed.mode() != Mode::Pull;
             if hide == installed.is_layered() {
@@ -124,8 +125,9 @@ impl Engine {
                 public
             };
             self.catalog.join_mut(id).layer = layer;
+            let role = self.catalog.role_for(public);
+            role.merged = if hide { role.merged + 1 } else { role.merged - 1 };
         }
-        self.catalog.relate();
     }
 
     /// Drops a join and what it materialized.
@@ -140,17 +142,22 @@ impl Engine {
     }
 
     fn drop_join(&mut self, id: u32) {
-        let kept = self.keepers();
+        let mut about = self.cells_about(id);
+        about.retain(|&other| other != id);
+        let mut kept = about.clone();
+        kept.retain(|&other| self.keeps_cells(other));
         self.forget_hidden(id);
         self.reset_join(id);
         self.forget_elsewhere(self.catalog.join(id).plan.output_table);
+        self.catalog.unrelate(id);
         let installed = self.catalog.take(id);
+        let table = installed.plan.output_table;
         if installed.is_layered() {
             self.store.drop_layer(installed.layer);
+            self.catalog.role_for(table).merged -= 1;
         }
-        self.catalog.relate();
-        self.settle_layers();
-        self.settle_cells(&kept);
+        self.settle_layers(about.iter().copied());
+        self.settle_cells(&about, &kept);
         self.forget_unread();
         let plan = &installed.plan;
         for &table in plan.source_tables.iter().chain([&plan.output_table]) {
@@ -167,14 +174,17 @@ impl Engine {
     /// How many joins read one another's outputs in a row, at most.
     #[must_use]
     pub fn join_depth(&self) -> u32 {
-        let ids = self.catalog.ids();
         let mut depths: BTreeMap<u32, u32> = BTreeMap::new();
-        // No join reads its own output (C1), so each round settles those whose sources are.
-        for _ in &ids {
-            for &id in &ids {
-                let above = self.catalog.join(id).upstream.iter().flatten();
-                let most = above.map(|up| depths.get(up).copied().unwrap_or(1)).max();
-                depths.insert(id, 1 + most.unwrap_or(0));
+        let mut open = self.catalog.ids();
+        // No join reads its own output (C1), so each comes to its turn when those that it reads have been settled.
+        while let Some(&id) = open.last() {
+            let above = || self.catalog.join(id).upstream.iter().flatten();
+            let before = open.len();
+            open.extend(above().filter(|up| !depths.contains_key(up)));
+            if open.len() == before {
+                let most = above().filter_map(|up| depths.get(up)).max();
+                depths.insert(id, 1 + most.copied().unwrap_or(0));
+                open.pop();
             }
         }
         depths.values().copied().max().unwrap_or(1)

@@ -32,6 +32,7 @@ mod memory;
 mod noted;
 mod read;
 mod refresh;
+mod relate;
 mod report;
 mod shards;
 mod slice;

@@ -5,7 +5,6 @@
 
 use crate::engine::Engine;
 use crate::exec::Span;
-use crate::memory::range_hash;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
 use alloc::collections::BTreeSet;
@@ -26,7 +25,7 @@ impl Engine {
             _ => None,
         };
         let sifted = self.spans_homes(range);
-        let hash = range_hash(join, &range.first);
+        let hash = self.memory.range_hash(join, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let id = self.statuses.add(Status {
             join,
@@ -42,6 +41,7 @@ impl Engine {
             sources: BTreeSet::new(),
             since: self.now,
             rows: 0,
+            visited: 0,
             heat,
             expires_at,
         });
@@ -142,7 +142,11 @@ impl Engine {
         for (span, &updater) in spans.iter().zip(&found) {
             let context = self.updaters.contexts.intern(&span.context);
             let target = Target::new(id, context);
-            self.catalog.join_mut(join).depths[span.source] |= 1 << span.depth;
+            let depths = &mut self.catalog.join_mut(join).depths[span.source];
+            let listens = core::mem::replace(depths, *depths | 1 << span.depth) != 0;
+            if !listens {
+                self.catalog.listen(Reader { join, source: span.source as u32 }, true);
+            }
             if self.statuses.get_mut(id).targets.insert((updater, context)) {
                 self.updaters.add(updater, span.prefix(), &span.range, target);
             } else {
@@ -300,8 +304,11 @@ impl Engine {
             }
             let outputs = self.catalog.join(id).plan.join.output.range_of_all();
             self.tell_reset(&outputs);
-            let installed = self.catalog.join_mut(id);
-            installed.depths.iter_mut().for_each(|depths| *depths = 0);
+            for source in 0..self.catalog.join(id).depths.len() {
+                if core::mem::take(&mut self.catalog.join_mut(id).depths[source]) != 0 {
+                    self.catalog.listen(Reader { join: id, source: source as u32 }, false);
+                }
+            }
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use headwater_base::Limits;
 use headwater_base::key::SEPARATOR;
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Component};
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
@@ -64,6 +64,15 @@ impl Engine {
 
     fn apply_change(&mut self, table: TableId, key: &[u8], mut change: Change) {
         let elsewhere = !self.owns(key);
+        if let Some(some) = self.catalog.some_readers(table, key) {
+            for reader in some {
+                let depths = self.catalog.join(reader.join).depths[reader.source as usize];
+                if depths != 0 {
+                    self.tell_reader(reader, depths, (table, key, elsewhere), &mut change);
+                }
+            }
+            return;
+        }
         let Some(role) = self.catalog.role(table) else { return };
         for at in 0..role.readers.len() {
             let Some(&reader) = self.catalog.role(table).and_then(|role| role.readers.get(at))
@@ -84,6 +93,7 @@ impl Engine {
         (table, key, elsewhere): (TableId, &[u8], bool),
         change: &mut Change,
     ) {
+        self.counters.readers_told += 1;
         let plan = self.catalog.join(reader.join).plan.clone();
         let source = reader.source as usize;
         if !plan.pattern(source).matches(key) {
@@ -327,9 +337,16 @@ impl Engine {
             return;
         }
         let id = target.status();
+        let status = self.statuses.get_mut(id);
         match (old, new) {
-            (None, Some(new)) => self.add_tuple(id, plan, output, key, new),
-            (Some(old), None) => self.remove_tuple(id, plan, output, key, old),
+            (None, Some(new)) => {
+                status.visited += 1;
+                self.add_tuple(id, plan, output, key, new);
+            }
+            (Some(old), None) => {
+                status.visited = status.visited.saturating_sub(1);
+                self.remove_tuple(id, plan, output, key, old);
+            }
             (Some(old), Some(new)) => self.update_tuple(id, plan, output, key, (old, new)),
             (None, None) => {}
         }
@@ -481,11 +498,9 @@ impl Engine {
     fn other_layers(&self, join: u32, key: &[u8]) -> (bool, Option<ValueRef>) {
         let mine = self.catalog.join(join);
         let mut below: Option<(u64, ValueRef)> = None;
-        for (id, other) in self.catalog.iter() {
-            if id == join
-                || !other.is_layered()
-                || other.plan.output_table != mine.plan.output_table
-            {
+        for id in self.catalog.writers_within(mine.plan.output_table, &KeyRange::point(key)) {
+            let other = self.catalog.join(id);
+            if id == join || !other.is_layered() {
                 continue;
             }
             if let Some(value) = self.store.table(other.layer).get(key) {

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 
 /// Parts of the table, each of which grows by itself.
 const PARTS: usize = 64;
@@ -70,7 +70,7 @@ pub(crate) struct Marks {
     parts: Vec<HashTable<Entry>>,
     count: usize,
     key_bytes: usize,
-    seed: u64,
+    secret: Secret,
     last_version: u64,
     /// Versions are those numbers that leave this rest when they are divided by the number of shards, the divisor.
     rest: u64,
@@ -78,9 +78,9 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(secret: Secret) -> Self {
         let parts = (0..PARTS).map(|_| HashTable::new()).collect();
-        Self { parts, count: 0, key_bytes: 0, seed, last_version: 0, rest: 0, divisor: 1 }
+        Self { parts, count: 0, key_bytes: 0, secret, last_version: 0, rest: 0, divisor: 1 }
     }
 
     #[inline]
@@ -94,7 +94,7 @@ impl Marks {
     }
 
     fn place(&self, key: &[u8]) -> (usize, u64) {
-        let hash = hash_bytes(self.seed, key);
+        let hash = self.secret.hash(key);
         // The bits in the middle: the table uses those at both ends.
         ((hash >> 32) as usize % PARTS, hash)
     }
@@ -108,7 +108,7 @@ impl Marks {
     /// Changes the mark of a key, or gives it one.
     fn change(&mut self, key: &[u8], how: impl FnOnce(&mut Mark)) {
         let (part, hash) = self.place(key);
-        let seed = self.seed;
+        let secret = &self.secret;
         let part = &mut self.parts[part];
         if let Ok(mut entry) = part.find_entry(hash, |entry| *entry.key == *key) {
             how(&mut entry.get_mut().mark);
@@ -122,7 +122,7 @@ impl Marks {
         let mut mark = Mark::default();
         how(&mut mark);
         if !mark.says_nothing() {
-            let rehash = |entry: &Entry| hash_bytes(seed, &entry.key);
+            let rehash = |entry: &Entry| secret.hash(&entry.key);
             part.insert_unique(hash, Entry { key: key.into(), mark }, rehash);
             self.count += 1;
             self.key_bytes += key.len();
@@ -162,8 +162,8 @@ impl Marks {
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        let Self { last_version, rest, divisor, seed, .. } = *self;
-        *self = Self { last_version, rest, divisor, ..Self::new(seed) };
+        let Self { last_version, rest, divisor, secret, .. } = *self;
+        *self = Self { last_version, rest, divisor, ..Self::new(secret) };
     }
 
     /// Gives out versions that no other shard does.

@@ -104,10 +104,11 @@ impl Engine {
         self.release_row_holds();
         self.ensure_key(table, key)?;
         let role = self.catalog.role(table);
-        if role.is_some_and(|role| role.merged) {
-            let writers = role.map(|role| role.writers.clone()).unwrap_or_default();
+        if role.is_some_and(|role| role.merged > 0) {
+            let point = KeyRange::point(key);
+            let writers = self.catalog.writers_within(table, &point);
             let mut found = None;
-            self.merged_rows(table, &writers, &KeyRange::point(key), &mut |_, value| {
+            self.merged_rows(table, &writers, &point, &mut |_, value| {
                 found = Some(value);
             })?;
             return Ok(found);
@@ -123,10 +124,9 @@ impl Engine {
         }
         let mut missing = Ok(());
         let mut point: Option<KeyRange> = None;
-        for at in 0..role.writers.len() {
-            let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
-                break;
-            };
+        let some = self.catalog.some_writers_of(table, key);
+        for at in 0.. {
+            let Some(join) = self.catalog.nth_writer(table, some.as_deref(), at) else { break };
             if !self.catalog.join(join).plan.join.output.matches(key) {
                 continue;
             }
@@ -151,7 +151,9 @@ impl Engine {
         let (table, _) = self.store.table_mut(table);
         let suffix = &first[table.group_prefix(group).len()..];
         let note = table.note_mut(group);
-        role.writers.iter().all(|&join| note.serving(join, suffix, &self.memory.ranges))
+        // Where there are many, most have nothing in the group: they are not asked one by one.
+        role.writers.len() <= crate::relate::FEW
+            && role.writers.iter().all(|&join| note.serving(join, suffix, &self.memory.ranges))
     }
 
     /// Makes what `join` gives in `range`, all of which lies in `group`, current.
@@ -192,10 +194,9 @@ impl Engine {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         let sourced = role.sourced.is_some();
         let mut missing = Ok(());
-        for at in 0..role.writers.len() {
-            let Some(&join) = self.catalog.role(table).and_then(|role| role.writers.get(at)) else {
-                break;
-            };
+        let some = self.catalog.some_writers(table, range);
+        for at in 0.. {
+            let Some(join) = self.catalog.nth_writer(table, some.as_deref(), at) else { break };
             if at > 0 {
                 // Groups may be made as joins are computed, so each further join looks again.
                 group = self.store.table(table).group_holding(&range.first, &range.last);
@@ -252,7 +253,7 @@ impl Engine {
             if let Some(role) = self.catalog.role(table)
                 && (!role.writers.is_empty() || role.sourced.is_some())
             {
-                let simple = role.sourced.is_none() && !role.merged;
+                let simple = role.sourced.is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if !ready {
                     let range = KeyRange::new(first, last);
@@ -305,11 +306,11 @@ impl Engine {
             return Ok((found, flow));
         }
         if let Some(role) = self.catalog.role(table)
-            && role.merged
+            && role.merged > 0
         {
-            let writers = role.writers.clone();
             let mut rows = Vec::new();
             let range = KeyRange::new(first, last);
+            let writers = self.catalog.writers_within(table, &range);
             self.merged_rows(table, &writers, &range, &mut |key, value| {
                 rows.push((Box::<[u8]>::from(key), value));
             })

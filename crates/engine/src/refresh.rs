@@ -5,6 +5,10 @@
 //! are applied by running the rest of the loops with the key bound (partial invalidation).
 //! Where keys of several check sources changed, the tuples that both concern cannot be told
 //! apart any more, and the range is recomputed as a whole (complete invalidation).
+//!
+//! A step is never dearer than recomputing the range: where stale folds, or check keys that went, would together visit more
+//! rows than that, the range is recomputed once for all of them. So a read costs at most about twice a recomputation, however
+//! many removals came before it.
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
@@ -216,11 +220,13 @@ impl Engine {
             self.divide_gap(join, gap, execution.split);
             return Err(Missing);
         }
-        let Execution { tuples, spans, read, rows, .. } = execution;
+        let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         let id = self.make_status(join, gap);
         let rows = spans.len() + 2 * tuples.tuples.len();
-        self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        let status = self.statuses.get_mut(id);
+        status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        status.visited = visited;
         self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
@@ -263,7 +269,7 @@ impl Engine {
             self.divide_gap(join, gap, execution.split);
             return Err(Missing);
         }
-        let Execution { tuples, spans, read, rows, .. } = execution;
+        let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         let clean = self.statuses.get(id).is_clean();
         self.resize(id, &whole);
@@ -274,6 +280,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
+        status.visited += visited;
         self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
@@ -360,7 +367,13 @@ impl Engine {
         }
         let entries: Vec<_> = work.log.iter().map(|(entry, was)| (entry.clone(), was)).collect();
         let mut applied = false;
+        let mut gone = entries.iter().filter(|(_, was_there)| *was_there).count();
         for (LogEntry { source, context, key }, was_there) in entries {
+            if was_there && self.is_dearer_to_take_out(id, gone) {
+                self.invalidate(id);
+                return Ok(true);
+            }
+            gone -= usize::from(was_there);
             let entry = LogEntry { source, context, key: &*key };
             let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
             if log.is_none_or(|log| log.get(&entry).is_none()) {
@@ -460,21 +473,39 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), range);
         execution.follow = Some((range, fixed));
         self.run(&mut execution, source + 1, bindings)?;
-        let Execution { tuples, spans, read, rows, .. } = execution;
+        let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         if self.statuses.get(id).is_invalid() {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }
+        let status = self.statuses.get_mut(id);
         if is_there {
+            status.visited += visited;
             self.link(id, spans, read);
         } else {
+            status.visited = status.visited.saturating_sub(visited);
+            if let Some(work) = &mut status.work {
+                work.taken_out.took(visited);
+            }
             self.unlink(id, spans);
         }
         self.apply_tuples(id, &tuples, is_there);
         tuples.release(&mut self.store.pool);
         self.drain();
         Ok(())
+    }
+
+    /// Whether taking out what so many more check keys gave that went visits more rows than recomputing
+    /// what they leave. What check keys that came give is visited by a recomputation too.
+    fn is_dearer_to_take_out(&self, id: StatusId, more: usize) -> bool {
+        let status = self.statuses.get(id);
+        if self.catalog.join(status.join).plan.is_plain_copy() {
+            // There each row is an output, which a recomputation would have to take out as well.
+            return false;
+        }
+        let rows = status.work.as_ref().map_or(0, |work| work.taken_out.rows_of(more));
+        rows > status.visited.saturating_sub(rows).max(1)
     }
 
     fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
@@ -495,18 +526,27 @@ impl Engine {
         let stale: Vec<_> = work.stale.iter().filter(|key| wanted.contains(key)).cloned().collect();
         let join = self.statuses.get(id).join;
         let mut missing = Ok(());
-        for key in &stale {
+        for (at, key) in stale.iter().enumerate() {
             if self.slices.lets_others() {
                 missing = Err(Missing);
                 break;
             }
+            let status = self.statuses.get(id);
+            let rows = status.work.as_ref().map(|work| work.refolded.rows_after(stale.len() - at));
+            if rows.is_some_and(|rows| rows > status.visited.max(1)) {
+                self.invalidate(id);
+                break;
+            }
+            let before = self.counters.rows_read;
             let Ok(folded) = self.compute(join, &KeyRange::point(key)) else {
                 missing = Err(Missing);
                 break;
             };
             self.slices.keep(1);
+            let visited = self.counters.rows_read - before;
             if let Some(work) = &mut self.statuses.get_mut(id).work {
                 work.stale.remove(key);
+                work.refolded.took(visited);
             }
             if folded.is_empty() {
                 self.remove_output(join, key);
@@ -537,10 +577,12 @@ impl Engine {
             }
             return Err(Missing);
         }
-        let Execution { tuples, spans, read, rows, .. } = execution;
+        let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         let rows = spans.len() + 2 * tuples.tuples.len();
-        self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        let status = self.statuses.get_mut(id);
+        status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        status.visited = visited;
         let folded = self.fold(&plan, tuples);
         let mut held = Vec::new();
         let layer = self.catalog.join(join).layer;

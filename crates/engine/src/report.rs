@@ -378,6 +378,8 @@ pub(crate) struct JoinCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) executions: u64,
+    pub(crate) rows_read: u64,
+    pub(crate) readers_told: u64,
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,

@@ -43,6 +43,10 @@ pub(crate) struct Work {
     pub(crate) stale: BTreeSet<Box<[u8]>>,
     /// Ranges of other joins, read by this one, that are not clean.
     pub(crate) upstream: BTreeSet<StatusId>,
+    /// What applying check keys that went took since the range was clean.
+    pub(crate) taken_out: Steps,
+    /// What recomputing stale folds one by one took since then.
+    pub(crate) refolded: Steps,
 }
 
 impl Work {
@@ -55,6 +59,34 @@ impl Work {
             + self.log.bytes()
             + self.stale.iter().map(|key| key.len() + 32).sum::<usize>()
             + self.upstream.len() * 8
+    }
+}
+
+/// Rows that steps of maintenance visited which a recomputation of the range would have made needless.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Steps {
+    done: u64,
+    rows: u64,
+}
+
+impl Steps {
+    /// One more was taken, and visited so many rows.
+    pub(crate) fn took(&mut self, rows: u64) {
+        self.done += 1;
+        self.rows += rows;
+    }
+
+    /// Rows that so many more steps will visit, if they are as those that were taken.
+    pub(crate) fn rows_of(&self, more: usize) -> u64 {
+        match self.done {
+            0 => 0,
+            done => (self.rows / done).saturating_mul(more as u64),
+        }
+    }
+
+    /// Rows visited by all steps, after so many more.
+    pub(crate) fn rows_after(&self, more: usize) -> u64 {
+        self.rows.saturating_add(self.rows_of(more))
     }
 }
 
@@ -85,6 +117,9 @@ pub(crate) struct Status {
     pub(crate) since: Millis,
     /// Rows of sources and outputs that computing it took, about.
     pub(crate) rows: u32,
+    /// Rows that recomputing it would visit, about: what its executions visited, with what came and
+    /// went since where it has folds.
+    pub(crate) visited: u64,
     /// How it is used; a group that notes the range knows better.
     pub(crate) heat: Heat,
     /// Snapshots: the moment from which it may not be read.
@@ -196,7 +231,7 @@ pub(crate) fn for_components<'k>(
 }
 
 /// Length of the longest prefix ending in `|` that all keys of the range share.
-fn shared_prefix(range: &KeyRange) -> usize {
+pub(crate) fn shared_prefix(range: &KeyRange) -> usize {
     let (first, last) = (&range.first, &range.last);
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     // Where the ends differ by one in one byte and `last` stops there, `first`'s byte is fixed.

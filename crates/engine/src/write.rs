@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use hashbrown::HashMap;
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Millis};
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
@@ -30,8 +30,8 @@ pub(crate) struct Expiries {
 }
 
 impl Expiries {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { by_key: HashMap::with_hasher(KeyHashBuilder::new(seed)), order: BTreeSet::new() }
+    pub(crate) fn new(secret: Secret) -> Self {
+        Self { by_key: HashMap::with_hasher(KeyHashBuilder::new(secret)), order: BTreeSet::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -386,12 +386,11 @@ impl Engine {
             self.check_prepared(key)?;
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        for &id in &role.writers {
-            let installed = self.catalog.join(id);
-            if installed.plan.join.output.matches(key) {
-                return Err(EngineError::Joined { join: installed.name.clone() });
-            }
+        if self.catalog.role(table).is_none() {
+            return Ok(());
+        }
+        if let Some(id) = self.catalog.writer_of(table, key) {
+            return Err(EngineError::Joined { join: self.catalog.join(id).name.clone() });
         }
         self.check_busy(table, key)?;
         self.check_source(table)
@@ -489,7 +488,7 @@ impl Engine {
         self.drop_streams();
         self.drop_all_spilled();
         self.updaters.clear();
-        self.expiries = Expiries::new(self.settings.hash_seed);
+        self.expiries = Expiries::new(self.settings.secret);
         self.marks.clear();
         self.forget_loaded();
         self.forget_all_elsewhere();

@@ -1,6 +1,6 @@
 //! How long a failed task rests before it is tried again.
 
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 
 /// Delays that double from `first_ms` up to `most_ms`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ impl Backoff {
     pub fn delay(&self, failures: u32, seed: u64) -> u64 {
         let doublings = failures.saturating_sub(1).min(40);
         let step = self.first_ms.saturating_mul(1 << doublings).min(self.most_ms);
-        let chance = hash_bytes(seed, &failures.to_le_bytes());
+        let chance = stable_hash(seed, &failures.to_le_bytes());
         step - chance % (step / 2 + 1)
     }
 }

@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::states::{position_of, state_name};
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 use headwater_base::{Millis, Shard};
 
 /// Positions by which a cursor has to have come further before states are looked through.
@@ -43,7 +43,7 @@ pub struct Handed {
 
 /// What a flow's words are compared by.
 fn hash_of(words: &str) -> u64 {
-    hash_bytes(0, words.as_bytes())
+    stable_hash(0, words.as_bytes())
 }
 
 impl Flows {

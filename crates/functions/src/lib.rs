@@ -23,7 +23,7 @@ use hashbrown::HashMap;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source, Subject,
 };
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use instance::{Compiled, Instance};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -101,7 +101,7 @@ fn engine() -> Result<Engine, wasmtime::Error> {
 }
 
 impl Host {
-    /// A host without functions. Files are loaded from below `directory` alone; `seed` is for
+    /// A host without functions. Files are loaded from below `directory` alone; `secret` is for
     /// hashing names.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Host {
     pub fn new(
         limits: &FunctionLimits,
         directory: Option<PathBuf>,
-        seed: u64,
+        secret: Secret,
     ) -> Result<Self, String> {
         let engine = engine().map_err(|error| format!("{error:#}"))?;
         let linker = imports::linker(&engine).map_err(|error| format!("{error:#}"))?;
@@ -121,7 +121,7 @@ impl Host {
             compiling: Compiling::new(engine, linker),
             modules: Vec::new(),
             names: BTreeMap::new(),
-            places: HashMap::with_hasher(KeyHashBuilder::new(seed)),
+            places: HashMap::with_hasher(KeyHashBuilder::new(secret)),
         })
     }
 

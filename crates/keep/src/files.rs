@@ -13,7 +13,7 @@
 //! each sync, and not synced itself: an old number is too low, which only makes the check weaker, and it can
 //! be older only after a failure of the whole machine.
 
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -165,7 +165,7 @@ impl Safe {
         let mut record = [0; 16];
         self.file.read_exact_at(&mut record, 0).ok()?;
         let (position, check) = record.split_first_chunk::<8>()?;
-        (hash_bytes(SEED, position).to_le_bytes() == *check).then(|| u64::from_le_bytes(*position))
+        (stable_hash(SEED, position).to_le_bytes() == *check).then(|| u64::from_le_bytes(*position))
     }
 
     /// Notes that everything up to `position` is safe.
@@ -173,7 +173,7 @@ impl Safe {
         let position = position.to_le_bytes();
         let mut record = [0; 16];
         record[..8].copy_from_slice(&position);
-        record[8..].copy_from_slice(&hash_bytes(SEED, &position).to_le_bytes());
+        record[8..].copy_from_slice(&stable_hash(SEED, &position).to_le_bytes());
         self.file.write_all_at(&record, 0)
     }
 }

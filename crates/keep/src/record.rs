@@ -12,7 +12,7 @@
 //! a changed byte nor another key's record is taken for the truth.
 
 use headwater_base::Millis;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 use headwater_base::source::Attributes;
 
 /// Bytes of a checksum.
@@ -24,7 +24,7 @@ const FLAGS: u8 = 2;
 const SEED: u64 = 0x6865_6164_7761_7465;
 
 fn check(key: &[u8], rest: &[u8]) -> [u8; CHECK_BYTES] {
-    hash_bytes(hash_bytes(SEED, key), rest).to_le_bytes()
+    stable_hash(stable_hash(SEED, key), rest).to_le_bytes()
 }
 
 /// Writes the checksum of the record that begins at `at`, behind which all is written.

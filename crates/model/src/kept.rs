@@ -7,6 +7,7 @@
 
 use crate::functions::Doubles;
 use crate::subject::{Pair, Subject, ToldTo, take_told};
+use headwater_base::hash::Secret;
 use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
@@ -101,7 +102,8 @@ pub struct Kept {
 
 impl Default for Kept {
     fn default() -> Self {
-        let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
+        let mut engine =
+            Engine::new(Settings { secret: Secret::fixed(7), draws: 7, ..Settings::default() });
         let disk = Rc::<RefCell<Disk>>::default();
         engine.set_functions(Box::new(Doubles));
         engine.set_keep(Box::new(Store(disk.clone())), &[], true, true).expect("no table is named");

@@ -3,6 +3,7 @@
 use crate::disk::Disk;
 use crate::functions::Doubles;
 use headwater_base::functions::Functions;
+use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
@@ -201,7 +202,8 @@ impl Plain {
     /// As the default, with these functions.
     #[must_use]
     pub fn with(functions: Box<dyn Functions>) -> Self {
-        let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
+        let mut engine =
+            Engine::new(Settings { secret: Secret::fixed(7), draws: 7, ..Settings::default() });
         engine.set_functions(functions);
         Self(engine)
     }

@@ -1,6 +1,7 @@
 //! Joins through WebAssembly modules: they are what the plain doubles are.
 
 use headwater_base::functions::{FunctionLimits, Source};
+use headwater_base::hash::Secret;
 use headwater_functions::Host;
 use headwater_model::functions::Function;
 use headwater_model::join::Operator;
@@ -42,7 +43,7 @@ const LONG: &str = r#"(module
 fn host() -> Host {
     // Only a machine that stands still takes so long.
     let limits = FunctionLimits { milliseconds_max: 10_000, ..FunctionLimits::default() };
-    let mut host = Host::new(&limits, None, 7).expect("WebAssembly runs here");
+    let mut host = Host::new(&limits, None, Secret::fixed(7)).expect("WebAssembly runs here");
     for (function, text) in [(Function::Upper, UPPER), (Function::Long, LONG)] {
         let name = function.word().strip_prefix("map:").expect("the operator's word");
         let module = wat::parse_str(text).expect("the text of a module");

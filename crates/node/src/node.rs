@@ -57,8 +57,8 @@ impl Node {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
-            draws: settings.hash_seed,
-            working: Working::new(Box::<Memory>::default(), false, settings.hash_seed),
+            draws: settings.draws,
+            working: Working::new(Box::<Memory>::default(), false, settings.draws),
             noted_tables: BTreeSet::new(),
             is_whole: false,
             engine: Engine::new(settings),

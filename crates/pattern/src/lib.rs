@@ -22,6 +22,7 @@ extern crate alloc;
 mod bindings;
 mod cells;
 mod error;
+mod filed;
 mod grammar;
 mod join;
 mod pattern;
@@ -29,6 +30,7 @@ mod range;
 
 pub use bindings::Bindings;
 pub use error::JoinError;
+pub use filed::Filed;
 pub use join::{Join, Mode, Operator, Source};
 pub use pattern::{Component, Pattern};
 pub use range::{containing_range, fixed_slots};

@@ -3,6 +3,7 @@
 use crate::disk::Disk;
 use crate::faults::Cut;
 use crate::source::{NAME, Values};
+use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis, Placement, Shard};
 use headwater_engine::{
     Effect, Engine, EngineError, Follower, RangeOptions, Settings, Stop, TableOptions, Told,
@@ -69,7 +70,8 @@ impl One {
         epoch: u64,
         now: u64,
     ) -> Self {
-        let mut engine = Engine::new(Settings { hash_seed: 7, ..Settings::default() });
+        let mut engine =
+            Engine::new(Settings { secret: Secret::fixed(7), draws: 7, ..Settings::default() });
         engine.set_placement(me, placement.clone());
         let mut oracle = Oracle::default();
         if let Some(disk) = &disk {

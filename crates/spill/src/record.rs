@@ -1,14 +1,14 @@
 //! One entry's bytes on disk: a checksum, and what was put.
 
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 
 /// Bytes of the checksum.
 const CHECK_BYTES: usize = 8;
 
 /// A checksum of everything that must be right: whose process wrote it, which entry it is, its bytes.
 fn check(generation: u64, id: u64, bytes: &[u8]) -> u64 {
-    let number = hash_bytes(generation, &id.to_le_bytes());
-    hash_bytes(number ^ bytes.len() as u64, bytes)
+    let number = stable_hash(generation, &id.to_le_bytes());
+    stable_hash(number ^ bytes.len() as u64, bytes)
 }
 
 /// The record of an entry with the bytes of `parts`.

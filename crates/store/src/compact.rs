@@ -58,10 +58,11 @@ mod tests {
     use crate::Store;
     use alloc::format;
     use alloc::vec::Vec;
+    use headwater_base::hash::Secret;
 
     #[test]
     fn values_move_together_and_stay_what_they_are() {
-        let mut store: Store<()> = Store::new(3);
+        let mut store: Store<()> = Store::new(Secret::fixed(3));
         let text = |at: usize| format!("value {at} ").repeat(20 + at % 7).into_bytes();
         let key = |at: usize| match at % 3 {
             0 => format!("{at}"),

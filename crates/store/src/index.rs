@@ -232,6 +232,19 @@ impl Index {
             *self = Self::default();
         }
     }
+
+    /// Slots that finding all entries once reads, by how many entries there are.
+    #[cfg(test)]
+    pub(crate) fn probes(&self) -> (usize, usize) {
+        let mut read = 0;
+        for segment in &self.segments {
+            for (at, slot) in segment.slots.iter().enumerate().filter(|(_, slot)| **slot != 0) {
+                let home = segment.home(tag_in(*slot) << self.bits);
+                read += (at + segment.slots.len() - home) % segment.slots.len() + 1;
+            }
+        }
+        (read, self.len)
+    }
 }
 
 #[cfg(test)]

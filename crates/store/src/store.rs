@@ -6,7 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use hashbrown::HashTable;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
 use headwater_base::prefix_end;
 use headwater_pool::{Pool, ValueRef};
@@ -35,7 +35,7 @@ pub struct Store<N> {
     by_name: HashTable<u32>,
     /// Named tables by `name|`.
     order: BTreeMap<Vec<u8>, u32>,
-    seed: u64,
+    secret: Secret,
     /// Tables that are made are marked.
     mark_new: bool,
 }
@@ -44,10 +44,10 @@ impl<N: Note> Store<N> {
     /// The table of the keys without `|`. It always exists.
     pub const UNNAMED: TableId = TableId(0);
 
-    /// An empty store whose hashing starts from `seed`.
+    /// An empty store whose hashes depend on `secret`.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let unnamed = Slot { table: Table::new(b"", 0, seed), pins: 1 };
+    pub fn new(secret: Secret) -> Self {
+        let unnamed = Slot { table: Table::new(b"", 0, &secret), pins: 1 };
         Self {
             pool: Pool::new(),
             tables: alloc::vec![Some(unnamed)],
@@ -55,7 +55,7 @@ impl<N: Note> Store<N> {
             free: Vec::new(),
             by_name: HashTable::new(),
             order: BTreeMap::new(),
-            seed,
+            secret,
             mark_new: false,
         }
     }
@@ -70,7 +70,7 @@ impl<N: Note> Store<N> {
     #[must_use]
     pub fn find(&self, prefix: &[u8]) -> Option<TableId> {
         self.by_name
-            .find(hash_bytes(self.seed, prefix), |&id| {
+            .find(self.secret.hash(prefix), |&id| {
                 self.tables[id as usize].as_ref().is_some_and(|slot| slot.table.prefix() == prefix)
             })
             .map(|&id| TableId(id))
@@ -115,12 +115,12 @@ impl<N: Note> Store<N> {
     }
 
     fn create(&mut self, prefix: &[u8]) -> TableId {
-        let mut table = Table::new(prefix, 0, self.seed);
+        let mut table = Table::new(prefix, 0, &self.secret);
         table.set_marked(self.mark_new);
         let id = self.add(Slot { table, pins: 0 });
-        let (tables, seed) = (&self.tables, self.seed);
-        self.by_name.insert_unique(hash_bytes(seed, prefix), id.0, |&id| {
-            tables[id as usize].as_ref().map_or(0, |slot| hash_bytes(seed, slot.table.prefix()))
+        let (tables, secret) = (&self.tables, &self.secret);
+        self.by_name.insert_unique(secret.hash(prefix), id.0, |&id| {
+            tables[id as usize].as_ref().map_or(0, |slot| secret.hash(slot.table.prefix()))
         });
         self.order.insert(prefix.to_vec(), id.0);
         id
@@ -142,7 +142,7 @@ impl<N: Note> Store<N> {
     /// A table for keys that start with `prefix`, reached only by the id given: a join's
     /// outputs where another join may produce the same keys.
     pub fn create_layer(&mut self, prefix: &[u8], boundary: usize) -> TableId {
-        self.add(Slot { table: Table::new(prefix, boundary, self.seed), pins: 1 })
+        self.add(Slot { table: Table::new(prefix, boundary, &self.secret), pins: 1 })
     }
 
     /// Drops a layer and its keys.
@@ -170,7 +170,7 @@ impl<N: Note> Store<N> {
             return;
         }
         let prefix = slot.table.prefix().to_vec();
-        let hash = hash_bytes(self.seed, &prefix);
+        let hash = self.secret.hash(&prefix);
         if let Ok(entry) = self.by_name.find_entry(hash, |&other| other == id.0) {
             entry.remove();
         }

@@ -28,7 +28,7 @@ use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, key::SEPARATOR};
 use headwater_pool::{Pool, ValueRef, prefetch};
 
@@ -133,7 +133,7 @@ pub struct Table<N> {
     order: Tree,
     short: Tree,
     sizes: Sizes,
-    seed: u64,
+    secret: Secret,
     /// For the store's owner.
     marked: bool,
 }
@@ -158,7 +158,7 @@ fn group_prefix(key: &[u8], skip: usize, boundary: usize) -> Option<&[u8]> {
 }
 
 impl<N: Note> Table<N> {
-    pub(crate) fn new(prefix: &[u8], boundary: usize, seed: u64) -> Self {
+    pub(crate) fn new(prefix: &[u8], boundary: usize, secret: &Secret) -> Self {
         Self {
             prefix: prefix.into(),
             boundary,
@@ -168,7 +168,7 @@ impl<N: Note> Table<N> {
             order: Tree::new(),
             short: Tree::new(),
             sizes: Sizes::default(),
-            seed,
+            secret: *secret,
             marked: false,
         }
     }
@@ -216,7 +216,7 @@ impl<N: Note> Table<N> {
 
     #[inline]
     fn find(&self, prefix: &[u8]) -> Option<u32> {
-        self.by_prefix.find(hash_bytes(self.seed, prefix), |id| *self.group(id).prefix == *prefix)
+        self.by_prefix.find(self.secret.hash(prefix), |id| *self.group(id).prefix == *prefix)
     }
 
     /// The group whose prefix `prefix` is, if it exists.
@@ -275,9 +275,8 @@ impl<N: Note> Table<N> {
         if !record.tree.is_empty() || !record.note.is_idle() {
             return;
         }
-        let seed = self.seed;
         let record = self.groups[group.0 as usize].take().expect("B2");
-        let hash = hash_bytes(seed, &record.prefix);
+        let hash = self.secret.hash(&record.prefix);
         self.by_prefix.remove(hash, group.0);
         self.order.remove(&record.prefix);
         self.sizes.key_bytes -= record.prefix.len();
@@ -303,7 +302,7 @@ impl<N: Note> Table<N> {
                 (self.groups.len() - 1) as u32
             }
         };
-        self.by_prefix.insert(hash_bytes(self.seed, prefix), id);
+        self.by_prefix.insert(self.secret.hash(prefix), id);
         self.order.insert(prefix, u64::from(id), None);
         self.sizes.key_bytes += prefix.len();
         id
@@ -403,8 +402,13 @@ impl<N: Note> Table<N> {
         match group_prefix(key, self.prefix.len(), self.boundary) {
             None => {
                 let skip = self.prefix.len();
-                let seed = self.seed;
-                insert_into(&mut self.short, &mut self.sizes, pool, &key[skip..], (value, seed))
+                insert_into(
+                    &mut self.short,
+                    &mut self.sizes,
+                    pool,
+                    &key[skip..],
+                    (value, &self.secret),
+                )
             }
             Some(prefix) => {
                 let group = self.find_or_create(prefix);
@@ -423,7 +427,7 @@ impl<N: Note> Table<N> {
         value: ValueRef,
     ) -> Option<ValueRef> {
         let record = self.groups[group.0 as usize].as_mut().expect("B2");
-        insert_into(&mut record.tree, &mut self.sizes, pool, suffix, (value, self.seed))
+        insert_into(&mut record.tree, &mut self.sizes, pool, suffix, (value, &self.secret))
     }
 
     /// The value of the key made of the group's prefix and `suffix`.
@@ -465,7 +469,7 @@ impl<N: Note> Table<N> {
     pub(crate) fn warm_first(&self, key: &[u8]) -> Trail {
         match group_prefix(key, self.prefix.len(), self.boundary) {
             Some(prefix) => {
-                let hash = hash_bytes(self.seed, prefix);
+                let hash = self.secret.hash(prefix);
                 if let Some(slot) = self.by_prefix.first_slot(hash) {
                     prefetch(slot);
                 }
@@ -529,13 +533,19 @@ impl<N: Note> Table<N> {
             group.tree.for_each(|_, _, word| each(ValueRef::from_word(word)));
         }
         let marked = self.marked;
-        *self = Self::new(&self.prefix, self.boundary, self.seed);
+        *self = Self::new(&self.prefix, self.boundary, &self.secret);
         self.marked = marked;
+    }
+
+    /// Slots read by finding all groups, and all single keys of a large table, with how many there are.
+    #[cfg(test)]
+    pub(crate) fn probes(&self) -> [Option<(usize, usize)>; 2] {
+        [Some(self.by_prefix.probes()), self.short.probes()]
     }
 
     /// Regroups all keys by another boundary. Notes are lost.
     pub fn set_boundary(&mut self, pool: &Pool, boundary: usize) {
-        let mut other = Self::new(&self.prefix, boundary, self.seed);
+        let mut other = Self::new(&self.prefix, boundary, &self.secret);
         other.marked = self.marked;
         let all = Scan { pool, first: &self.prefix, last: b"", reverse: false };
         let _ = self.scan(&all, &mut Vec::new(), &mut |key, value| {
@@ -562,11 +572,11 @@ fn insert_into(
     sizes: &mut Sizes,
     pool: &Pool,
     suffix: &[u8],
-    (value, seed): (ValueRef, u64),
+    (value, secret): (ValueRef, &Secret),
 ) -> Option<ValueRef> {
     let before = tree.allocated_bytes();
     sizes.value_bytes += pool.footprint(value);
-    match tree.insert(suffix, value.to_word(), Some(seed)) {
+    match tree.insert(suffix, value.to_word(), Some(secret)) {
         Inserted::New => {
             sizes.keys += 1;
             sizes.key_bytes += suffix.len();

@@ -20,7 +20,7 @@ use crate::page::Page;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
 
 const NONE: u32 = u32::MAX;
@@ -67,7 +67,7 @@ struct Pages {
 #[derive(Debug)]
 struct Points {
     index: Index,
-    seed: u64,
+    secret: Secret,
 }
 
 /// A tree of fewer leaves is searched from its root.
@@ -246,10 +246,10 @@ impl Tree {
         Some(page.len())
     }
 
-    /// Gives `key` this word. `seed` starts the hashes by which single keys of a large tree are
+    /// Gives `key` this word. `secret` is for the hashes by which single keys of a large tree are
     /// found; without one they are found by descent.
     #[inline]
-    pub fn insert(&mut self, key: &[u8], word: u64, seed: Option<u64>) -> Inserted {
+    pub fn insert(&mut self, key: &[u8], word: u64, secret: Option<&Secret>) -> Inserted {
         match &mut self.0 {
             Body::Page(page) => match page.search(key) {
                 Ok(at) => {
@@ -262,13 +262,13 @@ impl Tree {
                         Inserted::New
                     } else {
                         let mut pages = Box::new(Pages::from_page(core::mem::take(page)));
-                        let inserted = pages.insert(key, word, seed);
+                        let inserted = pages.insert(key, word, secret);
                         self.0 = Body::Pages(pages);
                         inserted
                     }
                 }
             },
-            Body::Pages(pages) => pages.insert(key, word, seed),
+            Body::Pages(pages) => pages.insert(key, word, secret),
         }
     }
 
@@ -354,7 +354,7 @@ impl Tree {
     pub(crate) fn fetch_point(&self, key: &[u8]) -> Option<u64> {
         let Body::Pages(pages) = &self.0 else { return None };
         let points = pages.points.as_ref()?;
-        let hash = hash_bytes(points.seed, key);
+        let hash = points.secret.hash(key);
         prefetch(points.index.first_slot(hash)?);
         Some(hash)
     }
@@ -410,6 +410,12 @@ impl Tree {
             ControlFlow::Break(([prefix, suffix].concat(), word))
         });
         found.break_value()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn probes(&self) -> Option<(usize, usize)> {
+        let Body::Pages(pages) = &self.0 else { return None };
+        pages.points.as_ref().map(|points| points.index.probes())
     }
 
     #[cfg(test)]
@@ -506,7 +512,7 @@ mod tests {
                 // Alternate between growing and shrinking.
                 if draws.below(10) < if step / 3000 % 2 == 0 { 8 } else { 2 } {
                     let expected = model.insert(key.clone(), step);
-                    let got = tree.insert(&key, step, Some(9));
+                    let got = tree.insert(&key, step, Some(&Secret::fixed(9)));
                     assert_eq!(got, expected.map_or(Inserted::New, Inserted::Replaced));
                 } else {
                     let victim =
@@ -564,7 +570,7 @@ mod churn {
         let mut state = 3u64;
         for step in 0..120_000u32 {
             let key = alloc::format!("m0|{}", step);
-            tree.insert(key.as_bytes(), u64::from(step), Some(5));
+            tree.insert(key.as_bytes(), u64::from(step), Some(&Secret::fixed(5)));
             keys.push(step);
             if keys.len() > 24_000 {
                 let mut draw = || {

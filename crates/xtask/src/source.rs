@@ -98,7 +98,9 @@ pub fn pure_code(path: &str, text: &str) -> Vec<Finding> {
                 !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
             });
             if starts && !comment {
-                let text = format!("'{word}' in a pure crate; allowed are core, alloc, hashbrown");
+                let text = format!(
+                    "'{word}' in a pure crate; allowed are core, alloc, hashbrown, rapidhash"
+                );
                 found.push(Finding::new(path, at, text));
             }
         }

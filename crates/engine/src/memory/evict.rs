@@ -7,7 +7,6 @@ use crate::report::Effect;
 use crate::status::StatusId;
 use alloc::collections::BTreeSet;
 use headwater_base::KeyRange;
-use headwater_base::hash::hash_bytes;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
@@ -52,7 +51,7 @@ impl Engine {
             }
             Some(Victim::Computed(id)) => {
                 let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
-                let hash = range_hash(join, &self.statuses.get(id).first);
+                let hash = self.memory.range_hash(join, &self.statuses.get(id).first);
                 self.memory.ranges.evicted(hash, heat, self.statuses.len());
                 self.catalog.join_mut(join).counters.evictions += 1;
                 self.memory.evicted.ranges += 1;
@@ -77,7 +76,7 @@ impl Engine {
     /// Removes a base key as expiry would: whoever watches it or reads it is told.
     fn evict_key(&mut self, table: TableId, key: &[u8], heat: Heat) {
         self.memory.key_count = self.key_count() as usize;
-        let hash = hash_bytes(self.memory.seed, key);
+        let hash = self.memory.secret.hash(key);
         if let Some(keys) = &mut self.memory.keys {
             keys.evicted(hash, heat, self.memory.key_count);
         }
@@ -130,7 +129,9 @@ impl Engine {
     }
 }
 
-/// What a materialized range is remembered by.
-pub(crate) fn range_hash(join: u32, first: &[u8]) -> u64 {
-    hash_bytes(u64::from(join), first)
+impl super::Memory {
+    /// What a materialized or loaded range is remembered by, with the number of its join or table.
+    pub(crate) fn range_hash(&self, number: u32, first: &[u8]) -> u64 {
+        self.secret.hash_of(u64::from(number), first)
+    }
 }

@@ -22,11 +22,9 @@
 mod evict;
 mod victims;
 
-pub(crate) use evict::range_hash;
-
 use crate::engine::Engine;
 use alloc::rc::Rc;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_base::memory::Meter;
 use headwater_policy::{Evictor, Heat, Order, Policy};
 use headwater_pool::ValueRef;
@@ -66,7 +64,8 @@ pub(crate) struct Memory {
     lacking: Option<usize>,
     /// What the last operation that failed for want of memory would have taken at least.
     wanted: Option<usize>,
-    seed: u64,
+    secret: Secret,
+    draws: u64,
 }
 
 /// The memory of values, in bytes.
@@ -94,12 +93,12 @@ pub struct Evicted {
 }
 
 impl Memory {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(secret: Secret, draws: u64) -> Self {
         Self {
             meter: None,
             limit: None,
             policy: Policy { volatile: false, order: None },
-            ranges: Evictor::new(Order::Cost, seed),
+            ranges: Evictor::new(Order::Cost, draws),
             keys: None,
             keeps: false,
             key_count: 0,
@@ -109,7 +108,8 @@ impl Memory {
             compactions: 0,
             lacking: None,
             wanted: None,
-            seed,
+            secret,
+            draws,
         }
     }
 
@@ -123,7 +123,7 @@ impl Memory {
 
     fn judge(&mut self) {
         let order = self.policy.order.or(self.keeps.then_some(Order::Cost));
-        self.keys = order.map(|order| Evictor::new(order, self.seed));
+        self.keys = order.map(|order| Evictor::new(order, self.draws));
     }
 
     /// The byte of a key's heat after one more use; the same where no policy asks for it.
@@ -421,7 +421,7 @@ impl Engine {
         let Some(keys) = &mut self.memory.keys else { return };
         if is_new {
             self.memory.key_count += 1;
-            let heat = keys.inserted(hash_bytes(self.memory.seed, key), self.memory.key_count);
+            let heat = keys.inserted(self.memory.secret.hash(key), self.memory.key_count);
             self.store.table_mut(table).0.touch(key, |_| heat.byte());
         } else {
             self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat));

@@ -39,7 +39,6 @@ pub use held::RemoteReport;
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
-use crate::memory::range_hash;
 use crate::report::{Effect, EngineError};
 use crate::sources::{Here, Ranges, subtract};
 use alloc::boxed::Box;
@@ -330,7 +329,7 @@ impl Engine {
                 self.waits.fail(fetch, &EngineError::SourceFailed { source, message });
             }
             Ok(pairs) => {
-                let hash = range_hash(table.0, &range.first);
+                let hash = self.memory.range_hash(table.0, &range.first);
                 let heat = self.memory.ranges.inserted(hash, self.statuses.len());
                 let position = headwater_base::source::Position(0);
                 let here = Here { last: range.last.clone(), position, heat };

@@ -27,7 +27,6 @@ pub(crate) use waits::Waits;
 
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::memory::range_hash;
 use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -332,7 +331,7 @@ impl Engine {
                 Ok(loaded) => {
                     let loading = sourced.loading.swap_remove(at);
                     let (range, position) = (loading.range.clone(), loaded.position);
-                    let hash = range_hash(table.0, &range.first);
+                    let hash = self.memory.range_hash(table.0, &range.first);
                     let heat = self.memory.ranges.inserted(hash, self.statuses.len());
                     let here = Here { last: range.last, position, heat };
                     if sourced.kept {
@@ -420,8 +419,7 @@ impl Engine {
         if here.is_none_or(|(_, here)| position <= here.position) {
             return;
         }
-        let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-        if writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(&change.key)) {
+        if self.catalog.writer_of(table, &change.key).is_some() {
             return;
         }
         match &change.value {

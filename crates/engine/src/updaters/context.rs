@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_pattern::Bindings;
 
 /// A context; [`NO_CONTEXT`] binds nothing.
@@ -28,7 +28,7 @@ pub(crate) struct Contexts {
     free: Vec<u32>,
     by_bytes: HashTable<u32>,
     text_bytes: usize,
-    seed: u64,
+    secret: Secret,
 }
 
 /// Appends the slots in `mask` and their values to `out`.
@@ -52,13 +52,13 @@ pub(crate) fn decode<'k>(mut bytes: &'k [u8], bindings: &mut Bindings<'k>) {
 }
 
 impl Contexts {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(secret: Secret) -> Self {
         Self {
             contexts: alloc::vec![None],
             free: Vec::new(),
             by_bytes: HashTable::new(),
             text_bytes: 0,
-            seed,
+            secret,
         }
     }
 
@@ -78,8 +78,8 @@ impl Contexts {
         if bytes.is_empty() {
             return NO_CONTEXT;
         }
-        let hash = hash_bytes(self.seed, bytes);
-        let (contexts, seed) = (&mut self.contexts, self.seed);
+        let hash = self.secret.hash(bytes);
+        let (contexts, secret) = (&mut self.contexts, &self.secret);
         let found = self.by_bytes.find(hash, |&id| {
             contexts[id as usize].as_ref().is_some_and(|context| *context.bytes == *bytes)
         });
@@ -100,7 +100,7 @@ impl Contexts {
         };
         self.text_bytes += bytes.len();
         self.by_bytes.insert_unique(hash, id, |&id| {
-            contexts[id as usize].as_ref().map_or(0, |context| hash_bytes(seed, &context.bytes))
+            contexts[id as usize].as_ref().map_or(0, |context| secret.hash(&context.bytes))
         });
         ContextId(id)
     }
@@ -120,7 +120,7 @@ impl Contexts {
         let context = self.contexts[id.0 as usize].as_mut().expect("a used context is kept");
         context.references -= 1;
         if context.references == 0 {
-            let hash = hash_bytes(self.seed, &context.bytes);
+            let hash = self.secret.hash(&context.bytes);
             self.text_bytes -= context.bytes.len();
             if let Ok(entry) = self.by_bytes.find_entry(hash, |&other| other == id.0) {
                 entry.remove();

@@ -32,7 +32,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
 use headwater_store::{GroupId, Index, TableId};
 use intervals::Intervals;
@@ -44,7 +44,7 @@ use text::Text;
 pub(crate) struct UpdaterId(pub(crate) u32);
 
 /// Whose source span an updater watches: a join, and the index of its source.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Reader {
     pub(crate) join: u32,
     pub(crate) source: u32,
@@ -87,13 +87,11 @@ pub(crate) struct Updaters {
     pub(crate) contexts: Contexts,
     targets: usize,
     bytes: usize,
-    seed: u64,
+    secret: Secret,
 }
 
-fn hash(seed: u64, reader: Reader, prefix: &[u8]) -> u64 {
-    let salt = (u64::from(reader.join) << 32 | u64::from(reader.source))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash_bytes(seed ^ salt, prefix)
+fn hash(secret: &Secret, reader: Reader, prefix: &[u8]) -> u64 {
+    secret.hash_of(u64::from(reader.join) << 32 | u64::from(reader.source), prefix)
 }
 
 /// The span as U1 files it: `None` where it reaches to the end of its prefix, or where the
@@ -104,15 +102,15 @@ fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
 }
 
 impl Updaters {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(secret: Secret) -> Self {
         Self {
             updaters: Vec::new(),
             free: Vec::new(),
             by_prefix: Index::new(),
-            contexts: Contexts::new(seed),
+            contexts: Contexts::new(secret),
             targets: 0,
             bytes: 0,
-            seed,
+            secret,
         }
     }
 
@@ -144,7 +142,7 @@ impl Updaters {
     #[inline]
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix
-            .find(hash(self.seed, reader, prefix), |id| {
+            .find(hash(&self.secret, reader, prefix), |id| {
                 self.updaters[id as usize]
                     .as_ref()
                     .is_some_and(|updater| updater.reader == reader && *updater.prefix == *prefix)
@@ -174,7 +172,7 @@ impl Updaters {
                 (self.updaters.len() - 1) as u32
             }
         };
-        self.by_prefix.insert(hash(self.seed, reader, prefix), id);
+        self.by_prefix.insert(hash(&self.secret, reader, prefix), id);
         UpdaterId(id)
     }
 
@@ -191,7 +189,7 @@ impl Updaters {
     /// Fetches what finding an updater reads first. A hint, as all that follows from it.
     #[inline]
     pub(crate) fn warm_first(&self, reader: Reader, prefix: &[u8]) -> Trail {
-        let hash = hash(self.seed, reader, prefix);
+        let hash = hash(&self.secret, reader, prefix);
         match self.by_prefix.first_slot(hash) {
             Some(slot) => {
                 prefetch(slot);
@@ -268,7 +266,7 @@ impl Updaters {
         let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
         if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
         {
-            let hash = hash(self.seed, updater.reader, &updater.prefix);
+            let hash = hash(&self.secret, updater.reader, &updater.prefix);
             self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
             self.by_prefix.remove(hash, id.0);
             self.updaters[id.0 as usize] = None;
@@ -354,7 +352,7 @@ impl Updaters {
 
     /// Forgets all updaters.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.seed);
+        *self = Self::new(self.secret);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::plain::{Plain, call, host, load, module};
 use headwater_base::functions::{CallError, Functions, Loading, Run, Source};
+use headwater_base::hash::Secret;
 use headwater_functions::Host;
 
 #[test]
@@ -233,7 +234,7 @@ fn files_lie_below_the_directory() {
     std::os::unix::fs::symlink(all.path().join("out.wasm"), below.join("link.wasm")).unwrap();
     std::os::unix::fs::symlink(all.path(), below.join("up")).unwrap();
     std::os::unix::fs::symlink("in.wasm", below.join("sub/alias.wasm")).unwrap();
-    let mut host = Host::new(&crate::plain::limits(), Some(below), 7).unwrap();
+    let mut host = Host::new(&crate::plain::limits(), Some(below), Secret::fixed(7)).unwrap();
     for file in ["sub/in.wasm", "./sub/in.wasm", "sub/alias.wasm"] {
         host.load_now("in", Source::File(file), None, true).unwrap();
     }

@@ -4,6 +4,7 @@
 
 use crate::plain::{Plain, REPLY_MAX, call, host, limits, load, module};
 use headwater_base::functions::{CallError, FunctionLimits, Functions, Refused, Source};
+use headwater_base::hash::Secret;
 use headwater_functions::Host;
 use std::time::{Duration, Instant};
 
@@ -139,7 +140,7 @@ fn modules_beyond_the_limits_are_refused() {
     let mut host = Host::new(
         &FunctionLimits { module_bytes_max: 100_000, functions_max: 2, ..limits() },
         None,
-        7,
+        Secret::fixed(7),
     )
     .unwrap();
     let many = "(func)".repeat(10_001);
@@ -217,7 +218,9 @@ fn mutated_modules_do_no_harm() {
     ];
     let seeds: Vec<Vec<u8>> = seeds.iter().map(|text| module(text)).collect();
     let first = setting("HEADWATER_FUZZ_FIRST", 1);
-    let mut host = Host::new(&FunctionLimits { milliseconds_max: 1, ..limits() }, None, 7).unwrap();
+    let mut host =
+        Host::new(&FunctionLimits { milliseconds_max: 1, ..limits() }, None, Secret::fixed(7))
+            .unwrap();
     let (mut refused, mut failed, mut well) = (0, 0, 0);
     for round in first..first + setting("HEADWATER_FUZZ_ROUNDS", 1500) {
         let mut draw = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -2,6 +2,7 @@
 
 use headwater_base::Millis;
 use headwater_base::functions::{CallError, FunctionLimits, Functions, Refused, Source, Subject};
+use headwater_base::hash::Secret;
 use headwater_functions::Host;
 
 /// One key with its value, changed at once.
@@ -90,7 +91,7 @@ pub(crate) fn limits() -> FunctionLimits {
 
 /// A host without functions.
 pub(crate) fn host() -> Host {
-    Host::new(&limits(), None, 7).unwrap()
+    Host::new(&limits(), None, Secret::fixed(7)).unwrap()
 }
 
 /// The bytes of a module in the text form, whose imports and memory are here already.

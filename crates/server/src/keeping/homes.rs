@@ -25,7 +25,7 @@
 //!   that, the other one of the two may have keys, which it erases at the next start, before anything is served.
 //! - M2. No move begins while the file names another one.
 
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::stable_hash;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_base::{Placement, Shard};
 use std::fmt::{self, Write as _};
@@ -77,7 +77,7 @@ impl Homes {
         text.push_str("homes");
         self.placement.homes().iter().for_each(|home| _ = write!(text, " {}", home.0));
         text.push('\n');
-        let check = hash_bytes(SEED, text.as_bytes());
+        let check = stable_hash(SEED, text.as_bytes());
         _ = writeln!(text, "check {check:016x}");
         text
     }
@@ -87,7 +87,7 @@ impl Homes {
         let (all, check) = text.split_at(text.rfind("check ")?);
         let told = check.strip_prefix("check ")?.strip_suffix('\n')?;
         let mut lines = all.strip_suffix('\n')?.split('\n');
-        if u64::from_str_radix(told, 16).ok()? != hash_bytes(SEED, all.as_bytes()) {
+        if u64::from_str_radix(told, 16).ok()? != stable_hash(SEED, all.as_bytes()) {
             return None;
         }
         let (format, shards) = (lines.next()?, lines.next()?);
@@ -237,7 +237,7 @@ mod tests {
         let sealed = |text: &str| {
             let all = text.split_inclusive('\n').take_while(|line| !line.starts_with("check"));
             let all: String = all.collect();
-            format!("{all}check {:016x}\n", hash_bytes(SEED, all.as_bytes()))
+            format!("{all}check {:016x}\n", stable_hash(SEED, all.as_bytes()))
         };
         let good = some().text();
         assert_eq!(sealed(&good), good);

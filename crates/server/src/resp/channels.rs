@@ -10,7 +10,7 @@ use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use hashbrown::HashMap;
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_command::glob;
 use headwater_command::{Args, PubSub, Reply};
 use headwater_protocol::resp::{Encoder, Version};
@@ -29,8 +29,8 @@ pub(super) struct Channels {
 
 impl Channels {
     /// Nobody listens yet.
-    pub(super) fn new(hash_seed: u64) -> Self {
-        let none = || HashMap::with_hasher(KeyHashBuilder::new(hash_seed));
+    pub(super) fn new(secret: Secret) -> Self {
+        let none = || HashMap::with_hasher(KeyHashBuilder::new(secret));
         Self { by_channel: none(), by_pattern: none() }
     }
 

@@ -65,7 +65,7 @@ use channels::Channels;
 use clock::CommandClock;
 use hashbrown::HashMap;
 use headwater_base::functions::Source;
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{Placement, Shard};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
@@ -75,6 +75,7 @@ use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use headwater_spill::Directory;
 use slowlog::Slowlog;
 use stats::Stats;
+use std::array;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -179,13 +180,16 @@ impl Resp {
         shards: Option<Box<Shards>>,
         sent: Option<Vec<SentModule>>,
     ) -> Result<Self, ConfigError> {
-        // A seed that no client can know: see headwater_base::hash.
-        let hash_seed = RandomState::new().hash_one(0);
+        // The state's keys are from the system's randomness. What is drawn for other uses, and may come
+        // to light by them, has another one.
+        let drawn = RandomState::new();
+        let secret = Secret::new(array::from_fn(|number| drawn.hash_one(number)));
         let random = || RandomState::new().hash_one(1);
         let run = shards.as_ref().map_or_else(random, |shards| shards.post.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
-        let mut node = Node::new(Settings { limits: config.limits.to_limits(), hash_seed });
+        let mut node =
+            Node::new(Settings { limits: config.limits.to_limits(), secret, draws: random() });
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.post.office().sources().clone());
@@ -201,7 +205,7 @@ impl Resp {
         }
         let kept = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
-        provide_functions(&config, &sent, hash_seed, &mut node)?;
+        provide_functions(&config, &sent, secret, &mut node)?;
         if let Some(keeping) = &keeping {
             let keeper = Box::new(keeping.keeper());
             node.engine_mut()
@@ -229,7 +233,7 @@ impl Resp {
         }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
-        let stats = Stats::new(hash_seed);
+        let stats = Stats::new(random());
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -237,14 +241,14 @@ impl Resp {
             node,
             parser: RequestParser::new(),
             scout: RequestParser::new(),
-            channels: Channels::new(hash_seed),
-            tracking: Tracking::new(hash_seed, shards.as_ref().map_or(Shard(0), |it| it.me)),
-            watching: Watching::new(hash_seed, run, shards.as_deref()),
+            channels: Channels::new(secret),
+            tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
+            watching: Watching::new(secret, run, shards.as_deref()),
             stats,
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
-            tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
-            failures: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
+            failures: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             exclusive: None,
             holding: false,
             leading: false,
@@ -447,13 +451,13 @@ fn place_of(folder: &str, shards: Option<&Shards>) -> PathBuf {
 fn provide_functions(
     config: &Config,
     sent: &[SentModule],
-    seed: u64,
+    secret: Secret,
     node: &mut Node,
 ) -> Result<(), ConfigError> {
     let (settings, limits) = (&config.functions, config.functions.to_limits());
     let directory =
         (!settings.functions_dir.is_empty()).then(|| settings.functions_dir.clone().into());
-    let mut host = Host::new(&limits, directory, seed)
+    let mut host = Host::new(&limits, directory, secret)
         .map_err(|error| ConfigError(format!("functions: {error}")))?;
     for Module { name, file, export } in &config.modules {
         host.load_now(name, Source::File(file), export.as_deref(), false)

@@ -74,7 +74,7 @@ impl Shards {
         let post = Post::new(me, office.clone());
         // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
         let peers = Peers::new(me, post.shards(), 1, Millis(0));
-        let backs = HashMap::with_hasher(KeyHashBuilder::new(0));
+        let backs = HashMap::with_hasher(KeyHashBuilder::default());
         let (waits, held_back) = (HashMap::new(), VecDeque::new());
         let (holding, surveys_for, crowded) = (Holding::default(), None, Vec::new());
         Box::new(Self { me, post, peers, waits, backs, surveys_for, holding, held_back, crowded })

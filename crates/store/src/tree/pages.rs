@@ -7,7 +7,7 @@ use super::{Inserted, Leaf, NONE, POINTS_LEAVES_MIN, Pages, Points, hint_of, lea
 use crate::index::Index;
 use crate::page::{PAGE_BYTES_MAX, Page};
 use alloc::vec::Vec;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 
 impl Pages {
     pub(super) fn from_page(page: Page) -> Self {
@@ -35,7 +35,7 @@ impl Pages {
     pub(super) fn find_point(&self, key: &[u8]) -> Option<(u32, usize)> {
         let points = self.points.as_ref()?;
         let mut found = None;
-        points.index.find(hash_bytes(points.seed, key), |point| {
+        points.index.find(points.secret.hash(key), |point| {
             let leaf = leaf_of(point);
             let at = self.leaves[leaf as usize].page.find_near(key, hint_of(point));
             found = at.map(|at| (leaf, at));
@@ -56,14 +56,14 @@ impl Pages {
     }
 
     /// Enters all keys into `points` once the tree is large.
-    fn build_points(&mut self, seed: u64) {
-        let mut points = Points { index: Index::default(), seed };
+    fn build_points(&mut self, secret: &Secret) {
+        let mut points = Points { index: Index::default(), secret: *secret };
         let mut key = Vec::new();
         for (id, leaf) in self.leaves.iter().enumerate() {
             for at in 0..leaf.page.len() {
                 key.clear();
                 leaf.page.write_key(at, &mut key);
-                points.index.insert(hash_bytes(seed, &key), point(id as u32, at));
+                points.index.insert(secret.hash(&key), point(id as u32, at));
             }
         }
         self.points = Some(points);
@@ -77,7 +77,7 @@ impl Pages {
         for at in start..page.len() {
             key.clear();
             page.write_key(at, &mut key);
-            let hash = hash_bytes(points.seed, &key);
+            let hash = points.secret.hash(&key);
             points.index.change(hash, |point| leaf_of(point) == from, point(to, at));
         }
     }
@@ -113,7 +113,7 @@ impl Pages {
         (at, path)
     }
 
-    pub(super) fn insert(&mut self, key: &[u8], word: u64, seed: Option<u64>) -> Inserted {
+    pub(super) fn insert(&mut self, key: &[u8], word: u64, secret: Option<&Secret>) -> Inserted {
         if let Some((leaf, at)) = self.find_point(key) {
             let page = &mut self.leaves[leaf as usize].page;
             let old = page.word(at);
@@ -137,18 +137,18 @@ impl Pages {
             self.page_bytes = self.page_bytes + page.capacity() - capacity;
             self.len += 1;
             if let Some(points) = &mut self.points {
-                points.index.insert(hash_bytes(points.seed, key), point(leaf, at));
+                points.index.insert(points.secret.hash(key), point(leaf, at));
             }
             return Inserted::New;
         }
         self.split_leaf(key, at);
-        if let Some(seed) = seed
+        if let Some(secret) = secret
             && self.points.is_none()
             && self.leaves.len() >= POINTS_LEAVES_MIN
         {
-            self.build_points(seed);
+            self.build_points(secret);
         }
-        self.insert(key, word, seed)
+        self.insert(key, word, secret)
     }
 
     /// Splits the leaf in which `key` belongs at `at`.
@@ -240,7 +240,7 @@ impl Pages {
         let word = page.remove(at);
         self.len -= 1;
         if let Some(points) = &mut self.points {
-            let hash = hash_bytes(points.seed, key);
+            let hash = points.secret.hash(key);
             points.index.remove_where(hash, |point| leaf_of(point) == leaf);
         }
         let page = &mut self.leaves[leaf as usize].page;

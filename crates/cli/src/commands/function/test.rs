@@ -5,7 +5,7 @@ use super::cases::{self, Bytes, Case, Expected};
 use anyhow::{Context, Result, ensure};
 use headwater_base::Millis;
 use headwater_base::functions::{CallError, FunctionLimits, Source};
-use headwater_base::limits::Limits;
+use headwater_base::hash::Secret;
 use headwater_engine::{CallOptions, Engine, EngineError, Expiry, Settings, Stop};
 use headwater_functions::Host;
 use std::io::Write;
@@ -41,10 +41,10 @@ impl Args {
         let folder = path.parent().unwrap_or(Path::new(""));
         let limits = FunctionLimits::default();
         let told = |error: String| anyhow::anyhow!("{}: {error}", module.display());
-        let mut host = Host::new(&limits, None, 0).map_err(told)?;
+        let mut host = Host::new(&limits, None, Secret::default()).map_err(told)?;
         host.load_now(MODULE, Source::Bytes(&bytes), self.export.as_deref(), false)
             .map_err(told)?;
-        let settings = Settings { limits: Limits::default(), hash_seed: 0 };
+        let settings = Settings::default();
         let mut engine = Engine::new(settings);
         engine.set_functions(Box::new(host));
         let (out, mut failed) = (&mut std::io::stdout(), 0);

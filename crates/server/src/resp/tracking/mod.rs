@@ -34,6 +34,7 @@ use super::{Resp, Session, Turn};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use broadcast::Prefixes;
+use headwater_base::hash::Secret;
 use headwater_base::key::before_end;
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, Flags, Spec};
@@ -98,13 +99,13 @@ pub(super) enum Heard {
 }
 
 impl Tracking {
-    pub(super) fn new(seed: u64, me: Shard) -> Self {
+    pub(super) fn new(secret: Secret, me: Shard) -> Self {
         Self {
             me,
             clients: BTreeSet::new(),
             shards: BTreeSet::new(),
-            table: Table::new(seed),
-            homed: Table::new(seed),
+            table: Table::new(secret),
+            homed: Table::new(secret),
             prefixes: Prefixes::default(),
             followed: BTreeSet::new(),
             heard: Vec::new(),

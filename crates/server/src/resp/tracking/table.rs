@@ -7,7 +7,7 @@
 //! One hash and, for a new key, one allocation; about 60 bytes a key besides its own.
 
 use hashbrown::HashTable;
-use headwater_base::hash::hash_bytes;
+use headwater_base::hash::Secret;
 
 /// From so many clients of one key on, those that are gone are looked for when the list grows.
 const CLIENTS_MANY: usize = 8;
@@ -32,15 +32,15 @@ impl<C> Entry<C> {
 pub(super) struct Table<C> {
     entries: Vec<Entry<C>>,
     places: HashTable<u32>,
-    seed: u64,
+    secret: Secret,
     bytes: usize,
     /// Moves on with every entry that is taken to make room.
     hand: usize,
 }
 
 impl<C: Copy + PartialEq> Table<C> {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { entries: Vec::new(), places: HashTable::new(), seed, bytes: 0, hand: 0 }
+    pub(super) fn new(secret: Secret) -> Self {
+        Self { entries: Vec::new(), places: HashTable::new(), secret, bytes: 0, hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -68,7 +68,7 @@ impl<C: Copy + PartialEq> Table<C> {
     }
 
     fn place(&self, key: &[u8]) -> Option<usize> {
-        let hash = hash_bytes(self.seed, key);
+        let hash = self.secret.hash(key);
         let found = self.places.find(hash, |&at| *self.entries[at as usize].key == *key);
         found.map(|&at| at as usize)
     }
@@ -79,9 +79,9 @@ impl<C: Copy + PartialEq> Table<C> {
             let clients = client.into_iter().collect();
             let entry = Entry { key: key.into(), clients };
             self.bytes += entry.bytes();
-            let (entries, seed) = (&self.entries, self.seed);
-            self.places.insert_unique(hash_bytes(seed, key), entries.len() as u32, |&at| {
-                hash_bytes(seed, &entries[at as usize].key)
+            let (entries, secret) = (&self.entries, &self.secret);
+            self.places.insert_unique(secret.hash(key), entries.len() as u32, |&at| {
+                secret.hash(&entries[at as usize].key)
             });
             self.entries.push(entry);
             return;
@@ -120,12 +120,12 @@ impl<C: Copy + PartialEq> Table<C> {
         let last = self.entries.len() - 1;
         if at != last {
             self.unplace(last);
-            let (entries, seed) = (&self.entries, self.seed);
-            let hash = hash_bytes(seed, &entries[last].key);
+            let (entries, secret) = (&self.entries, &self.secret);
+            let hash = secret.hash(&entries[last].key);
             self.places.insert_unique(hash, at as u32, |&other| {
                 // The moved one is still at the end.
                 let other = if other as usize == at { last } else { other as usize };
-                hash_bytes(seed, &entries[other].key)
+                secret.hash(&entries[other].key)
             });
         }
         let entry = self.entries.swap_remove(at);
@@ -134,7 +134,7 @@ impl<C: Copy + PartialEq> Table<C> {
     }
 
     fn unplace(&mut self, at: usize) {
-        let hash = hash_bytes(self.seed, &self.entries[at].key);
+        let hash = self.secret.hash(&self.entries[at].key);
         if let Ok(found) = self.places.find_entry(hash, |&other| other as usize == at) {
             let _place = found.remove();
         }
@@ -142,7 +142,7 @@ impl<C: Copy + PartialEq> Table<C> {
 
     /// Takes all keys out.
     pub(super) fn clear(&mut self) {
-        *self = Self::new(self.seed);
+        *self = Self::new(self.secret);
     }
 }
 

@@ -14,7 +14,7 @@ use super::outputs::Outputs;
 use super::position::{Marks, Positions};
 use crate::connection::ConnectionId;
 use hashbrown::HashMap;
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
@@ -107,12 +107,12 @@ fn bulk(text: &str, out: &mut Vec<u8>) {
 }
 
 impl Clients {
-    pub(super) fn new(hash_seed: u64, run: u64, shards: u16) -> Self {
+    pub(super) fn new(secret: Secret, run: u64, shards: u16) -> Self {
         Self {
             last: FIRST,
             last_feed: 0,
-            watches: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
-            feeds: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            watches: HashMap::with_hasher(KeyHashBuilder::new(secret)),
+            feeds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             by_range: Seeded::new(),
             heard: vec![0; usize::from(shards)],
             positions: Positions::new(run, shards > 1),

@@ -15,7 +15,7 @@ use super::{AGAIN, Resp};
 use crate::shards::Letter;
 use core::ops::Range;
 use hashbrown::HashMap;
-use headwater_base::hash::KeyHashBuilder;
+use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Follower, Stop, Ticket, Told};
@@ -83,11 +83,11 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn new(hash_seed: u64) -> Self {
+    pub(super) fn new(secret: Secret) -> Self {
         Self {
             number: 0,
             last: HISTORY,
-            followed: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
+            followed: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             by_range: Seeded::new(),
             feeds: Seeded::new(),
             behind: BTreeSet::new(),

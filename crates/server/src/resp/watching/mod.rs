@@ -35,6 +35,7 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::connections::Connections;
 use crate::shards::Shards;
 use clients::Clients;
+use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, RangeWatch, Reply};
 use headwater_engine::{EngineError, Ticket, Told, ToldWhat};
@@ -57,9 +58,9 @@ pub(super) struct Watching {
 
 impl Watching {
     /// Nobody watches yet.
-    pub(super) fn new(hash_seed: u64, run: u64, shards: Option<&Shards>) -> Self {
+    pub(super) fn new(secret: Secret, run: u64, shards: Option<&Shards>) -> Self {
         let count = shards.map_or(1, |shards| shards.post.shards());
-        Self { home: Home::new(hash_seed), clients: Clients::new(hash_seed, run, count) }
+        Self { home: Home::new(secret), clients: Clients::new(secret, run, count) }
     }
 
     /// Watches, changes sent, resyncs sent, bytes of history.

@@ -1,0 +1,177 @@
+//! How much work operations are, in rows and steps that the engine counts: not in time, which depends on the machine.
+
+use headwater_engine::{Engine, Expiry, RangeOptions, Settings};
+
+fn count(engine: &Engine, name: &str) -> u64 {
+    let stats = engine.stats();
+    stats.counters.iter().find(|(counter, _)| *counter == name).expect("a counter").1
+}
+
+fn set(engine: &mut Engine, key: &str, value: &str) {
+    engine.set(key.as_bytes(), value.as_bytes(), Expiry::Never).expect("a base key");
+}
+
+/// The pairs of a table, and the rows that were read for them.
+fn read(engine: &mut Engine, table: &str) -> (Vec<(String, String)>, u64) {
+    let before = count(engine, "rows_read");
+    let mut pairs = Vec::new();
+    let (first, last) = (format!("{table}|"), format!("{table}}}"));
+    let each = &mut |key: &[u8], value: headwater_engine::Value<'_>| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        pairs.push((text(key), text(&value.to_vec())));
+    };
+    engine
+        .range(first.as_bytes(), last.as_bytes(), RangeOptions::default(), each)
+        .expect("no source");
+    (pairs, count(engine, "rows_read") - before)
+}
+
+/// 2 000 rows of 200 owners, which a join folds to one output each; a row's value is that of its number.
+fn folded(operator: &str) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    let text = format!("best|<owner> = {operator} po|<post>|<owner>");
+    engine.join_add("best", &text, false).expect("a join");
+    for post in 0..2000 {
+        set(&mut engine, &format!("po|{post:04}|o{:03}", post % 200), &post.to_string());
+    }
+    engine
+}
+
+#[test]
+fn removals_of_what_folds_showed_cost_the_next_read_about_one_recomputation() {
+    for (operator, newest) in
+        [("max", true), ("min", false), ("last", true), ("first", false), ("copy", true)]
+    {
+        let mut engine = folded(operator);
+        let (pairs, cold) = read(&mut engine, "best");
+        assert_eq!((pairs.len(), cold >= 2000), (200, true), "{operator}");
+        // What gives the value of each of 150 owners.
+        let gone = |owner: i32| if newest { 1800 + owner } else { owner };
+        for owner in 0..150 {
+            let key = format!("po|{:04}|o{owner:03}", gone(owner));
+            assert!(engine.remove(key.as_bytes()).expect("a base key"));
+        }
+        let (pairs, rows) = read(&mut engine, "best");
+        let shown = |owner: i32| if newest { 1600 + owner } else { owner + 200 };
+        for (owner, (key, value)) in pairs.iter().enumerate().take(150) {
+            let expected = (format!("best|o{owner:03}"), shown(owner as i32).to_string());
+            assert_eq!((key.clone(), value.clone()), expected, "{operator}");
+        }
+        assert!(rows <= 3 * cold, "{operator}: {rows} rows are read, {cold} where all is computed");
+        assert_eq!(read(&mut engine, "best").1, 0, "{operator}: nothing is left to do");
+    }
+}
+
+#[test]
+fn reading_stale_folds_one_by_one_costs_about_one_recomputation_in_all() {
+    let mut engine = folded("max");
+    let (_, cold) = read(&mut engine, "best");
+    for post in 1800..2000 {
+        engine.remove(format!("po|{post:04}|o{:03}", post % 200).as_bytes()).expect("a base key");
+    }
+    let before = count(&engine, "rows_read");
+    for owner in 0..200 {
+        let key = format!("best|o{owner:03}");
+        let value = engine.get(key.as_bytes()).expect("no source").expect("there").to_vec();
+        assert_eq!(value, (1600 + owner).to_string().into_bytes());
+    }
+    let rows = count(&engine, "rows_read") - before;
+    assert!(rows <= 3 * cold, "{rows} rows are read, {cold} where all is computed");
+}
+
+#[test]
+fn few_stale_folds_of_narrow_spans_are_recomputed_by_themselves() {
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("best", "best|<owner> = max po|<owner>|<post>", false).expect("a join");
+    for post in 0..2000 {
+        set(&mut engine, &format!("po|o{:03}|{post:04}", post % 200), &post.to_string());
+    }
+    read(&mut engine, "best");
+    for owner in 0..20 {
+        engine.remove(format!("po|o{owner:03}|{}", 1800 + owner).as_bytes()).expect("a base key");
+    }
+    let (pairs, rows) = read(&mut engine, "best");
+    assert_eq!(pairs[7], (String::from("best|o007"), String::from("1607")));
+    assert!(rows <= 20 * 11, "{rows} rows are read for twenty folds of nine");
+}
+
+#[test]
+fn check_keys_that_went_cost_a_fold_no_more_than_what_they_leave() {
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("n", "n|<y> = check a|<x> count b|<y>", false).expect("a join");
+    for number in 0..100 {
+        set(&mut engine, &format!("a|{number:03}"), "1");
+        set(&mut engine, &format!("b|{number:03}"), "1");
+    }
+    let (pairs, cold) = read(&mut engine, "n");
+    assert_eq!((pairs.len(), &*pairs[0].1, cold > 10_000), (100, "100", true));
+    for number in 1..100 {
+        engine.remove(format!("a|{number:03}").as_bytes()).expect("a base key");
+    }
+    let (pairs, rows) = read(&mut engine, "n");
+    assert_eq!((pairs.len(), &*pairs[0].1), (100, "1"));
+    // One row of a, with a hundred of b; what the first that went took out comes on top of it.
+    assert!(rows < cold / 20, "{rows} rows are read, {cold} where all is computed");
+}
+
+/// An engine with so many joins between two tables, each of a literal of its own, of which all outputs have been read.
+fn many_joins(count: usize) -> Engine {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = count;
+    let mut engine = Engine::new(settings);
+    for join in 0..count {
+        let text =
+            format!("out|l{join}|<user>|<id> = check in|l{join}|<user> copy value|l{join}|<id>");
+        engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+        set(&mut engine, &format!("in|l{join}|u"), "1");
+        set(&mut engine, &format!("value|l{join}|7"), "seven");
+        assert!(engine.get(format!("out|l{join}|u|7").as_bytes()).expect("no source").is_some());
+    }
+    engine
+}
+
+#[test]
+fn joins_that_differ_in_a_literal_cost_one_another_nothing() {
+    let mut engine = many_joins(2000);
+    let compared = count(&engine, "joins_compared");
+    assert!(compared < 40 * 2000, "{compared} joins are looked at to install two thousand");
+
+    let told = count(&engine, "readers_told");
+    set(&mut engine, "value|l77|8", "eight");
+    set(&mut engine, "value|l78|7", "other");
+    engine.remove(b"in|l79|u").expect("a base key");
+    assert_eq!(count(&engine, "readers_told") - told, 3, "one for each write");
+    assert_eq!(read(&mut engine, "out|l77").0.len(), 2);
+    assert_eq!(read(&mut engine, "out|l78").0[0].1, "other");
+    assert_eq!(read(&mut engine, "out|l79").0.len(), 0);
+    assert_eq!(read(&mut engine, "out").0.len(), 2000);
+    assert!(engine.set(b"out|l5|x|y", b"v", Expiry::Never).is_err(), "a join's output");
+    assert!(engine.set(b"out|l5|x", b"v", Expiry::Never).is_ok(), "no join gives it");
+
+    let compared = count(&engine, "joins_compared");
+    for join in (0..2000).step_by(2) {
+        engine.join_drop(&format!("j{join}")).expect("is installed");
+    }
+    let compared = count(&engine, "joins_compared") - compared;
+    assert!(compared < 40 * 1000, "{compared} joins are looked at to drop a thousand");
+    // With the key that no join gives.
+    assert_eq!(read(&mut engine, "out").0.len(), 1000 + 1);
+    assert!(engine.set(b"out|l4|x|y", b"v", Expiry::Never).is_ok(), "its join is gone");
+}
+
+#[test]
+fn joins_that_nobody_has_read_cost_writes_of_their_table_nothing() {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = 500;
+    let mut engine = Engine::new(settings);
+    for join in 0..500 {
+        let text = format!("out{join}|<user>|<id> = copy value|<user>|<id>");
+        engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+    }
+    assert_eq!(read(&mut engine, "out7").0.len(), 0);
+    let told = count(&engine, "readers_told");
+    set(&mut engine, "value|ann|1", "v");
+    assert_eq!(count(&engine, "readers_told") - told, 1);
+    assert_eq!(read(&mut engine, "out7").0.len(), 1);
+    assert_eq!(read(&mut engine, "out8").0.len(), 1);
+}
