@@ -28,6 +28,7 @@ mod receiver;
 mod shards;
 mod shards_told;
 mod shards_transactions;
+mod slices;
 mod spill;
 mod streams;
 mod support;
