@@ -38,6 +38,7 @@ impl Service for Resp {
             keeping.look_for_failure();
         }
         self.flush_in_time();
+        self.notice();
     }
 
     #[inline]
