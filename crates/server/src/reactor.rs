@@ -171,8 +171,9 @@ impl<S: Service> Reactor<S> {
             for event in &events {
                 match event.token() {
                     SIGNALS => {
-                        let heard = self.signals.as_mut().into_iter().flat_map(Signals::pending);
-                        signalled |= heard.fold(false, |ends, signal| hear(signal) || ends);
+                        let mut heard =
+                            self.signals.as_mut().into_iter().flat_map(Signals::pending);
+                        signalled |= heard.any(hear);
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}

@@ -231,7 +231,6 @@ impl Resp {
         }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
-        let stats = Stats::new(hash_seed);
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -242,7 +241,7 @@ impl Resp {
             channels: Channels::new(hash_seed),
             tracking: Tracking::new(hash_seed, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(hash_seed, run, shards.as_deref()),
-            stats,
+            stats: Stats::new(hash_seed),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(hash_seed)),
