@@ -75,7 +75,23 @@ pub struct Flows {
     retained: u64,
     /// For each flow and shard whose tasks were carried out here: below which position that is forgotten.
     pub(crate) forgotten: BTreeMap<Vec<u8>, u64>,
+    /// Tasks that were given up and are to be told of.
+    given_up: Vec<GivenUp>,
 }
+
+/// A task that was given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// Its flow.
+    pub flow: String,
+    /// Its record's position.
+    pub position: u64,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// Tasks that wait to be told of; further ones are not.
+const GIVEN_UP_MAX: usize = 64;
 
 impl Flows {
     /// No flows, over a journal.
@@ -89,6 +105,7 @@ impl Flows {
             seed,
             retained: 0,
             forgotten: BTreeMap::new(),
+            given_up: Vec::new(),
         }
     }
 
@@ -358,9 +375,19 @@ impl Flows {
         }
     }
 
+    /// Takes the tasks that were given up since this was asked last.
+    #[inline]
+    pub fn take_given_up(&mut self) -> Vec<GivenUp> {
+        core::mem::take(&mut self.given_up)
+    }
+
     fn bury(&mut self, name: &str, dead: Dead) {
         let Some((_, flow)) = self.flows.get_mut(name) else { return };
         let position = dead.record.position;
+        if self.given_up.len() < GIVEN_UP_MAX {
+            let (flow, attempts) = (String::from(name), dead.attempts);
+            self.given_up.push(GivenUp { flow, position, attempts });
+        }
         self.journal.put(&state_name(b'x', name, Some(position)), Some(&dead_bytes(&dead)));
         flow.dead.insert(position, dead);
         if flow.dead.len() > DEAD_MAX

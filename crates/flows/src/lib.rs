@@ -37,7 +37,7 @@ mod states;
 pub use backoff::Backoff;
 pub use definition::{Action, Definition, WhenFull};
 pub use flow::{Dead, Report, WINDOW};
-pub use flows::{Flows, Outcome, Refusal, Task};
+pub use flows::{Flows, GivenUp, Outcome, Refusal, Task};
 pub use handed::Handed;
 pub use journal::{Journal, Memory};
 pub use record::{Operation, Record};

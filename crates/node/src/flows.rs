@@ -17,7 +17,8 @@ use headwater_base::source::Change;
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_engine::{EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket};
 use headwater_flows::{
-    Action, Definition, Flows, Handed, Journal, Operation, Outcome, Record, Report, Task, WhenFull,
+    Action, Definition, Flows, GivenUp, Handed, Journal, Operation, Outcome, Record, Report, Task,
+    WhenFull,
 };
 use headwater_pattern::{Bindings, Join, Pattern};
 
@@ -260,6 +261,12 @@ impl Node {
     /// Tells the journal that a turn is over. To be called before its writes are committed.
     pub fn end_turn(&mut self) {
         self.working.flows.journal_mut().flush();
+    }
+
+    /// Takes the tasks that were given up since this was asked last.
+    #[inline]
+    pub fn take_given_up(&mut self) -> Vec<GivenUp> {
+        self.working.flows.take_given_up()
     }
 
     /// Says what came of a task that was run outside.

@@ -20,6 +20,9 @@ const READ_BYTES: usize = 64 << 10;
 /// A message longer than this is not PostgreSQL's.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
+/// Most rounds of hashing that a proof may take; PostgreSQL's own default is 4096.
+const SCRAM_ROUNDS_MAX: u32 = 1_000_000;
+
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
@@ -295,6 +298,7 @@ impl Connection {
             }
             Some(11) => {
                 let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
+                check_rounds(rest)?;
                 scram.update(rest)?;
                 let answer = scram.message().to_vec();
                 self.message(b'p', &answer);
@@ -512,6 +516,19 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // A polite end, so that the server's log has no word of a broken connection.
         let _ = self.stream.send(&[b'X', 0, 0, 0, 4]);
+    }
+}
+
+/// Refuses a proof that takes so many rounds that only somebody who wants to keep us busy asks for them.
+fn check_rounds(first: &[u8]) -> Result<(), Error> {
+    let rounds = first.split(|&byte| byte == b',').find_map(|part| part.strip_prefix(b"i="));
+    let rounds = rounds.map(String::from_utf8_lossy).unwrap_or_default();
+    match rounds.parse::<u32>() {
+        Ok(rounds) if rounds > SCRAM_ROUNDS_MAX => Err(Error::broken(format!(
+            "the database asks for a proof of {rounds} rounds (allowed: {SCRAM_ROUNDS_MAX})"
+        ))),
+        // What is no number is refused by who reads all of it.
+        _ => Ok(()),
     }
 }
 

@@ -6,10 +6,14 @@
 
 mod check;
 mod flows;
+mod http;
+mod log;
 mod shards;
 
 pub(crate) use check::SHARDS_MAX;
 pub use flows::{Flow, Flows};
+pub use http::Http;
+pub use log::Logging;
 pub use shards::ShardCount;
 
 use crate::memory::{Share, Size};
@@ -31,6 +35,8 @@ const MULTI_GET_BYTES_MAX: usize = 16 << 20;
 pub struct Config {
     /// Where to listen and who may come in.
     pub listen: Listen,
+    /// What clients of the HTTP port may take up, and by which names it may be asked.
+    pub http: Http,
     /// What a client may take up.
     pub clients: Clients,
     /// What may be stored.
@@ -50,6 +56,8 @@ pub struct Config {
     pub flow_settings: Flows,
     /// What is remembered about slow commands.
     pub observe: Observe,
+    /// What is logged, and where.
+    pub log: Logging,
     /// Sources to add at start, in order.
     #[serde(rename = "source")]
     pub source_list: Vec<Source>,

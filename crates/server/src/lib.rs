@@ -11,6 +11,7 @@
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
 //! - `http`: figures for those who watch the process, and signs of life.
+//! - `log`: what those who run the server are told.
 //! - `keeping`: the embedded store, and definitions that outlive the process.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
@@ -21,6 +22,7 @@ mod connections;
 mod descriptors;
 mod http;
 mod keeping;
+pub mod log;
 mod memcached;
 mod memory;
 mod null;
@@ -36,6 +38,7 @@ mod threads;
 pub use config::{Config, ConfigError, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
 
+use crate::log::event;
 use headwater_base::Shard;
 use headwater_engine::Engine;
 use null::Null;
@@ -90,12 +93,6 @@ impl Server {
         Ok(Self { reactor, threads, http, warning })
     }
 
-    /// What the operator should know, in one sentence, if anything.
-    #[must_use]
-    pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
-    }
-
     /// The addresses where RESP is spoken; clients that connect now are served by
     /// [`Server::run`].
     #[must_use]
@@ -120,14 +117,56 @@ impl Server {
         self.reactor.service.node_mut().engine_mut()
     }
 
+    /// Tells with what settings the server begins, and where it listens.
+    fn tell_start(&self) {
+        let config = &self.reactor.service.config;
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        let settings = log::differences(&Config::default(), config);
+        let (tables, joins) = (config.tables.len(), config.joins.len());
+        let (sources, flows) = (config.source_list.len(), config.flows.len());
+        event!(
+            info,
+            "server",
+            "started",
+            version,
+            pid,
+            settings,
+            tables,
+            joins,
+            sources,
+            flows,
+            "the server begins; settings that are no defaults, and how much is declared at start"
+        );
+        if let Some(warning) = &self.warning {
+            event!(warn, "server", "lowered", warning, "a setting was lowered");
+        }
+        let resp = self.addresses().into_iter().map(|address| ("resp", address));
+        let memcached =
+            self.memcached_addresses().into_iter().map(|address| ("memcached", address));
+        let http = self.http.map(|address| ("http", address));
+        for (protocol, address) in resp.chain(memcached).chain(http) {
+            event!(info, "server", "listening", protocol, %address, "clients are accepted");
+        }
+    }
+
     /// Serves until SIGTERM, SIGINT or SHUTDOWN.
     ///
     /// # Errors
     /// Waiting for the sockets failed.
-    pub fn run(self) -> std::io::Result<()> {
+    pub fn run(mut self) -> std::io::Result<()> {
+        self.tell_start();
+        // What of the program only the start needs takes no memory from here on.
+        self.reactor.service.forget_program();
         self.threads.run();
         let done = self.reactor.run();
         self.threads.join();
+        match &done {
+            Ok(()) => event!(info, "server", "ended", "the server has ended"),
+            Err(error) => {
+                event!(error, "server", "ended", %error, "the server has ended by an error")
+            }
+        }
+        log::end();
         done
     }
 }

@@ -24,6 +24,7 @@ mod safety;
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
+use crate::log::{self, event};
 use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
 use accept::listen;
 use headwater_base::Millis;
@@ -89,7 +90,7 @@ impl<S: Service> Reactor<S> {
         let mut signals = None;
         if leads {
             let of_process =
-                Signals::new([SIGTERM, SIGINT]).map_err(|error| io("signals", error))?;
+                Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| io("signals", error))?;
             poll.registry()
                 .register(signals.insert(of_process), SIGNALS, Interest::READABLE)
                 .map_err(|error| io("signals", error))?;
@@ -149,6 +150,7 @@ impl<S: Service> Reactor<S> {
     /// Serves until a signal or a client asks for the end.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
+        let mut signalled = false;
         while !self.service.stopping() {
             let wait = if self.queue.is_empty() { self.patience() } else { Duration::ZERO };
             self.service.end_turn();
@@ -166,14 +168,12 @@ impl<S: Service> Reactor<S> {
             for id in core::mem::take(&mut self.queue) {
                 self.give_turn(id.slot, Some(id.number), |connection| connection.queued = false);
             }
-            let mut signalled = false;
             for event in &events {
                 match event.token() {
                     SIGNALS => {
-                        signalled = self
-                            .signals
-                            .as_mut()
-                            .is_some_and(|heard| heard.pending().next().is_some());
+                        let mut heard =
+                            self.signals.as_mut().into_iter().flat_map(Signals::pending);
+                        signalled |= heard.any(hear);
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
@@ -205,6 +205,9 @@ impl<S: Service> Reactor<S> {
             if signalled {
                 break;
             }
+        }
+        if self.signals.is_some() && !signalled {
+            event!(info, "server", "ending", reason = "SHUTDOWN", "the end begins");
         }
         self.service.stopped();
         self.farewell();
@@ -277,6 +280,8 @@ impl<S: Service> Reactor<S> {
             let Some(slot) = self.connections.largest(S::may_end) else { return };
             let Some(connection) = self.connections.take(slot) else { return };
             self.service.evicted_client();
+            let (peer, bytes) = (&connection.peer, connection.counted_bytes);
+            event!(warn, "clients", "client_evicted", %peer, bytes, "a client was ended: all together take too much memory");
             self.end(connection);
         }
     }
@@ -320,7 +325,11 @@ impl<S: Service> Reactor<S> {
                 alive && (connection.unsent() > 0 || self.service.expects(&connection.session))
             }
             Phase::Open | Phase::Parked => {
-                alive && connection.unsent() <= self.service.output_bytes_max(&connection.session)
+                let most = self.service.output_bytes_max(&connection.session);
+                if alive && connection.unsent() > most {
+                    tell_overflow(connection, most);
+                }
+                alive && connection.unsent() <= most
             }
         }
     }
@@ -488,8 +497,17 @@ impl<S: Service> Reactor<S> {
             .iter()
             .filter(|connection| {
                 let stuck = connection.unsent() > 0 && stuck_max > 0;
-                (stuck && now > connection.taken + stuck_max)
-                    || self.service.is_idle(connection, now)
+                let (stuck, idle) = (
+                    stuck && now > connection.taken + stuck_max,
+                    self.service.is_idle(connection, now),
+                );
+                let peer = &connection.peer;
+                if stuck {
+                    event!(info, "clients", "client_stuck", %peer, "a client takes no replies: it was ended");
+                } else if idle {
+                    event!(debug, "clients", "client_idle", %peer, "a client was silent for too long: it was ended");
+                }
+                stuck || idle
             })
             .map(|connection| connection.id.slot)
             .collect();
@@ -551,5 +569,26 @@ impl<S: Service> Reactor<S> {
     }
 }
 
+/// A signal has come; whether it ends the process.
+fn hear(signal: i32) -> bool {
+    let reason = match signal {
+        SIGHUP => {
+            log::reopen();
+            return false;
+        }
+        SIGTERM => "SIGTERM",
+        _ => "SIGINT",
+    };
+    event!(info, "server", "ending", reason, "the end begins");
+    true
+}
+
+#[cold]
+fn tell_overflow<S>(connection: &Connection<S>, most: usize) {
+    let (peer, bytes) = (&connection.peer, connection.unsent());
+    event!(warn, "clients", "output_overflow", %peer, bytes, most, "a client was ended: its unsent replies take too much");
+}
+
+const SIGHUP: i32 = rustix::process::Signal::HUP.as_raw();
 const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
 const SIGINT: i32 = rustix::process::Signal::INT.as_raw();

@@ -5,6 +5,7 @@
 //! describes this server; they cannot be changed.
 
 use crate::config::Config;
+use crate::log::Levels;
 use core::fmt::Display;
 use core::str::FromStr;
 
@@ -88,6 +89,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
         name: "pin",
         aliases: &[],
         get: |config| String::from(if config.listen.pin { "yes" } else { "no" }),
+        set: None,
+    },
+    setting!(fixed "http-clients-max" &[], http.http_clients_max),
+    setting!(fixed "http-header-bytes-max" &[], http.http_header_bytes_max),
+    setting!(fixed "http-milliseconds-max" &[], http.http_milliseconds_max),
+    Setting {
+        name: "http-hosts",
+        aliases: &[],
+        get: |config| config.http.http_hosts.join(" "),
         set: None,
     },
     setting!(live "clients-max" &["maxclients"], clients.clients_max),
@@ -175,7 +185,32 @@ pub(crate) const SETTINGS: &[Setting] = &[
         live "latency-milliseconds-min" &["latency-monitor-threshold"],
         observe.latency_milliseconds_min
     ),
+    Setting {
+        name: "log-level",
+        aliases: &["loglevel"],
+        get: |config| config.log.log_level.clone(),
+        set: Some(|config, text| {
+            text.parse::<Levels>()?;
+            config.log.log_level = text.to_ascii_lowercase();
+            Ok(())
+        }),
+    },
+    setting!(fixed "log-format" &[], log.log_format),
+    setting!(fixed "log-file" &["logfile"], log.log_file),
+    setting!(live "log-repeats-max" &[], log.log_repeats_max),
 ];
+
+impl Setting {
+    /// Its value as text under one of its names.
+    pub(crate) fn get_as(&self, name: &str, config: &Config) -> String {
+        if name == "loglevel" {
+            // Redis's name has Redis's values.
+            let levels = config.log.log_level.parse::<Levels>();
+            return levels.map_or_else(|_| String::new(), |it| it.as_redis_names().to_owned());
+        }
+        (self.get)(config)
+    }
+}
 
 /// The setting of this name (in any case), or why there is none.
 pub(crate) fn find(name: &str) -> Option<&'static Setting> {

@@ -2,7 +2,7 @@
 //!
 //! Dependencies point one way. A crate that is not in the table has no place yet: it gets a row
 //! here and in ARCHITECTURE.md together. Crates from outside are listed for pure crates alone,
-//! where each is a promise about clocks, sockets and order; elsewhere the licence test sees them.
+//! where each is a promise about clocks, sockets and order; elsewhere `cargo deny` sees them (`deny.toml`).
 
 use crate::Finding;
 use toml::Table;

@@ -2,14 +2,13 @@
 //!
 //! `cargo test -p xtask` reads the repository's files and checks what ARCHITECTURE.md and the
 //! style of the code promise: which room may use which, how long files get, what every file
-//! opens with, which licences dependencies have. Each rule is a function from text to
+//! opens with. Each rule is a function from text to
 //! [`Finding`]s, so that its own tests can show it bad text and see it object.
 //!
 //! - [`tree`]: the files. [`source`]: rules for Rust files. [`words`]: rules for any text.
-//! - [`edges`]: which crate may depend on which. [`licence`]: licence expressions.
+//! - [`edges`]: which crate may depend on which. Licences of dependencies are `cargo deny`'s (`deny.toml`).
 
 pub mod edges;
-pub mod licence;
 pub mod source;
 pub mod tree;
 pub mod words;

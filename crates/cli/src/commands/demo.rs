@@ -8,7 +8,7 @@
 use super::serve::{ListenArgs, say_memcached, say_ready};
 use anyhow::Context;
 use headwater_engine::{Engine, Expiry, TableOptions};
-use headwater_server::{Config, Server, ShardCount};
+use headwater_server::{Config, Server, ShardCount, log};
 use headwater_workload::{Graph, Rng, TweetLengths};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
@@ -53,7 +53,10 @@ impl Args {
         let mut config = Config::default();
         // Everything is loaded into one engine before the start.
         config.listen.shards = ShardCount::Number(1);
+        // What it shows is told on standard output: a log beside it is only what went wrong.
+        config.log.log_level = String::from("warn");
         self.listen.apply(&mut config);
+        log::start(&config.log)?;
         let mut server = Server::bind(config)?;
         let graph = match &self.graph {
             Some(path) => Graph::read(path)?,

@@ -1,7 +1,7 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, OptionalPort, Server, ShardCount, Size};
+use headwater_server::{Config, NullServer, OptionalPort, Server, ShardCount, Size, log};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -79,6 +79,16 @@ pub(crate) struct ListenArgs {
     /// Connections at once [default: 10000]
     #[arg(long, value_name = "NUMBER")]
     maxclients: Option<usize>,
+    /// What is logged: error, warn, info, debug, off, Redis's names, and levels of single targets, as in info,clients=debug
+    /// [default: info]
+    #[arg(long, value_name = "LEVELS", env = "HEADWATER_LOG_LEVEL")]
+    log_level: Option<String>,
+    /// How it is logged: text, or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// Log to this file, which SIGHUP has opened anew, instead of to standard error
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<String>,
     /// Memory that the process may take, such as 64mb or 2gb, everything included; 0: no bound
     /// [default: 0]
     #[arg(long, value_name = "SIZE", env = "HEADWATER_MEMORY")]
@@ -109,6 +119,15 @@ impl ListenArgs {
         }
         if let Some(most) = self.maxclients {
             config.clients.clients_max = most;
+        }
+        if let Some(levels) = self.log_level {
+            config.log.log_level = levels;
+        }
+        if let Some(format) = self.log_format {
+            config.log.log_format = format;
+        }
+        if let Some(file) = self.log_file {
+            config.log.log_file = file;
         }
         if let Some(size) = self.memory {
             config.memory.max = size;
@@ -157,10 +176,8 @@ impl Args {
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         } else {
-            let server = Server::bind(config)?;
-            if let Some(warning) = server.warning() {
-                writeln!(std::io::stderr(), "headwater: {warning}")?;
-            }
+            log::start(&config.log)?;
+            let server = Server::bind(config).inspect_err(|error| log::cannot_start(error))?;
             say_memcached(&server.memcached_addresses())?;
             if let Some(address) = server.http_address() {
                 writeln!(std::io::stdout().lock(), "HTTP on {address}")?;

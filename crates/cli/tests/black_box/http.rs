@@ -4,10 +4,15 @@ use crate::support::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+/// Where the HTTP port of a server is that was started with `--http-port 0`.
+pub(crate) fn address(server: &Server) -> &str {
+    let told = server.told().lines();
+    told.filter_map(|line| line.strip_prefix("HTTP on ")).next().expect("a port")
+}
+
 /// Asks the HTTP port of a server that was started with `--http-port 0`.
 pub(crate) fn get(server: &Server, request: &str) -> String {
-    let line = server.told().lines().find(|line| line.starts_with("HTTP on ")).expect("a port");
-    let mut stream = TcpStream::connect(&line["HTTP on ".len()..]).unwrap();
+    let mut stream = TcpStream::connect(address(server)).unwrap();
     write!(stream, "{request} HTTP/1.0\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -11,7 +11,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The program under test.
 pub(crate) fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_headwater"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    // Tests of the log name a level of their own.
+    command.env("HEADWATER_LOG_LEVEL", "error");
+    command
 }
 
 /// Has a server of tests have one shard, or as many as `HEADWATER_TEST_SHARDS` says.
@@ -50,8 +53,16 @@ impl Server {
     }
 
     /// Starts a command that prints the ready line.
-    pub(crate) fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::spawn_with_input(command, "")
+    }
+
+    /// As [`Server::spawn`]; the command reads this text, if it is to read any.
+    pub(crate) fn spawn_with_input(mut command: Command, text: &str) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(text.as_bytes()).unwrap();
+        }
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut told = String::new();
         let ready = loop {
@@ -161,7 +172,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    fn new(stream: TcpStream) -> Self {
+    /// Of a stream that is connected.
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();

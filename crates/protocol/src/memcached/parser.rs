@@ -477,6 +477,7 @@ fn rare<'a>(verb: &[u8], line: &'a [u8], mut words: Words<'a>) -> Request<'a> {
         b"version" => Request::Version,
         b"quit" => Request::Quit,
         b"shutdown" => refuse("ERROR: shutdown not enabled"),
+        b"POST" | b"Host:" | b"host:" => Request::Foreign,
         _ if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) => Request::Foreign,
         _ => refuse("ERROR"),
     }

@@ -1,6 +1,8 @@
 //! What no single setting can tell: bounds, and settings that contradict each other.
 
+use super::http::HTTP_HEADER_BYTES_MIN;
 use super::{Config, ConfigError};
+use crate::log::{Format, Levels};
 use headwater_base::Limits;
 use headwater_engine::Policy;
 use headwater_keep::Durability;
@@ -27,7 +29,7 @@ impl Config {
             ));
         }
         let ceiling = Limits::KEY_BYTES_CEILING;
-        let clients = &self.clients;
+        let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;
         let functions = &self.functions;
         let bounds = [
@@ -36,6 +38,9 @@ impl Config {
             ("sources-max", limits.sources_max, 1, 64),
             ("slots-max", limits.slots_max, 1, 64),
             ("shards", usize::from(self.listen.shards.number()), 1, SHARDS_MAX),
+            ("http-clients-max", http.http_clients_max, 1, 10_000),
+            ("http-header-bytes-max", http.http_header_bytes_max, HTTP_HEADER_BYTES_MIN, 1 << 20),
+            ("http-milliseconds-max", http.http_milliseconds_max as usize, 1, 3_600_000),
             ("clients-max", clients.clients_max, 1, 1_000_000),
             ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
             ("arguments-max", clients.arguments_max, 16, 1 << 24),
@@ -54,6 +59,7 @@ impl Config {
             ("function-reply-bytes-max", functions.function_reply_bytes_max, 0, 256 << 20),
             ("function-write-bytes-max", functions.function_write_bytes_max, 0, 512 << 20),
             ("slowlog-entries-max", self.observe.slowlog_entries_max, 0, 1 << 20),
+            ("log-repeats-max", self.log.log_repeats_max as usize, 1, 1 << 20),
         ];
         for (name, value, least, most) in bounds {
             if !(least..=most).contains(&value) {
@@ -66,6 +72,12 @@ impl Config {
                 "argument(s) must be one of the following: {} (policy)",
                 names.join(", ")
             ));
+        }
+        if let Err(why) = self.log.log_level.parse::<Levels>() {
+            return refuse(format!("log-level is '{}' ({why})", self.log.log_level));
+        }
+        if let Err(why) = self.log.log_format.parse::<Format>() {
+            return refuse(format!("log-format is '{}' ({why})", self.log.log_format));
         }
         if let Err(allowed) = self.data.durability.parse::<Durability>() {
             return refuse(format!("durability is '{}' ({allowed})", self.data.durability));

@@ -1,46 +1,63 @@
 //! The HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever keeps the process alive.
 //!
-//! A thread of its own answers. What it tells it asks of the loop, so that `/healthz` is an answer of
-//! the thread that serves clients, or none.
+//! A thread of its own answers, with an async runtime of its own (tokio, hyper and axum), and is there only where there is a
+//! port for it. What it tells it asks of the loop of the first shard by a queue, so that `/healthz` is an answer of the
+//! threads that serve clients, or none.
+//!
+//! - `listener`: connections, how many there may be, and how long each may take.
+//! - `routes`: what is answered to what.
+//! - `hosts`: the names by which the port may be asked.
 
+mod hosts;
+mod listener;
 mod metrics;
+mod routes;
 
 pub(crate) use metrics::{Kind, Metric};
 
+use crate::config::Http;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use tiny_http::{Header, Method, Request, Response, Server};
+use tokio::sync::oneshot;
 
 /// How long the loop may take to answer before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Most who may wait for the loop: a stuck one is not asked for ever.
+const WAITING_MAX: usize = 256;
 
 /// Somebody asks how the server does.
-pub(crate) struct Probe(SyncSender<Vec<Metric>>);
+pub(crate) struct Probe(oneshot::Sender<Vec<Metric>>);
 
 impl Probe {
+    /// Whether whoever asked still waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.0.is_closed()
+    }
+
     /// Tells it.
     pub(crate) fn answer(self, metrics: Vec<Metric>) {
         // Who asked may have lost patience.
-        let _ = self.0.try_send(metrics);
+        let _ = self.0.send(metrics);
     }
 }
 
 /// The loop's side.
 pub(crate) struct Probes {
     receiver: Receiver<Probe>,
-    sender: Sender<Probe>,
+    sender: SyncSender<Probe>,
 }
 
 impl Probes {
     pub(crate) fn new() -> Self {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(WAITING_MAX);
         Self { receiver, sender }
     }
 
-    /// Somebody who waits for an answer.
-    pub(crate) fn next(&self) -> Option<Probe> {
-        self.receiver.try_recv().ok()
+    /// Everybody who waits for an answer.
+    pub(crate) fn take(&self) -> Vec<Probe> {
+        self.receiver.try_iter().collect()
     }
 
     /// Answers HTTP on `listener` until the process ends. `ring` has the loop come round.
@@ -50,49 +67,30 @@ impl Probes {
     pub(crate) fn serve(
         &self,
         listener: TcpListener,
-        ring: impl Fn() + Send + 'static,
+        settings: &Http,
+        ring: impl Fn() + Send + Sync + 'static,
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
-        let server = Server::from_listener(listener, None).map_err(|error| error.to_string())?;
-        let sender = self.sender.clone();
-        std::thread::Builder::new()
-            .name(String::from("http"))
-            .spawn(move || {
-                for request in server.incoming_requests() {
-                    answer(request, &sender, &ring);
-                }
-            })
-            .map_err(|error| error.to_string())?;
+        let asker = Asker { probes: self.sender.clone(), ring: Arc::new(ring) };
+        let routes = routes::all(asker, hosts::Hosts::new(&settings.http_hosts));
+        listener::start(listener, settings, routes).map_err(|error| error.to_string())?;
         Ok(address)
     }
 }
 
-fn answer(request: Request, probes: &Sender<Probe>, ring: &impl Fn()) {
-    if !matches!(request.method(), Method::Get | Method::Head) {
-        return send(request, 405, "only GET is allowed here\n", "text/plain");
-    }
-    let path = request.url().split('?').next().unwrap_or_default().to_owned();
-    if !matches!(path.as_str(), "/metrics" | "/healthz" | "/readyz") {
-        return send(request, 404, "there are /metrics, /healthz and /readyz\n", "text/plain");
-    }
-    let (sender, receiver) = sync_channel(1);
-    let asked = probes.send(Probe(sender)).is_ok();
-    ring();
-    match receiver.recv_timeout(PATIENCE) {
-        Ok(metrics) if asked && path == "/metrics" => match metrics::encode(metrics) {
-            Ok(text) => send(request, 200, &text, metrics::CONTENT_TYPE),
-            Err(_) => send(request, 500, "the metrics cannot be written\n", "text/plain"),
-        },
-        Ok(_) => send(request, 200, "ok\n", "text/plain"),
-        Err(_) => send(request, 503, "the server does not answer\n", "text/plain"),
-    }
+/// Asks the loop.
+#[derive(Clone)]
+struct Asker {
+    probes: SyncSender<Probe>,
+    ring: Arc<dyn Fn() + Send + Sync>,
 }
 
-fn send(request: Request, status: u16, text: &str, kind: &str) {
-    let mut response = Response::from_string(text).with_status_code(status);
-    if let Ok(header) = Header::from_bytes("Content-Type", kind) {
-        response.add_header(header);
+impl Asker {
+    /// The figures, unless the loop does not answer.
+    async fn figures(&self) -> Option<Vec<Metric>> {
+        let (sender, receiver) = oneshot::channel();
+        self.probes.try_send(Probe(sender)).ok()?;
+        (self.ring)();
+        tokio::time::timeout(PATIENCE, receiver).await.ok()?.ok()
     }
-    // Whether the client reads it is its own affair.
-    let _ = request.respond(response);
 }

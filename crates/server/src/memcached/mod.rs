@@ -22,7 +22,7 @@ mod stats;
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
-use crate::resp::{Afar, Flow, Resp, Turn};
+use crate::resp::{Afar, Flow, Resp, Told, Turn, foreign};
 use crate::service::{Served, Stopped};
 use headwater_base::Millis;
 use headwater_command::Credentials;
@@ -234,7 +234,12 @@ impl Resp {
     fn memcached_slow(&mut self, micros: u64, request: &[u8], work: &Turn<'_>) {
         let line = request.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let words: Vec<&[u8]> = Words::of(line.trim_ascii_end()).collect();
-        self.note_slow_words(micros, true, Some(&words), work);
+        let name = words.first().copied().unwrap_or_default();
+        // A request names its keys between its own name and whatever follows them: those of `get` count, others have one.
+        let reads = matches!(name, b"get" | b"gets");
+        let keys = if reads { words.len() - 1 } else { words.len().min(2) - 1 };
+        let told = Told { name: &name.escape_ascii().to_string(), keys };
+        self.note_slow_words(micros, true, &told, Some(&words), work);
     }
 
     /// Fetches what requests will touch.
@@ -344,7 +349,8 @@ impl Resp {
                 return self.memcached_register((name, file, export), work);
             }
             Request::Stats { words } => self.memcached_stats(words, work),
-            Request::Quit | Request::Foreign => return Flow::Close,
+            Request::Foreign => return foreign(work),
+            Request::Quit => return Flow::Close,
             // All others are executed elsewhere.
             _ => {}
         }
@@ -360,11 +366,11 @@ impl Resp {
                 let mut words = data.splitn(2, |&byte| byte == b' ');
                 let (user, password) = (words.next(), words.next());
                 let credentials = Credentials { user, password: password.unwrap_or_default() };
-                let right = password.is_some()
-                    && self.authenticate(&credentials, &mut work.connection.session);
+                let right = password.is_some() && self.authenticate(&credentials, work.connection);
                 if right { "STORED" } else { "CLIENT_ERROR authentication failure" }
             }
-            Request::Quit | Request::Foreign => return Flow::Close,
+            Request::Foreign => return foreign(work),
+            Request::Quit => return Flow::Close,
             _ => "CLIENT_ERROR unauthenticated",
         };
         self.stats.errors += u64::from(line != "STORED");

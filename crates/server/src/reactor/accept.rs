@@ -2,6 +2,7 @@
 
 use super::Reactor;
 use crate::connection::Connection;
+use crate::log::event;
 use crate::memory::CLIENT_BYTES;
 use crate::service::{Door, Service};
 use mio::net::{TcpListener, TcpStream};
@@ -35,7 +36,8 @@ impl<S: Service> Reactor<S> {
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    Err(_) => {
+                    Err(error) => {
+                        event!(warn, "clients", "accept_failed", error = %error.kind(), "no client can be accepted");
                         // No descriptor is free: try again in the next turn, which comes
                         // after a wait.
                         self.accepting = true;
@@ -51,6 +53,7 @@ impl<S: Service> Reactor<S> {
         if self.service.clients(self.connections.open()) >= self.service.bounds().clients_max
             || bytes > self.service.clients_bytes_max()
         {
+            event!(warn, "clients", "client_refused", %peer, "a client was refused: there are clients-max of them, or they take clients-bytes-max");
             // Whether the client reads it is its own affair.
             let _ = io::Write::write(&mut socket, self.service.refusal(door));
             return;

@@ -195,7 +195,11 @@ impl Resp {
         }
         let engine = self.node.engine_mut();
         self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
-        engine.make_room_for(bytes.saturating_add(self.gauge.reserve()), values)
+        let fits = engine.make_room_for(bytes.saturating_add(self.gauge.reserve()), values);
+        if !fits {
+            self.notice_no_room();
+        }
+        fits
     }
 
     /// What the output may grow to by the answer of a reading command.
@@ -282,6 +286,7 @@ impl Resp {
             return true;
         }
         self.stats.errors += 1;
+        self.notice_no_room();
         let text =
             format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);
         encoder(work).error("EXECABORT", text);

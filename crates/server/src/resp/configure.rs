@@ -1,6 +1,7 @@
 //! CONFIG GET and CONFIG SET.
 
 use super::{Resp, Turn, encoder};
+use crate::log::{self, event};
 use crate::settings::{FOREIGN, SETTINGS, change};
 use headwater_command::glob;
 use headwater_command::{Args, Reply};
@@ -15,7 +16,7 @@ impl Resp {
         for setting in SETTINGS {
             for &name in setting.aliases.iter().chain([&setting.name]) {
                 if wanted(name) {
-                    found.push((name, (setting.get)(&self.config)));
+                    found.push((name, setting.get_as(name, &self.config)));
                 }
             }
         }
@@ -43,6 +44,12 @@ impl Resp {
         });
         match changed {
             Ok(config) => {
+                let changed = log::differences(&self.config, &config);
+                // The first shard is told by letter of what others are asked.
+                if !changed.is_empty() && !work.connection.is_by_mail() {
+                    event!(info, "server", "settings_changed", changed, "CONFIG SET");
+                }
+                log::apply(&config.log);
                 self.apply(config);
                 encoder(work).ok();
             }

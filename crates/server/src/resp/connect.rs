@@ -3,7 +3,9 @@
 use super::session::{Answering, Session};
 use super::tracking::redirect_of;
 use super::{Flow, Resp, Turn, encoder};
-use headwater_command::{Connection, Credentials, Reply, ReplyMode};
+use crate::connection::Connection;
+use crate::log::event;
+use headwater_command::{Connection as Asked, Credentials, Reply, ReplyMode};
 use headwater_protocol::resp::Version;
 
 /// The version of Redis whose commands and replies these are.
@@ -19,60 +21,60 @@ const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special 
 
 impl Resp {
     /// Executes a command about the connection.
-    pub(super) fn connection(&mut self, command: &Connection<'_>, work: &mut Turn<'_>) -> Flow {
+    pub(super) fn connection(&mut self, command: &Asked<'_>, work: &mut Turn<'_>) -> Flow {
         match command {
-            Connection::Hello { version, credentials, name } => {
+            Asked::Hello { version, credentials, name } => {
                 self.hello(*version, *credentials, *name, work);
             }
-            Connection::Auth(credentials) => self.auth(credentials, work),
-            Connection::Ping { message } => ping(*message, work),
-            Connection::Echo { message } => encoder(work).bulk(message),
-            Connection::Quit => {
+            Asked::Auth(credentials) => self.auth(credentials, work),
+            Asked::Ping { message } => ping(*message, work),
+            Asked::Echo { message } => encoder(work).bulk(message),
+            Asked::Quit => {
                 encoder(work).ok();
                 return Flow::Close;
             }
-            Connection::Reset => self.reset(work),
-            Connection::Select => encoder(work).ok(),
-            Connection::ClientId => {
+            Asked::Reset => self.reset(work),
+            Asked::Select => encoder(work).ok(),
+            Asked::ClientId => {
                 let number = work.connection.id.number;
                 encoder(work).integer(number as i64);
             }
-            Connection::ClientGetName => {
+            Asked::ClientGetName => {
                 let name = work.connection.session.name().to_vec();
                 let mut out = encoder(work);
                 if name.is_empty() { out.null() } else { out.bulk(&name) }
             }
-            Connection::ClientSetName { name } => {
+            Asked::ClientSetName { name } => {
                 if set_name(&mut work.connection.session, name) {
                     encoder(work).ok();
                 } else {
                     encoder(work).error("ERR", format_args!("{BAD_NAME}"));
                 }
             }
-            Connection::ClientSetInfo { attribute, value } => set_info(attribute, value, work),
-            Connection::ClientNoEvict { on } => {
+            Asked::ClientSetInfo { attribute, value } => set_info(attribute, value, work),
+            Asked::ClientNoEvict { on } => {
                 work.connection.session.no_evict = *on;
                 encoder(work).ok();
             }
-            Connection::ClientNoTouch { on } => {
+            Asked::ClientNoTouch { on } => {
                 work.connection.session.no_touch = *on;
                 encoder(work).ok();
             }
-            Connection::ClientCapa { blob_errors } => {
+            Asked::ClientCapa { blob_errors } => {
                 work.connection.session.blob_errors |= *blob_errors;
                 encoder(work).ok();
             }
-            Connection::ClientReply(mode) => set_answering(*mode, work),
-            Connection::ClientList { kind, ids } => self.client_list(*kind, *ids, work),
-            Connection::ClientInfo => self.client_info(work),
-            Connection::ClientTracking(asked) => self.client_tracking(asked, work),
-            Connection::ClientCaching { yes } => self.client_caching(*yes, work),
-            Connection::ClientTrackingInfo => self.client_tracking_info(work),
-            Connection::ClientGetRedir => {
+            Asked::ClientReply(mode) => set_answering(*mode, work),
+            Asked::ClientList { kind, ids } => self.client_list(*kind, *ids, work),
+            Asked::ClientInfo => self.client_info(work),
+            Asked::ClientTracking(asked) => self.client_tracking(asked, work),
+            Asked::ClientCaching { yes } => self.client_caching(*yes, work),
+            Asked::ClientTrackingInfo => self.client_tracking_info(work),
+            Asked::ClientGetRedir => {
                 let number = redirect_of(work.connection.session.tracking.as_deref());
                 encoder(work).integer(number);
             }
-            Connection::ClientKill(filter) => return self.client_kill(filter, work),
+            Asked::ClientKill(filter) => return self.client_kill(filter, work),
         }
         Flow::Next
     }
@@ -85,7 +87,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) {
         if let Some(credentials) = credentials
-            && !self.authenticate(&credentials, &mut work.connection.session)
+            && !self.authenticate(&credentials, work.connection)
         {
             self.stats.errors += 1;
             encoder(work).error("WRONGPASS", format_args!("{WRONG_PASSWORD}"));
@@ -131,7 +133,7 @@ impl Resp {
         if credentials.user.is_none() && !self.needs_password() {
             self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{NO_PASSWORD_SET}"));
-        } else if self.authenticate(credentials, &mut work.connection.session) {
+        } else if self.authenticate(credentials, work.connection) {
             encoder(work).ok();
         } else {
             self.stats.errors += 1;
@@ -143,12 +145,15 @@ impl Resp {
     pub(crate) fn authenticate(
         &self,
         credentials: &Credentials<'_>,
-        session: &mut Session,
+        connection: &mut Connection<Session>,
     ) -> bool {
         let known = credentials.user.is_none_or(|user| user == b"default");
         let password = self.config.listen.requirepass.as_bytes();
         let right = !self.needs_password() || same_secret(password, credentials.password);
-        session.authenticated |= known && right;
+        connection.session.authenticated |= known && right;
+        if !(known && right) {
+            event!(warn, "clients", "auth_failed", peer = %connection.peer, "a client gave a wrong name or password");
+        }
         known && right
     }
 

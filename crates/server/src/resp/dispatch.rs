@@ -2,6 +2,7 @@
 
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder};
+use crate::log::event;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
 use headwater_node::Outcome;
@@ -31,6 +32,11 @@ impl Resp {
             && let Some(flow) = self.between_shards(*args, work)
         {
             return flow;
+        }
+        if let Refusal::UnknownCommand(args) = refusal
+            && is_http(*args)
+        {
+            return foreign(work);
         }
         if let Some(queue) = &mut work.connection.session.queue {
             queue.broken = true;
@@ -279,6 +285,22 @@ impl Resp {
             Err(refusal) => self.not_found(&refusal, work),
         }
     }
+}
+
+/// Whether what is no command is a line of a request over HTTP: its first one, or the header that follows it in any case.
+fn is_http(args: Args<'_>) -> bool {
+    let is = |word: &[u8]| args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(word));
+    let last = args.len().checked_sub(1).and_then(|at| args.get(at));
+    is(b"post") || is(b"host:") || last.is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+/// Ends a connection over which HTTP is spoken. A web page may have its visitor's browser send a request to this port; the lines
+/// of its body would otherwise be executed, each as a command.
+#[cold]
+pub(crate) fn foreign(work: &Turn<'_>) -> Flow {
+    let peer = &work.connection.peer;
+    event!(warn, "clients", "http_refused", %peer, "HTTP on a port where it is not spoken, perhaps from a web page: the connection is ended");
+    Flow::Close
 }
 
 /// Takes back what was answered behind the first `before` bytes.

@@ -69,6 +69,11 @@ impl Resp {
 
     /// Runs tasks of flows for a moment.
     pub(super) fn run_flows(&mut self, connections: &mut Connections<Session>) {
+        self.step_flows(connections);
+        self.notice_dead_tasks();
+    }
+
+    fn step_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
         self.take_posts();
         if !self.is_asked_by_flows()

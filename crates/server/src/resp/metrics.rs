@@ -18,9 +18,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 /// Figures that are of the process: the first shard tells them.
 const OF_PROCESS: [&str; 3] = ["uptime_seconds", "memory_bound_bytes", "memory_resident_bytes"];
 
-/// Somebody who waits for the figures of all shards.
+/// Those who wait for the figures of all shards.
 pub(super) struct Probing {
-    probe: Probe,
+    probes: Vec<Probe>,
     /// What has been told.
     metrics: Vec<Metric>,
     /// Shards that have yet to tell theirs.
@@ -28,21 +28,28 @@ pub(super) struct Probing {
 }
 
 impl Resp {
-    /// Answers whoever asks over HTTP how the server does.
+    /// Answers those who ask over HTTP how the server does.
     pub(super) fn answer_probes(&mut self, connections: &Connections<Session>) {
-        // One after the other: the HTTP thread asks no more before it is answered, or has lost patience.
-        while let Some(probe) = self.probes.next() {
-            let metrics = self.metrics(connections.open());
-            let Some(shards) = &mut self.shards else {
-                probe.answer(metrics);
-                continue;
-            };
-            let missing = shards.post.shards() - 1;
-            for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
-                shards.post.to(to).letters.push(Letter::AskFigures);
-            }
-            self.probing = Some(Probing { probe, metrics, missing });
+        let mut probes = self.probes.take();
+        if probes.is_empty() {
+            return;
         }
+        if let Some(probing) = &mut self.probing {
+            // They are told what the others are about to tell. Who asked before may have lost patience.
+            probing.probes.retain(Probe::is_waited_for);
+            probing.probes.append(&mut probes);
+            return;
+        }
+        let metrics = self.metrics(connections.open());
+        let Some(shards) = &mut self.shards else {
+            answer_all(probes, metrics);
+            return;
+        };
+        let missing = shards.post.shards() - 1;
+        for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
+            shards.post.to(to).letters.push(Letter::AskFigures);
+        }
+        self.probing = Some(Probing { probes, metrics, missing });
     }
 
     /// Tells another shard the figures of this one.
@@ -61,7 +68,7 @@ impl Resp {
         if probing.missing > 0 {
             self.probing = Some(probing);
         } else {
-            probing.probe.answer(probing.metrics);
+            answer_all(probing.probes, probing.metrics);
         }
     }
 
@@ -69,7 +76,8 @@ impl Resp {
     pub(crate) fn serve_http(&self, port: u16) -> Result<SocketAddr, ConfigError> {
         let address = (Ipv4Addr::LOCALHOST, port);
         let listener = TcpListener::bind(address).map_err(|error| error.to_string());
-        let served = listener.and_then(|it| self.probes.serve(it, self.hub.inbox.bell()));
+        let served =
+            listener.and_then(|it| self.probes.serve(it, &self.config.http, self.hub.inbox.bell()));
         served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
     }
 
@@ -215,6 +223,13 @@ impl Resp {
                 samples,
             });
         }
+    }
+}
+
+/// Tells the figures to all who wait for them.
+fn answer_all(probes: Vec<Probe>, metrics: Vec<Metric>) {
+    for probe in probes {
+        probe.answer(metrics.clone());
     }
 }
 

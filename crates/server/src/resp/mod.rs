@@ -31,6 +31,7 @@ mod info;
 mod kept;
 mod memory;
 mod metrics;
+mod notices;
 mod server;
 mod service;
 mod session;
@@ -45,9 +46,11 @@ mod watching;
 mod tests;
 
 pub(crate) use afar::front_of;
+pub(crate) use dispatch::foreign;
 pub(crate) use handed::FlowNote;
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Afar, Origin, Session, Waiting};
+pub(crate) use slowlog::Told;
 pub(crate) use tracking::{Copies, Note as TrackingNote};
 pub(crate) use watching::Note;
 
@@ -154,6 +157,7 @@ pub(crate) struct Resp {
     probes: Probes,
     /// Who asked last, while other shards have not told their figures.
     probing: Option<metrics::Probing>,
+    notices: notices::Notices,
     /// The embedded store; it ends after the hub, which its threads tell.
     keeping: Option<Keeping>,
     /// The modules that clients sent before the start, until the other shards have them, too.
@@ -233,7 +237,6 @@ impl Resp {
         }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
-        let stats = Stats::new(random());
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -244,7 +247,7 @@ impl Resp {
             channels: Channels::new(secret),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(secret, run, shards.as_deref()),
-            stats,
+            stats: Stats::new(random()),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
@@ -260,6 +263,7 @@ impl Resp {
             outside,
             probes: Probes::new(),
             probing: None,
+            notices: notices::Notices::default(),
             keeping,
             sent: if shards.is_some() { sent } else { Vec::new() },
             held: Vec::new(),
@@ -290,6 +294,11 @@ impl Resp {
     /// Takes the modules that clients sent before the start.
     pub(crate) fn take_sent(&mut self) -> Vec<SentModule> {
         core::mem::take(&mut self.sent)
+    }
+
+    /// Lets go of the pages of the program that will not be needed again soon.
+    pub(crate) fn forget_program(&mut self) {
+        self.program.forget();
     }
 
     /// The node, to load data before the start.

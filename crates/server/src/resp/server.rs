@@ -1,6 +1,7 @@
 //! Commands about the server as a whole.
 
 use super::{Flow, Resp, Turn, encoder};
+use crate::log::event;
 use headwater_command::glob;
 use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,6 +73,8 @@ impl Resp {
             encoder(work).error("ERR", format_args!("No shutdown in progress."));
             return Flow::Next;
         }
+        let peer = &work.connection.peer;
+        event!(info, "server", "shutdown_asked", %peer, "a client asks for the end (SHUTDOWN)");
         self.stopping = true;
         Flow::Close
     }

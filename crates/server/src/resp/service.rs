@@ -39,6 +39,7 @@ impl Service for Resp {
             keeping.look_for_failure();
         }
         self.flush_in_time();
+        self.notice();
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! SLOWLOG and LATENCY: which commands took long.
 
 use super::{Flow, Resp, Turn, encoder};
+use crate::log::event;
 use headwater_base::Millis;
 use headwater_command::{Args, Flags, Reply, Spec};
 use std::collections::VecDeque;
@@ -12,6 +13,14 @@ const ARGUMENT_BYTES_MAX: usize = 128;
 const SPIKES_MAX: usize = 160;
 /// The events, as Redis names them: commands whose cost depends on no size, and others.
 const EVENTS: [&str; 2] = ["command", "fast-command"];
+
+/// What the log tells of a slow command: no keys, and no values.
+pub(crate) struct Told<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// How many keys it names.
+    pub(crate) keys: usize,
+}
 
 /// One slow command.
 #[derive(Debug)]
@@ -91,7 +100,9 @@ impl Resp {
     ) {
         let words: Vec<&[u8]> = args.iter().collect();
         let words = (!spec.flags.has(Flags::SKIP_SLOWLOG)).then_some(&*words);
-        self.note_slow_words(micros, spec.flags.has(Flags::FAST), words, work);
+        let keys = spec.keys.positions(args.len()).filter(|at| *at < args.len()).count();
+        let told = Told { name: spec.full_name, keys };
+        self.note_slow_words(micros, spec.flags.has(Flags::FAST), &told, words, work);
     }
 
     /// As [`Resp::note_slow`], of a request with these words, if they are to be remembered.
@@ -100,6 +111,7 @@ impl Resp {
         &mut self,
         micros: u64,
         is_fast: bool,
+        told: &Told<'_>,
         words: Option<&[&[u8]]>,
         work: &Turn<'_>,
     ) {
@@ -110,6 +122,10 @@ impl Resp {
             self.slowlog.spike(usize::from(is_fast), at, millis);
         }
         let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
+        if slow {
+            let (command, keys, peer) = (told.name, told.keys, &work.connection.peer);
+            event!(info, "slow", "slow_command", command, keys, micros, %peer, "a command took long");
+        }
         let Some(words) = words.filter(|_| slow && observe.slowlog_entries_max > 0) else { return };
         let entry = Entry {
             id: self.slowlog.next_id,

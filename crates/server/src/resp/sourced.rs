@@ -8,6 +8,7 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::log::event;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
 use headwater_base::source::{Change, FetchId, Health, Loaded, News, Position};
 use headwater_base::{KeyRange, Shard};
@@ -364,10 +365,12 @@ impl Resp {
     ) -> Flow {
         let done = match *command {
             Sources::Add { name, kind, url } => self.hub.add(name, kind, url).map(|()| {
+                event!(info, "sources", "source_added", source = name, kind, "a source was added");
                 encoder(work).ok();
                 Flow::Next
             }),
             Sources::Drop { name } => self.hub.drop_source(name).map(|()| {
+                event!(info, "sources", "source_dropped", source = name, "a source was dropped");
                 encoder(work).ok();
                 Flow::Next
             }),

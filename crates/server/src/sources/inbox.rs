@@ -12,8 +12,9 @@
 //! is woken once for all news that it has not begun to take. With several shards the changes of a transaction are shared,
 //! not copied.
 
+use crate::log::event;
 use headwater_base::Shard;
-use headwater_base::source::{Change, FetchId, News, Position, Sink};
+use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use mio::Waker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -216,8 +217,21 @@ impl Sink for Outlets {
                 self.to_all(&|| Told::Changed { position, changes: changes.clone() })
             }
             news @ (News::Reset { .. } | News::Health(_)) => {
+                if let News::Health(health) = &news {
+                    tell_health(&self.tag.name, health);
+                }
                 self.to_all(&|| Told::News(news.clone()))
             }
+        }
+    }
+}
+
+/// Tells those who run the server how a source does, which is told here once for all shards.
+fn tell_health(source: &str, health: &Health) {
+    match health {
+        Health::Up => event!(info, "sources", "source_up", source, "a source is there"),
+        Health::Down(why) => {
+            event!(warn, "sources", "source_down", source, why, "a source is not there");
         }
     }
 }

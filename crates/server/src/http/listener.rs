@@ -1,0 +1,129 @@
+//! Connections to the HTTP port: how many there may be, and how long each may take.
+//!
+//! Whoever can reach the port can hold connections open. So there is a bound on their number, on the bytes of a request's
+//! head, and on the time in which it must have come; an answer must be taken in as long. Where all
+//! connections are in use, the one that has said nothing for longest makes room for a new one: who only connects
+//! keeps nobody else out.
+
+use crate::config::Http;
+use crate::log::event;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
+use tokio_io_timeout::TimeoutStream;
+
+/// How long is waited where no connection can be accepted: no descriptor is free.
+const REST: Duration = Duration::from_millis(100);
+
+/// A connection.
+struct Open {
+    task: JoinHandle<()>,
+    /// A request of it is being answered.
+    busy: Arc<AtomicBool>,
+}
+
+/// Serves `routes` on a thread of its own until the process ends.
+///
+/// # Errors
+/// The thread or its runtime cannot be started, or the listener cannot be used.
+pub(super) fn start(
+    listener: std::net::TcpListener,
+    settings: &Http,
+    routes: Router,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        TcpListener::from_std(listener)?
+    };
+    let most = settings.http_clients_max;
+    let patience = Duration::from_millis(settings.http_milliseconds_max);
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience)
+        .max_buf_size(settings.http_header_bytes_max);
+    let serve = accept(listener, most, patience, server, routes);
+    std::thread::Builder::new()
+        .name(String::from("http"))
+        .spawn(move || runtime.block_on(serve))?;
+    Ok(())
+}
+
+async fn accept(
+    listener: TcpListener,
+    most: usize,
+    patience: Duration,
+    server: http1::Builder,
+    routes: Router,
+) {
+    // Oldest first.
+    let mut all: VecDeque<Open> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                event!(warn, "http", "http_accept_failed", error = %error.kind(), "no connection can be accepted");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        all.retain(|open| !open.task.is_finished());
+        if all.len() >= most {
+            let silent = all.iter().position(|open| !open.busy.load(Ordering::Relaxed));
+            let ended = if silent.is_some() { "a silent one" } else { "the new one" };
+            event!(
+                warn,
+                "http",
+                "http_clients_max",
+                most,
+                ended,
+                "all connections are in use: one is ended"
+            );
+            match silent.and_then(|at| all.remove(at)) {
+                Some(silent) => silent.task.abort(),
+                None => continue,
+            }
+        }
+        let busy = Arc::new(AtomicBool::new(false));
+        let serve = converse(stream, patience, server.clone(), routes.clone(), busy.clone());
+        all.push_back(Open { task: tokio::spawn(serve), busy });
+    }
+}
+
+/// Answers the requests of one connection.
+async fn converse(
+    stream: TcpStream,
+    patience: Duration,
+    server: http1::Builder,
+    routes: Router,
+    busy: Arc<AtomicBool>,
+) {
+    // An answer is written in one go.
+    let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(patience));
+    let routes = TowerToHyperService::new(routes);
+    let serve = hyper::service::service_fn(|request| {
+        busy.store(true, Ordering::Relaxed);
+        let answer = hyper::service::Service::call(&routes, request);
+        let busy = busy.clone();
+        async move {
+            let answer = answer.await;
+            busy.store(false, Ordering::Relaxed);
+            answer
+        }
+    });
+    // Whatever ends it is the client's affair: it was too slow, said something that is no HTTP, or went.
+    let _ = server.serve_connection(TokioIo::new(Box::pin(stream)), serve).await;
+}

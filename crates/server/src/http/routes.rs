@@ -1,0 +1,80 @@
+//! What is answered to which request.
+//!
+//! Nothing here takes a body: a request that announces one is refused before any of it is read.
+
+use super::Asker;
+use super::hosts::Hosts;
+use super::metrics;
+use crate::log::event;
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// All routes, for requests to these hosts.
+pub(super) fn all(asker: Asker, hosts: Hosts) -> Router {
+    Router::new()
+        .route("/metrics", get(figures))
+        .route("/healthz", get(sign_of_life))
+        .route("/readyz", get(sign_of_life))
+        .fallback(nothing)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(hosts, admit))
+        .with_state(asker)
+}
+
+/// Refuses what is not to be answered at all.
+async fn admit(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    if !hosts.admit(request.uri(), request.headers()) {
+        event!(
+            warn,
+            "http",
+            "http_host_refused",
+            "a request was refused: its Host is no name of this server"
+        );
+        let text = "Host is no name of this server: ask for an address, for localhost, or for a name in http-hosts\n";
+        return say(StatusCode::MISDIRECTED_REQUEST, text);
+    }
+    if !request.body().is_end_stream() {
+        let mut answer = say(StatusCode::PAYLOAD_TOO_LARGE, "no body is taken here\n");
+        answer.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+        return answer;
+    }
+    next.run(request).await
+}
+
+async fn figures(State(asker): State<Asker>) -> Response {
+    let Some(figures) = asker.figures().await else { return stuck() };
+    match metrics::encode(figures) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(_) => say(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
+    }
+}
+
+async fn sign_of_life(State(asker): State<Asker>) -> Response {
+    match asker.figures().await {
+        Some(_) => say(StatusCode::OK, "ok\n"),
+        None => stuck(),
+    }
+}
+
+fn stuck() -> Response {
+    say(StatusCode::SERVICE_UNAVAILABLE, "the server does not answer\n")
+}
+
+async fn nothing() -> Response {
+    say(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n")
+}
+
+async fn not_allowed() -> Response {
+    say(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed here\n")
+}
+
+fn say(status: StatusCode, text: &'static str) -> Response {
+    (status, [(header::CONTENT_TYPE, TEXT)], Body::from(text)).into_response()
+}
