@@ -21,6 +21,7 @@ mod joins;
 mod library;
 mod long_values;
 mod memcached;
+mod near_caches;
 mod partitions;
 mod partitions_kept;
 mod process;
