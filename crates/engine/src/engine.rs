@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
+use crate::snapshots::Window;
 use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
@@ -46,6 +47,8 @@ pub struct Engine {
     pub(crate) statuses: Statuses,
     /// Snapshot ranges in the order in which their time ends.
     pub(crate) snapshots: BTreeSet<(Millis, StatusId)>,
+    /// The snapshot that is being computed.
+    pub(crate) window: Option<Window>,
     pub(crate) expiries: Expiries,
     pub(crate) marks: Marks,
     pub(crate) watches: Watches,
@@ -92,6 +95,7 @@ impl Engine {
             updaters: Updaters::new(seed),
             statuses: Statuses::default(),
             snapshots: BTreeSet::new(),
+            window: None,
             expiries: Expiries::new(seed),
             marks: Marks::new(seed),
             watches: Watches::default(),

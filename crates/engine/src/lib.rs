@@ -34,6 +34,7 @@ mod read;
 mod refresh;
 mod report;
 mod shards;
+mod snapshots;
 mod sources;
 mod spill;
 mod status;

@@ -80,6 +80,7 @@ impl Engine {
                     if let Some(read) = &mut read {
                         read.push(id);
                     }
+                    self.note_snapshot(id);
                     self.statuses.get(id).last.to_vec()
                 }
                 None => {
@@ -192,9 +193,15 @@ impl Engine {
         if plan.join.mode == Mode::Push {
             execution.follow = Some((gap, fixed));
         }
-        self.run(&mut execution, 0, &bindings)?;
+        let outer = self.begin_snapshot(plan.join.mode);
+        let done = self.run(&mut execution, 0, &bindings);
+        let oldest = self.end_snapshot(outer);
+        done?;
         let Execution { tuples, spans, read, .. } = execution;
         let id = self.make_status(join, gap);
+        if plan.join.mode != Mode::Push {
+            self.date_snapshot(id, oldest);
+        }
         let rows = spans.len() + 2 * tuples.tuples.len();
         self.statuses.get_mut(id).rows = u32::try_from(rows).unwrap_or(u32::MAX);
         self.link(id, spans, read);
@@ -506,7 +513,7 @@ impl Engine {
     /// Drops the snapshots that overlap `wanted` and whose time is over.
     fn drop_expired(&mut self, join: u32, wanted: &KeyRange) {
         for id in self.overlapping(join, wanted) {
-            if self.statuses.get(id).expires_at.is_some_and(|at| at <= self.now) {
+            if self.is_snapshot_over(id) {
                 self.discard(id);
             }
         }
