@@ -370,7 +370,7 @@ fn look(engine: &mut Engine, fetch: &Fetch<'_>) -> Result<Option<Item<'static>>,
     };
     if mark.leased {
         head.lease = Lease::Taken;
-    } else if mark.stale || late {
+    } else if fetch.leases && (mark.stale || late) {
         head.lease = Lease::Won;
         engine.set_mark(key, |mark| mark.leased = true);
     }
