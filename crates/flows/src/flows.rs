@@ -518,10 +518,9 @@ impl Flows {
         now: Millis,
     ) -> Option<Result<usize, Refusal>> {
         let (_, flow) = self.flows.get(name)?;
-        let wanted: Vec<&Dead> = match position {
-            Some(position) => flow.dead.by_position().get(&position).into_iter().collect(),
-            None => flow.dead.by_position().values().collect(),
-        };
+        let (dead, all) = (flow.dead.by_position(), || flow.dead.by_position().values().collect());
+        let of = |position| dead.get(&position).into_iter().collect();
+        let wanted: Vec<&Dead> = position.map_or_else(all, of);
         let keys = wanted.iter().map(|dead| &*dead.record.key).collect();
         let newest =
             if force { Some(BTreeMap::new()) } else { flow.newest_of(&keys, &mut *self.journal) };
@@ -559,10 +558,8 @@ impl Flows {
     /// Forgets a dead task of a flow, or all; gives how many. `None` where there is no such flow.
     pub fn discard(&mut self, name: &str, position: Option<u64>) -> Option<usize> {
         let (_, flow) = self.flows.get(name)?;
-        let wanted: Vec<u64> = match position {
-            Some(position) => alloc::vec![position],
-            None => flow.dead.by_position().keys().copied().collect(),
-        };
+        let all = || flow.dead.by_position().keys().copied().collect();
+        let wanted: Vec<u64> = position.map_or_else(all, |position| alloc::vec![position]);
         Some(wanted.iter().filter(|&&position| self.take_dead(name, position).is_some()).count())
     }
 
