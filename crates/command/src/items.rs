@@ -23,6 +23,8 @@ pub struct Fetch<'a> {
     pub uses: bool,
     /// Reading it is no use.
     pub untouched: bool,
+    /// The client may be given the lease of an item that is stale, or about to expire.
+    pub leases: bool,
 }
 
 impl Default for Fetch<'_> {
@@ -35,6 +37,7 @@ impl Default for Fetch<'_> {
             version: false,
             uses: false,
             untouched: false,
+            leases: false,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::noted::Notes;
 use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
+use crate::snapshots::Window;
 use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
@@ -50,6 +51,8 @@ pub struct Engine {
     pub(crate) statuses: Statuses,
     /// Snapshot ranges in the order in which their time ends.
     pub(crate) snapshots: BTreeSet<(Millis, StatusId)>,
+    /// The snapshot that is being computed.
+    pub(crate) window: Option<Window>,
     pub(crate) expiries: Expiries,
     pub(crate) marks: Marks,
     pub(crate) watches: Watches,
@@ -98,6 +101,7 @@ impl Engine {
             updaters: Updaters::new(secret),
             statuses: Statuses::default(),
             snapshots: BTreeSet::new(),
+            window: None,
             expiries: Expiries::new(secret),
             marks: Marks::new(secret),
             watches: Watches::default(),

@@ -36,6 +36,7 @@ mod relate;
 mod report;
 mod shards;
 mod slice;
+mod snapshots;
 mod sources;
 mod spill;
 mod status;

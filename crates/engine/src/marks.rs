@@ -5,13 +5,13 @@
 //! value. The store that keeps a key keeps its flags, and nothing else of this. A key without a mark costs nothing: flags of 0 are not kept, and a version is given out when
 //! it is first asked for and forgotten at the next write, after which a greater one is given.
 //!
-//! Derived keys, and those that a source keeps, have no marks: clients cannot write them, so a
-//! version of theirs is a new number at each asking, over which nothing can be written.
+//! Derived keys, and those that a source keeps, have no marks: clients cannot write them. A version of theirs stands for the
+//! value: it is the same while the value is, and none that a key which clients write ever has, so nothing can be written over it.
 //!
 //! # Invariants
 //! - Y1. Only keys that are there have marks, in memory or in the store that keeps them: a mark goes with
 //!   its key.
-//! - Y2. No version is given out twice, whichever shard gives it.
+//! - Y2. No version is given out twice, whichever shard gives it, but for those that stand for values.
 //! - Y3. No mark says nothing.
 //!
 //! # Cost
@@ -22,10 +22,13 @@ use crate::engine::Engine;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
-use headwater_base::hash::Secret;
+use headwater_base::hash::{Secret, stable_hash};
 
 /// Parts of the table, each of which grows by itself.
 const PARTS: usize = 64;
+
+/// The versions that stand for values: all others are less.
+const OF_VALUE: u64 = 1 << 63;
 
 /// What is kept beside a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -205,16 +208,31 @@ impl Engine {
 
     /// The version of `key`, which must be there: every write of the key gives it another one. To
     /// a key that clients cannot write, and where memory is short, a version is given that nothing
-    /// can be written over.
+    /// can be written over; that of the former is the same as long as its value is.
     pub fn version(&mut self, key: &[u8]) -> u64 {
         if let Some(version) = self.mark(key).version() {
             return version;
         }
+        if self.check_owner(key).is_err() {
+            return self.version_of_value(key);
+        }
         let version = self.marks.next_version();
-        if self.check_owner(key).is_ok() && self.has_room(size_of::<Entry>() + 2 * key.len()) {
+        if self.has_room(size_of::<Entry>() + 2 * key.len()) {
             self.marks.change(key, |mark| mark.version = version);
         }
         version
+    }
+
+    /// A version that stands for the value of a key.
+    #[cold]
+    fn version_of_value(&mut self, key: &[u8]) -> u64 {
+        let value = match self.get(key) {
+            Ok(Some(value)) => value.to_vec(),
+            // What is not known now is none that was seen.
+            Ok(None) | Err(_) => return self.marks.next_version(),
+        };
+        // All shards hash alike: a partition may move.
+        OF_VALUE | stable_hash(0, &value)
     }
 
     /// Gives `key`, which must be there, a version of the client's own, or another one of the
@@ -319,7 +337,11 @@ mod tests {
         engine.set_flagged(b"a|1", b"v", Expiry::Never, 7).unwrap();
         assert!(engine.get(b"b|1").unwrap().is_some());
         assert_eq!(engine.mark(b"b|1").flags, 0);
-        assert_ne!(engine.version(b"b|1"), engine.version(b"b|1"));
+        let version = engine.version(b"b|1");
+        assert_eq!(engine.version(b"b|1"), version, "as long as the value is the same");
+        assert!(version > engine.version(b"a|1"), "it is no base key's");
+        engine.set(b"a|1", b"w", Expiry::Never).unwrap();
+        assert_ne!(engine.version(b"b|1"), version);
         engine.set_mark(b"b|1", |mark| mark.stale = true);
         assert!(!engine.mark(b"b|1").stale);
         engine.check_invariants();

@@ -91,6 +91,7 @@ impl Engine {
                     if let Some(read) = &mut read {
                         read.push(id);
                     }
+                    self.note_snapshot(id);
                     self.statuses.get(id).last.to_vec()
                 }
                 None => {
@@ -216,13 +217,19 @@ impl Engine {
             execution.follow = Some((gap, fixed));
             execution.rows_max = self.slices.rows_max();
         }
-        if self.run(&mut execution, 0, &bindings).is_err() {
+        let outer = self.begin_snapshot(plan.join.mode);
+        let done = self.run(&mut execution, 0, &bindings);
+        let oldest = self.end_snapshot(outer);
+        if done.is_err() {
             self.divide_gap(join, gap, execution.split);
             return Err(Missing);
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         let id = self.make_status(join, gap);
+        if plan.join.mode != Mode::Push {
+            self.date_snapshot(id, oldest);
+        }
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
@@ -612,7 +619,7 @@ impl Engine {
     /// Drops the snapshots that overlap `wanted` and whose time is over.
     fn drop_expired(&mut self, join: u32, wanted: &KeyRange) {
         for id in self.overlapping(join, wanted) {
-            if self.statuses.get(id).expires_at.is_some_and(|at| at <= self.now) {
+            if self.is_snapshot_over(id) {
                 self.discard(id);
             }
         }

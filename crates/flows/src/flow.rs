@@ -1,5 +1,6 @@
 //! One flow: its cursor, and the tasks that are in memory.
 
+use crate::dead::DeadTasks;
 use crate::definition::Definition;
 use crate::journal::Journal;
 use crate::record::Record;
@@ -13,6 +14,8 @@ use headwater_base::Millis;
 pub const WINDOW: usize = 256;
 /// Records read from the journal at once.
 const READ: usize = 64;
+/// Most records that are looked at for newer writes of keys.
+const LOOKED_AT_MAX: u64 = 1 << 16;
 
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,19 +40,6 @@ struct Pending {
     failures: u32,
     /// How far it has come, in whatever terms whoever runs it likes.
     mark: Vec<u8>,
-}
-
-/// A task that failed too often.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Dead {
-    /// What it was about.
-    pub record: Record,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// What went wrong the last time.
-    pub error: String,
-    /// When that was.
-    pub at: Millis,
 }
 
 /// How a flow does.
@@ -112,7 +102,7 @@ pub(crate) struct Flow {
     away: usize,
     /// How often it was taken back to an earlier position.
     pub(crate) replays: u64,
-    pub(crate) dead: BTreeMap<u64, Dead>,
+    pub(crate) dead: DeadTasks,
     /// The cursor that the journal was told last.
     told: u64,
 }
@@ -135,7 +125,7 @@ impl Flow {
             running: 0,
             away: 0,
             replays: 0,
-            dead: BTreeMap::new(),
+            dead: DeadTasks::default(),
             told: cursor,
         }
     }
@@ -369,6 +359,45 @@ impl Flow {
 
     pub(crate) fn set_done_ahead(&mut self, done: BTreeSet<u64>) {
         self.done_ahead = done;
+    }
+
+    /// The greatest sequence number of each of these keys' tasks that wait or run; `None`: there are more tasks than are
+    /// looked at.
+    pub(crate) fn newest_of(
+        &self,
+        keys: &BTreeSet<&[u8]>,
+        journal: &mut dyn Journal,
+    ) -> Option<BTreeMap<Vec<u8>, u64>> {
+        let mut newest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut note = |record: &Record| {
+            if keys.contains(&*record.key) {
+                let greatest = newest.entry(record.key.clone()).or_default();
+                *greatest = record.sequence.max(*greatest);
+            }
+        };
+        self.tasks.values().for_each(|task| note(&task.record));
+        let (mut at, end) = (self.next, journal.end());
+        if end.saturating_sub(at) > LOOKED_AT_MAX {
+            return None;
+        }
+        while at < end {
+            let before = at;
+            journal.read(at, READ, &mut |record| {
+                at = record.position + 1;
+                if self.awaits(&record) {
+                    note(&record);
+                }
+            });
+            if at == before {
+                break;
+            }
+        }
+        Some(newest)
+    }
+
+    /// The cursor that the journal was told last.
+    pub(crate) fn told(&self) -> u64 {
+        self.told
     }
 
     /// The cursor, if the journal has not been told that it has come so far.

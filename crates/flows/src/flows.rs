@@ -1,10 +1,11 @@
 //! All flows of a shard, and their journal.
 
+use crate::dead::{Dead, DeadTasks};
 use crate::definition::{Definition, WhenFull};
-use crate::flow::{Dead, Flow, Report};
+use crate::flow::{Flow, Report};
 use crate::journal::Journal;
-use crate::record::{Operation, Record};
-use crate::states::{dead_bytes, dead_of, position_of, state_name};
+use crate::record::{Operation, Record, sequence_at};
+use crate::states::{cursor_bytes, cursor_of, dead_bytes, dead_of, position_of, state_name};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -77,6 +78,8 @@ pub struct Flows {
     pub(crate) forgotten: BTreeMap<Vec<u8>, u64>,
     /// Tasks that were given up and are to be told of.
     given_up: Vec<GivenUp>,
+    /// The next record's sequence number is at least this one.
+    sequence: u64,
 }
 
 /// A task that was given up.
@@ -96,7 +99,15 @@ const GIVEN_UP_MAX: usize = 64;
 impl Flows {
     /// No flows, over a journal.
     #[must_use]
-    pub fn new(journal: Box<dyn Journal>, seed: u64) -> Self {
+    pub fn new(mut journal: Box<dyn Journal>, seed: u64) -> Self {
+        // Records that were passed have left their mark with the cursors; of those that are left the last one has the
+        // greatest number, where it is none that is tried once more (behind which the cursor was told, too).
+        let mut sequence = 0;
+        journal.states(b"c", &mut |_, state| {
+            sequence = cursor_of(state).map_or(0, |(_, known)| known).max(sequence);
+        });
+        let last = journal.end().saturating_sub(1);
+        journal.read(last, 1, &mut |record| sequence = sequence.max(record.sequence + 1));
         Self {
             flows: BTreeMap::new(),
             journal,
@@ -106,6 +117,7 @@ impl Flows {
             retained: 0,
             forgotten: BTreeMap::new(),
             given_up: Vec::new(),
+            sequence,
         }
     }
 
@@ -160,13 +172,13 @@ impl Flows {
         self.may_add(name, &definition)?;
         let end = self.journal.end();
         let known = self.state(b'c', name, None);
-        let known = known.and_then(|state| Some(u64::from_be_bytes(state.try_into().ok()?)));
+        let known = known.and_then(|state| Some(cursor_of(&state)?.0));
         let cursor = known.unwrap_or(end).clamp(self.journal.first(), end);
         let mut flow = Flow::new(name, definition, text, cursor);
         if known.is_some() {
             self.restore(name, &mut flow);
         } else {
-            self.journal.put(&state_name(b'c', name, None), Some(&cursor.to_be_bytes()));
+            self.tell_cursor(name, cursor);
         }
         self.generation += 1;
         self.flows.insert(name.to_string(), (self.generation, flow));
@@ -210,12 +222,12 @@ impl Flows {
                 states.push((position, failures, state[4..].to_vec()));
             }
         });
-        let mut dead = BTreeMap::new();
+        let mut dead = DeadTasks::default();
         self.journal.states(&state_name(b'x', name, None), &mut |name, state| {
             if let Some(position) = position_of(name)
                 && let Some(found) = dead_of(position, state)
             {
-                dead.insert(position, found);
+                dead.insert(found);
             }
         });
         flow.dead = dead;
@@ -280,7 +292,8 @@ impl Flows {
         if !self.concern(operation, key) {
             return false;
         }
-        self.record(now, operation, key, value, None);
+        let sequence = self.next_sequence(now);
+        self.record((now, sequence), operation, key, value, None);
         true
     }
 
@@ -293,12 +306,27 @@ impl Flows {
         key: &[u8],
         value: &[u8],
     ) {
-        self.record(now, operation, key, value, Some(flow.as_bytes().to_vec()));
+        let sequence = self.next_sequence(now);
+        self.record((now, sequence), operation, key, value, Some(flow.as_bytes().to_vec()));
+    }
+
+    /// The sequence number of a write (F5). They follow the clock, so that they also grow as keys move between shards, but
+    /// never fall back with it.
+    fn next_sequence(&mut self, now: Millis) -> u64 {
+        let sequence = self.sequence.max(sequence_at(now));
+        self.sequence = sequence + 1;
+        sequence
+    }
+
+    /// Tells the journal how far a flow has come.
+    fn tell_cursor(&mut self, name: &str, cursor: u64) {
+        let state = cursor_bytes(cursor, self.sequence);
+        self.journal.put(&state_name(b'c', name, None), Some(&state));
     }
 
     fn record(
         &mut self,
-        at: Millis,
+        (at, sequence): (Millis, u64),
         operation: Operation,
         key: &[u8],
         value: &[u8],
@@ -306,7 +334,7 @@ impl Flows {
     ) {
         let position = self.journal.end();
         let (key, value) = (key.to_vec(), value.to_vec());
-        let record = Record { position, at, operation, key, value, only };
+        let record = Record { position, sequence, at, operation, key, value, only };
         self.journal.append(&record);
         let mut dropped = Vec::new();
         for (name, (_, flow)) in &mut self.flows {
@@ -355,6 +383,10 @@ impl Flows {
             Outcome::Done => {
                 flow.counts.done += 1;
                 flow.ended(position);
+                for dead in flow.dead.overtake(&task.record) {
+                    let state = state_name(b'x', &task.flow, Some(dead.record.position));
+                    self.journal.put(&state, Some(&dead_bytes(dead)));
+                }
                 self.settled(&task.flow, position);
             }
             Outcome::Further(mark) => {
@@ -368,7 +400,8 @@ impl Flows {
                 Some(attempts) => {
                     let record = (*task.record).clone();
                     flow.forget(position);
-                    self.bury(&task.flow, Dead { record, attempts, error, at: now });
+                    let dead = Dead { record, attempts, error, at: now, overtaken: false };
+                    self.bury(&task.flow, dead);
                     self.settled(&task.flow, position);
                 }
             },
@@ -389,10 +422,11 @@ impl Flows {
             self.given_up.push(GivenUp { flow, position, attempts });
         }
         self.journal.put(&state_name(b'x', name, Some(position)), Some(&dead_bytes(&dead)));
-        flow.dead.insert(position, dead);
+        flow.dead.insert(dead);
         if flow.dead.len() > DEAD_MAX
-            && let Some((oldest, _)) = flow.dead.pop_first()
+            && let Some(oldest) = flow.dead.oldest()
         {
+            flow.dead.remove(oldest);
             self.journal.put(&state_name(b'x', name, Some(oldest)), None);
         }
     }
@@ -416,7 +450,7 @@ impl Flows {
             self.journal.put(&state_name(b'd', name, Some(position)), Some(b""));
         }
         if let Some((from, to)) = moved {
-            self.journal.put(&state_name(b'c', name, None), Some(&to.to_be_bytes()));
+            self.tell_cursor(name, to);
             let (least, most) =
                 (state_name(b'd', name, Some(from)), state_name(b'd', name, Some(to)));
             let mut passed = Vec::new();
@@ -486,7 +520,7 @@ impl Flows {
         let backlog = count_tasks(&mut *self.journal, flow, position, &BTreeSet::new());
         flow.backlog = backlog;
         flow.untold();
-        self.journal.put(&state_name(b'c', name, None), Some(&position.to_be_bytes()));
+        self.tell_cursor(name, position);
         self.journal.put(&state_name(b'g', name, None), Some(&replays));
         Ok(backlog)
     }
@@ -494,30 +528,72 @@ impl Flows {
     /// The dead tasks of a flow, by position; `None` where there is no such flow.
     #[must_use]
     pub fn dead(&self, name: &str) -> Option<&BTreeMap<u64, Dead>> {
-        self.flows.get(name).map(|(_, flow)| &flow.dead)
+        self.flows.get(name).map(|(_, flow)| flow.dead.by_position())
     }
 
-    /// Takes a dead task, or all, of a flow away; `again`: to be tried once more. Gives how many.
-    pub fn take_dead(
+    /// Has a dead task of a flow, or all, tried once more, behind the tasks that wait; gives how many. One that is older
+    /// than a write of its key that has had its effects, or waits, stays where it is, unless this is to be done by `force`:
+    /// it would hide the newer one's effects. `None` where there is no such flow.
+    ///
+    /// # Errors
+    /// That is so of the one that was asked for.
+    pub fn retry(
         &mut self,
         name: &str,
         position: Option<u64>,
-        again: bool,
+        force: bool,
         now: Millis,
-    ) -> Option<usize> {
-        let (_, flow) = self.flows.get_mut(name)?;
-        let taken: Vec<Dead> = match position {
-            Some(position) => flow.dead.remove(&position).into_iter().collect(),
-            None => core::mem::take(&mut flow.dead).into_values().collect(),
+    ) -> Option<Result<usize, Refusal>> {
+        let (_, flow) = self.flows.get(name)?;
+        let (dead, all) = (flow.dead.by_position(), || flow.dead.by_position().values().collect());
+        let of = |position| dead.get(&position).into_iter().collect();
+        let wanted: Vec<&Dead> = position.map_or_else(all, of);
+        let keys = wanted.iter().map(|dead| &*dead.record.key).collect();
+        let newest =
+            if force { Some(BTreeMap::new()) } else { flow.newest_of(&keys, &mut *self.journal) };
+        let is_old = |dead: &Dead| {
+            let newer = |&newest: &u64| newest > dead.record.sequence;
+            let waits =
+                newest.as_ref().is_none_or(|all| all.get(&dead.record.key).is_some_and(newer));
+            !force && (dead.overtaken || waits)
         };
-        for dead in &taken {
-            let record = &dead.record;
-            self.journal.put(&state_name(b'x', name, Some(record.position)), None);
-            if again {
-                self.append_for(name, now, record.operation, &record.key, &record.value);
-            }
+        if let (Some(_), [dead]) = (position, &*wanted)
+            && is_old(dead)
+        {
+            return Some(refused(format!(
+                "a newer write of '{}' has been done or waits: FORCE has the older one done behind it, FLOW.DISCARD \
+                 forgets it",
+                dead.record.key.escape_ascii()
+            )));
         }
-        Some(taken.len())
+        let mut again: Vec<_> = wanted.into_iter().filter(|dead| !is_old(dead)).collect();
+        // Several of one key keep their order.
+        again.sort_by_key(|dead| dead.record.sequence);
+        let again: Vec<u64> = again.into_iter().map(|dead| dead.record.position).collect();
+        for position in &again {
+            let Some(Dead { record, .. }) = self.take_dead(name, *position) else { continue };
+            let only = Some(name.as_bytes().to_vec());
+            self.record((now, record.sequence), record.operation, &record.key, &record.value, only);
+        }
+        if let Some((_, flow)) = self.flows.get(name) {
+            let cursor = flow.told();
+            self.tell_cursor(name, cursor);
+        }
+        Some(Ok(again.len()))
+    }
+
+    /// Forgets a dead task of a flow, or all; gives how many. `None` where there is no such flow.
+    pub fn discard(&mut self, name: &str, position: Option<u64>) -> Option<usize> {
+        let (_, flow) = self.flows.get(name)?;
+        let all = || flow.dead.by_position().keys().copied().collect();
+        let wanted: Vec<u64> = position.map_or_else(all, |position| alloc::vec![position]);
+        Some(wanted.iter().filter(|&&position| self.take_dead(name, position).is_some()).count())
+    }
+
+    fn take_dead(&mut self, name: &str, position: u64) -> Option<Dead> {
+        let dead = self.flows.get_mut(name)?.1.dead.remove(position)?;
+        self.journal.put(&state_name(b'x', name, Some(position)), None);
+        Some(dead)
     }
 
     /// A flow's declaration, and the text it was given in.

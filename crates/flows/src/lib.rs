@@ -17,6 +17,7 @@
 //!   again holds up those behind it, unless it is dead.
 //! - F3. At most [`WINDOW`] tasks of a flow are in memory; the others are in the journal alone.
 //! - F4. The journal keeps every record from the least cursor on.
+//! - F5. A record's sequence number is greater than those of all earlier records, over restarts and crashes.
 //!
 //! # Cost
 //! A write looks at the patterns of the flows on its table. A task costs a few searches in trees of at most
@@ -26,6 +27,7 @@
 extern crate alloc;
 
 mod backoff;
+mod dead;
 mod definition;
 mod flow;
 mod flows;
@@ -35,8 +37,9 @@ mod record;
 mod states;
 
 pub use backoff::Backoff;
+pub use dead::Dead;
 pub use definition::{Action, Definition, WhenFull};
-pub use flow::{Dead, Report, WINDOW};
+pub use flow::{Report, WINDOW};
 pub use flows::{Flows, GivenUp, Outcome, Refusal, Task};
 pub use handed::Handed;
 pub use journal::{Journal, Memory};

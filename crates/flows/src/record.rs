@@ -29,11 +29,24 @@ impl Operation {
     }
 }
 
+/// Marks, in the first byte, records that have their sequence number in them: those of early versions have not.
+const HAS_SEQUENCE: u8 = 0x80;
+/// Sequence numbers for each millisecond.
+const PER_MILLI: u64 = 1 << 10;
+
+/// The least sequence number of a moment.
+pub(crate) fn sequence_at(at: Millis) -> u64 {
+    at.0.saturating_mul(PER_MILLI)
+}
+
 /// One write of a base key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Its place in the journal.
     pub position: u64,
+    /// Greater than that of every earlier record, also of those that a crash has lost; a task that is tried once more has
+    /// the one that it had.
+    pub sequence: u64,
     /// When it was done.
     pub at: Millis,
     /// What was done.
@@ -64,12 +77,14 @@ impl Record {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let only = self.only.as_deref().unwrap_or_default();
-        let mut bytes = Vec::with_capacity(14 + only.len() + self.key.len() + self.value.len());
-        bytes.push(match self.operation {
+        let mut bytes = Vec::with_capacity(22 + only.len() + self.key.len() + self.value.len());
+        let operation = match self.operation {
             Operation::Set => 0,
             Operation::Delete => 1,
             Operation::Expire => 2,
-        });
+        };
+        bytes.push(HAS_SEQUENCE | operation);
+        bytes.extend_from_slice(&self.sequence.to_be_bytes());
         bytes.extend_from_slice(&self.at.0.to_be_bytes());
         // The names of flows are short.
         bytes.push(only.len() as u8);
@@ -84,7 +99,13 @@ impl Record {
     #[must_use]
     pub fn from_bytes(position: u64, bytes: &[u8]) -> Option<Self> {
         let (&operation, rest) = bytes.split_first()?;
-        let operation = *Operation::ALL.get(usize::from(operation))?;
+        let (sequence, rest) = if operation & HAS_SEQUENCE == 0 {
+            (None, rest)
+        } else {
+            let (sequence, rest) = rest.split_first_chunk::<8>()?;
+            (Some(u64::from_be_bytes(*sequence)), rest)
+        };
+        let operation = *Operation::ALL.get(usize::from(operation & !HAS_SEQUENCE))?;
         let (at, rest) = rest.split_first_chunk::<8>()?;
         let (&named, rest) = rest.split_first()?;
         let (only, rest) = rest.split_at_checked(usize::from(named))?;
@@ -93,7 +114,16 @@ impl Record {
         let (key, value) = rest.split_at_checked(length)?;
         let at = Millis(u64::from_be_bytes(*at));
         let only = (!only.is_empty()).then(|| only.to_vec());
-        Some(Self { position, at, operation, key: key.to_vec(), value: value.to_vec(), only })
+        let sequence = sequence.unwrap_or_else(|| sequence_at(at));
+        Some(Self {
+            position,
+            sequence,
+            at,
+            operation,
+            key: key.to_vec(),
+            value: value.to_vec(),
+            only,
+        })
     }
 }
 
@@ -107,13 +137,14 @@ mod tests {
         for (operation, only) in Operation::ALL.into_iter().zip([None, Some(&b"fan"[..]), None]) {
             let record = Record {
                 position: 7,
+                sequence: 1 << 40,
                 at: Millis(123_456_789),
                 operation,
                 key: b"p|\xff|1".to_vec(),
                 value: b"text".to_vec(),
                 only: only.map(<[u8]>::to_vec),
             };
-            let fixed = 14 + only.map_or(0, <[u8]>::len) + record.key.len();
+            let fixed = 22 + only.map_or(0, <[u8]>::len) + record.key.len();
             let bytes = record.to_bytes();
             assert_eq!(Record::from_bytes(7, &bytes), Some(record));
             for cut in 0..fixed {
@@ -121,5 +152,16 @@ mod tests {
             }
         }
         assert_eq!(Record::from_bytes(1, &[9; 40]), None);
+        assert_eq!(Record::from_bytes(1, &[0x89; 40]), None);
+    }
+
+    #[test]
+    fn records_of_early_versions_have_the_numbers_of_their_moments() {
+        let bytes = [&[0][..], &1000_u64.to_be_bytes(), &[0], &1_u32.to_be_bytes(), b"kv"].concat();
+        let record = Record::from_bytes(7, &bytes).unwrap();
+        assert_eq!(
+            (record.sequence, record.key, record.value),
+            (1000 << 10, b"k".into(), b"v".into())
+        );
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! What must hold for each flow, after all is done: every write that concerns it has had its effect
 //! (those whose tasks died excepted), exactly once where effect and completion are one batch; and the effects on
-//! one key came in the order of the writes.
+//! one key came in the order of the writes. A write has a greater sequence number than all before it, also than those that a
+//! crash took back.
 
 mod common;
 
@@ -30,6 +31,8 @@ struct World {
     written: BTreeMap<u64, Vec<u8>>,
     running: Vec<Task>,
     now: Millis,
+    /// The greatest sequence number of a write so far, be it lost since.
+    sequence: u64,
 }
 
 fn definitions(attempts: u32) -> [(&'static str, Definition); 2] {
@@ -58,6 +61,7 @@ impl World {
             written: BTreeMap::new(),
             running: Vec::new(),
             now: Millis(1000),
+            sequence: 0,
         };
         world.install();
         world.commit();
@@ -81,6 +85,8 @@ impl World {
         let end = self.journal.end();
         self.written.retain(|position, _| *position < end);
         self.running.clear();
+        // A process begins later than the last one ended.
+        self.now = Millis(self.now.0 + 1);
         self.flows = Flows::new(Box::new(self.journal.clone()), 1);
         self.install();
     }
@@ -93,6 +99,10 @@ impl World {
         assert!(self.flows.append(self.now, operation, &key, b"value"));
         assert!(!self.flows.append(self.now, operation, b"q|1", b"value"));
         self.written.insert(position, key);
+        let mut sequence = 0;
+        self.journal.read(position, 1, &mut |record| sequence = record.sequence);
+        assert!(sequence > self.sequence, "F5: {sequence} comes behind {}", self.sequence);
+        self.sequence = sequence;
     }
 
     fn finish(&mut self, draws: &mut Draws, fails: u64) {
@@ -223,15 +233,55 @@ fn a_task_that_fails_too_often_is_dead_and_can_be_tried_again() {
     assert_eq!((dead.len(), dead[0].attempts, dead[0].error.as_str()), (1, 3, "no 3"));
     let task = flows.start(now).expect("the one behind is free");
     assert_eq!(&*task.record.value, b"two");
+    let two = task.record.sequence;
+    let refused = flows.retry("f", Some(0), false, now).unwrap().unwrap_err();
+    assert!(refused.0.contains("'p|ann|1' has been done or waits"), "{}", refused.0);
     flows.finish(&task, Outcome::Done, now);
-    assert_eq!(flows.take_dead("f", None, true, now), Some(1));
+    // What was done since would be hidden; a restart knows that, too.
+    let mut flows = Flows::new(Box::new(journal.clone()), 1);
+    let [(_, definition), _] = definitions(3);
+    flows.add("f", definition, String::from("text")).unwrap();
+    assert!(flows.dead("f").unwrap()[&0].overtaken);
+    assert_eq!(flows.retry("f", None, false, now), Some(Ok(0)));
+    assert!(flows.retry("f", Some(0), false, now).unwrap().is_err());
+    assert_eq!(flows.retry("f", Some(0), true, now), Some(Ok(1)));
     let task = flows.start(now).expect("it is tried once more");
     assert_eq!((task.attempt, &*task.record.value), (1, &b"one"[..]));
+    assert!(task.record.sequence < two, "it is the old write still");
     flows.finish(&task, Outcome::Done, now);
     assert_eq!(flows.reports()[0].backlog, 0);
     assert_eq!(journal.first(), journal.end());
-    assert_eq!(flows.take_dead("f", Some(0), false, now), Some(0));
-    assert_eq!(flows.take_dead("g", None, false, now), None);
+    assert_eq!(flows.discard("f", Some(0)), Some(0));
+    assert_eq!(flows.discard("g", None), None);
+}
+
+#[test]
+fn dead_tasks_are_tried_again_in_the_order_of_their_writes() {
+    let mut flows = Flows::new(Box::<Memory>::default(), 1);
+    let [(_, definition), _] = definitions(1);
+    flows.add("f", definition, String::new()).unwrap();
+    let now = Millis(5);
+    for value in ["1", "2", "3"] {
+        flows.append(now, Operation::Set, b"p|ann|1", value.as_bytes());
+    }
+    let mut values = Vec::new();
+    let mut run = |flows: &mut Flows, outcome: &Outcome| {
+        values.clear();
+        while let Some(task) = flows.start(now) {
+            values.push(String::from_utf8(task.record.value.clone()).unwrap());
+            flows.finish(&task, outcome.clone(), now);
+        }
+        values.join(" ")
+    };
+    let failed = Outcome::Failed(String::from("no"));
+    assert_eq!(run(&mut flows, &failed), "1 2 3");
+    // One that is tried again holds back none that is newer, and those that are older.
+    assert_eq!(flows.retry("f", Some(1), false, now), Some(Ok(1)));
+    assert!(flows.retry("f", Some(0), false, now).unwrap().is_err());
+    assert_eq!(flows.retry("f", Some(2), false, now), Some(Ok(1)));
+    assert_eq!(run(&mut flows, &failed), "2 3");
+    assert_eq!(flows.retry("f", None, false, now), Some(Ok(3)));
+    assert_eq!(run(&mut flows, &Outcome::Done), "1 2 3");
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //!
 //! A join over a snapshot's output reads parts of different moments. That is asserted only where
 //! it is well defined: the join has that source alone and keeps all its slots, so one key of the
-//! answer comes from one key of the snapshot; its moments are then those of the last T of both
-//! together. And nothing else may make the keys that it reads. [`well_defined`] says whether a
+//! answer comes from one key of the snapshot; its moments are then those of the last T of that one, or of its own where
+//! it is a snapshot itself, whatever it reads. And nothing else may make the keys that it reads. [`well_defined`] says whether a
 //! set of joins keeps to this; histories skip the installation of a join where it does not.
 
 use crate::join::{Join, Mode};
@@ -21,14 +21,13 @@ use std::rc::Rc;
 /// What each key may be; keys that are not named are absent.
 pub type Allowed = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
-/// For how long the join's output may be old, over all snapshots below it; `None`: not at all.
+/// For how long the join's output may be old: its own time, or that of the snapshots below it; `None`: not at all.
 fn age(join: &Join, all: &[&Join]) -> Option<u64> {
-    let below = all.iter().filter(|lower| join.reads(&lower.output));
-    let below = below.filter_map(|lower| age(lower, all)).max();
-    match join.mode {
-        Mode::Snapshot(millis) => Some(millis + below.unwrap_or(0)),
-        _ => below,
+    if let Mode::Snapshot(millis) = join.mode {
+        return Some(millis);
     }
+    let below = all.iter().filter(|lower| join.reads(&lower.output));
+    below.filter_map(|lower| age(lower, all)).max()
 }
 
 /// Whether the right answers of these joins can be told (see the module's essay).

@@ -52,11 +52,15 @@ fn unsaid() -> Reply {
 impl Teller {
     fn view(&mut self) -> View {
         let (now, kept) = (self.oracle.now, &mut self.kept);
-        self.oracle.view_with(&mut |installed, made| {
+        let (oracle, mut fresh) = (&self.oracle, None::<View>);
+        oracle.view_with(&mut |installed, made| {
             let Mode::Snapshot(millis) = installed.join.mode else { return made };
             match kept.get(&installed.serial) {
                 Some((since, pairs)) if now < since + millis => pairs.clone(),
                 _ => {
+                    // It is computed through the snapshots below it.
+                    let fresh = fresh.get_or_insert_with(|| oracle.view());
+                    let made = fresh.made[&installed.serial].clone();
                     kept.insert(installed.serial, (now, made.clone()));
                     made
                 }

@@ -102,11 +102,15 @@ impl Standin {
     fn view(&mut self) -> View {
         let (now, kept) = (self.oracle.now, &mut self.kept);
         let extra = u64::from(self.fault == Fault::StaleSnapshots);
-        let mut view = self.oracle.view_with(&mut |installed, made| {
+        let (oracle, mut fresh) = (&self.oracle, None::<View>);
+        let mut view = oracle.view_with(&mut |installed, made| {
             let Mode::Snapshot(millis) = installed.join.mode else { return made };
             match kept.get(&installed.serial) {
                 Some((since, pairs)) if now <= since + millis + extra => pairs.clone(),
                 _ => {
+                    // It is computed through the snapshots below it.
+                    let fresh = fresh.get_or_insert_with(|| oracle.view());
+                    let made = fresh.made[&installed.serial].clone();
                     kept.insert(installed.serial, (now, made.clone()));
                     made
                 }

@@ -1,6 +1,8 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::history::Op;
+use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::kept::Kept;
 use headwater_model::sliced::Sliced;
 use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
@@ -86,6 +88,61 @@ fn histories_change_values_where_they_are_copied() {
         in_place += counters.iter().find(|(name, _)| *name == "updates_in_place").unwrap().1;
     }
     assert!(in_place > 50, "in 300 histories {in_place} changes were made in place");
+}
+
+/// A history in which snapshots of what each join gives are read, and snapshots of those, directly or through a pull join.
+fn with_snapshots_over_snapshots(seed: u64) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for op in generate::history(seed) {
+        let reads = |table: &str| {
+            let [first, last] = ["|", "}"].map(|end| format!("{table}{end}").into_bytes());
+            Op::Range { first, last, reverse: false, limit: None }
+        };
+        let Op::JoinAdd { name, join, replace } = &op else {
+            let time_passes = matches!(op, Op::Advance { .. });
+            // Now one is read first, and now another.
+            let at = ops.len() % 3;
+            ops.push(op);
+            if time_passes || at == 0 {
+                ops.extend(
+                    ["zz1", "zz2", "zz3", "zz1"][at..at + 2].iter().map(|table| reads(table)),
+                );
+                ops.push(Op::Advance { millis: [100, 250, 700][at] });
+            }
+            continue;
+        };
+        ops.push(op.clone());
+        // Without any slot a join's text would be read in the bare style.
+        if join.output.slots().is_empty() {
+            continue;
+        }
+        let mut below = join.output.clone();
+        let modes = match seed % 4 {
+            0 => [Mode::Snapshot(500), Mode::Snapshot(500), Mode::Snapshot(1000)],
+            1 => [Mode::Snapshot(2250), Mode::Snapshot(500), Mode::Pull],
+            2 => [Mode::Snapshot(1000), Mode::Pull, Mode::Snapshot(500)],
+            _ => [Mode::Snapshot(500), Mode::Snapshot(2250), Mode::Snapshot(1000)],
+        };
+        for (at, mode) in modes.into_iter().enumerate() {
+            let mut output = below.clone();
+            output.table = format!("zz{}", at + 1);
+            let join =
+                Join { output: output.clone(), mode, sources: vec![(Operator::Copy, below)] };
+            ops.push(Op::JoinAdd { name: format!("{name}-{at}"), join, replace: *replace });
+            below = output;
+        }
+    }
+    ops
+}
+
+#[test]
+fn snapshots_of_snapshots_are_no_older_than_their_own_time() {
+    for seed in 0..600 {
+        let ops = with_snapshots_over_snapshots(seed);
+        if let Err(failure) = drive::run(&mut Plain::default(), &ops) {
+            panic!("seed {seed}: {}", failure.message);
+        }
+    }
 }
 
 #[test]

@@ -73,13 +73,19 @@ impl Node {
                 reply.ok();
             }
             Asked::Dead { name } => self.list_dead(name, reply)?,
-            Asked::TakeDead { name, position, again } => {
+            Asked::Retry { name, position, force } => {
                 let now = self.engine.now();
-                let here = position.map(|position| self.place_here(position)).transpose()?;
-                let taken = match here {
-                    // It is another shard's.
-                    Some(None) => self.working.flows.definition(name).map(|_| 0),
-                    here => self.working.flows.take_dead(name, here.flatten(), again, now),
+                let taken = match self.dead_here(position)? {
+                    None => self.working.flows.definition(name).map(|_| Ok(0)),
+                    Some(place) => self.working.flows.retry(name, place, force, now),
+                };
+                let taken = taken.ok_or_else(|| missing(name))?;
+                reply.integer(taken.map_err(|refusal| EngineError::Refused(refusal.0))? as i64);
+            }
+            Asked::Discard { name, position } => {
+                let taken = match self.dead_here(position)? {
+                    None => self.working.flows.definition(name).map(|_| 0),
+                    Some(place) => self.working.flows.discard(name, place),
                 };
                 reply.integer(taken.ok_or_else(|| missing(name))? as i64);
             }
@@ -116,6 +122,12 @@ impl Node {
             )));
         }
         Ok((shard == u64::from(self.engine.shard().0)).then_some(place))
+    }
+
+    /// Which dead tasks of this shard are meant: all, or the one at a place; `None`: one of another shard.
+    fn dead_here(&self, position: Option<u64>) -> Result<Option<Option<u64>>, EngineError> {
+        let Some(position) = position else { return Ok(Some(None)) };
+        Ok(self.place_here(position)?.map(Some))
     }
 
     /// Whether a declaration of flows would be executed: what is refused here, every shard refuses.
@@ -169,7 +181,7 @@ impl Node {
         let shard = self.engine.shard();
         reply.array(dead.len());
         for (position, dead) in dead {
-            reply.map(6);
+            reply.map(7);
             reply.bulk(b"position");
             reply.integer(position_at(shard, *position) as i64);
             reply.bulk(b"operation");
@@ -182,6 +194,8 @@ impl Node {
             reply.bulk(dead.error.as_bytes());
             reply.bulk(b"at");
             reply.integer(dead.at.0 as i64);
+            reply.bulk(b"overtaken");
+            reply.integer(i64::from(dead.overtaken));
         }
         Ok(())
     }

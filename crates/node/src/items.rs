@@ -325,7 +325,7 @@ impl Node {
 /// not there.
 fn look(engine: &mut Engine, fetch: &Fetch<'_>) -> Result<Option<Item<'static>>, Stop> {
     let Fetch { key, .. } = *fetch;
-    if fetch.expiry != GetExpiry::Keep || fetch.vivify.is_some() {
+    if fetch.expiry != GetExpiry::Keep {
         check_writable(engine, key)?;
     }
     let now = engine.now();
@@ -343,6 +343,7 @@ fn look(engine: &mut Engine, fetch: &Fetch<'_>) -> Result<Option<Item<'static>>,
     };
     let Some(at) = expiry_of(engine, key)? else {
         let Some(expiry) = fetch.vivify else { return Ok(None) };
+        check_writable(engine, key)?;
         let expiry = engine_expiry(expiry, now);
         engine.set_flagged(key, b"", expiry, 0)?;
         head.lease = Lease::Won;
@@ -369,7 +370,7 @@ fn look(engine: &mut Engine, fetch: &Fetch<'_>) -> Result<Option<Item<'static>>,
     };
     if mark.leased {
         head.lease = Lease::Taken;
-    } else if mark.stale || late {
+    } else if fetch.leases && (mark.stale || late) {
         head.lease = Lease::Won;
         engine.set_mark(key, |mark| mark.leased = true);
     }
@@ -409,13 +410,24 @@ fn count_in(engine: &mut Engine, count: &Count<'_>) -> Result<Counted, Stop> {
         return Ok(Counted::Changed);
     }
     let mut room = [0; NUMBER_TEXT_MAX];
-    let old = match engine.get(key)? {
-        Some(value) => gather(&value, &mut room).and_then(number::read_u64),
-        None => None,
+    let (old, length) = match engine.get(key)? {
+        Some(value) => (gather(&value, &mut room).and_then(number::read_u64), value.len()),
+        None => (None, 0),
     };
     let Some(old) = old else { return Ok(Counted::NotNumber) };
     let number = if count.down { old.saturating_sub(count.by) } else { old.wrapping_add(count.by) };
-    engine.set(key, number::unsigned(number).as_bytes(), Expiry::Keep)?;
+    let (text, before) = (number::unsigned(number), engine.mark(key));
+    engine.set(key, text.as_bytes(), Expiry::Keep)?;
+    // As with memcached, the item is the same one while its number needs no more room; else it is a new one.
+    if text.as_bytes().len() <= length && before != Mark::default() {
+        engine.set_mark(key, |mark| {
+            mark.stale = before.stale;
+            mark.leased = before.leased;
+            mark.tracked = before.tracked;
+            mark.read = before.read;
+            mark.used_seconds = before.used_seconds;
+        });
+    }
     let version = number_written(engine, key, count.give, count.version);
     put_expiry(engine, key, count.expiry)?;
     Ok(Counted::Done {

@@ -11,6 +11,8 @@ pub struct Message<'a> {
     pub flow: &'a str,
     /// The change's place in the journal.
     pub position: u64,
+    /// Greater than that of every earlier change of the key; the same whenever the change is posted again.
+    pub sequence: u64,
     /// When it was done, in milliseconds since 1970.
     pub at: u64,
     /// `set`, `delete` or `expire`.
@@ -40,6 +42,7 @@ impl Message<'_> {
         json!({
             "flow": self.flow,
             "position": self.position,
+            "sequence": self.sequence,
             "at": self.at,
             "operation": self.operation,
             "key": text(self.key),
@@ -69,6 +72,7 @@ mod tests {
         let mut message = Message {
             flow: "news",
             position: 7,
+            sequence: 1_024_000,
             at: 1000,
             operation: "set",
             key: b"n|1",
@@ -78,7 +82,7 @@ mod tests {
         let body = String::from_utf8(message.body()).unwrap();
         assert_eq!(
             body,
-            r#"{"at":1000,"flow":"news","key":"n|1","operation":"set","position":7,"slots":{"id":"1"},"value":"a \"b\"\n"}"#
+            r#"{"at":1000,"flow":"news","key":"n|1","operation":"set","position":7,"sequence":1024000,"slots":{"id":"1"},"value":"a \"b\"\n"}"#
         );
         message.value = Some(b"\xff\x00");
         assert!(

@@ -39,6 +39,8 @@ pub struct Post {
     pub timeout: Duration,
     /// The header `Idempotency-Key`.
     pub idempotency_key: String,
+    /// The header `Headwater-Sequence`.
+    pub sequence: u64,
     /// The body, which is JSON.
     pub body: Vec<u8>,
 }
@@ -186,7 +188,8 @@ fn client(certificates: &Path) -> Result<Client, String> {
             .timeout_global(Some(post.timeout))
             .build()
             .header("Content-Type", "application/json")
-            .header("Idempotency-Key", &post.idempotency_key);
+            .header("Idempotency-Key", &post.idempotency_key)
+            .header("Headwater-Sequence", post.sequence.to_string());
         let answer = request.send(&post.body[..]).map_err(|error| error.to_string())?;
         let status = answer.status();
         // What it says besides is of no use, and neither is an error on the way.

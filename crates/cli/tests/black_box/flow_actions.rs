@@ -203,7 +203,16 @@ fn changes_are_posted_until_they_are_taken() {
     let third = of_key(&receiver.got(), "n|3");
     let taken: Vec<_> = third.iter().filter(|got| got.taken).collect();
     assert_eq!(taken.len(), 2, "{third:?}");
-    // In whichever order: the dead are out of it.
+    // In the order of the writes, which their numbers tell.
+    let sequence = |got: &Got| got.body["sequence"].as_u64().unwrap();
+    assert!(sequence(taken[0]) < sequence(taken[1]), "{taken:?}");
+    assert_eq!(taken[0].body["operation"], "set");
+    for got in &third {
+        let header = format!("headwater-sequence: {}\r\n", sequence(got));
+        assert!(got.head.contains(&header), "{}", got.head);
+        let first = third.iter().find(|it| it.body["operation"] == got.body["operation"]).unwrap();
+        assert_eq!(sequence(got), sequence(first), "it is the same whenever it is posted");
+    }
     let of = |operation: &str| taken.iter().find(|got| got.body["operation"] == operation);
     assert_eq!(of("set").unwrap().body["value"], "third");
     assert_eq!(of("delete").unwrap().body["value"], serde_json::Value::Null);

@@ -5,6 +5,7 @@
 
 use crate::faults::Faults;
 use crate::flows::{BALANCE, ask, count, settle};
+use crate::receiver::Receiver;
 use crate::shards::Draws;
 use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd, pipe};
@@ -232,6 +233,86 @@ fn kill_at_any_moment(kind: Kind) {
     println!(
         "{rounds} kills, {kind:?}: {acknowledged} acknowledged writes have their effects, once; {moved} moves"
     );
+}
+
+/// Writes of eight keys, each with a greater number, until the server is gone.
+fn count_up(server: &Server, from: u64, ends: &AtomicBool) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut next = from;
+    while !ends.load(Ordering::Relaxed) {
+        let mut bytes = Vec::new();
+        for number in next..next + 8 {
+            let key = format!("n|{}", number % 8);
+            bytes.extend(request(&[b"SET", key.as_bytes(), number.to_string().as_bytes()]));
+        }
+        next += 8;
+        let mut answers = [0; 8 * b"+OK\r\n".len()];
+        if stream.write_all(&bytes).is_err() || stream.read_exact(&mut answers).is_err() {
+            break;
+        }
+    }
+    next
+}
+
+#[test]
+fn receivers_of_webhooks_can_tell_which_post_is_newer_whatever_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start();
+    let url = format!("http://{}/", receiver.address);
+    let mut next = 0;
+    for (round, shards) in [1, 1, 3].into_iter().enumerate() {
+        let data = folder.path().join(format!("data-{shards}"));
+        let start = || start(&data, (shards, "interval"));
+        let declared = start();
+        // The writer waits for the receiver: there is no more to be posted than that.
+        let words = ["FLOW.ADD", "hook", "ON", "n|<id>", "HTTP", "POST", &url];
+        let words = [&words[..], &["BACKLOG", "50", "BLOCK"]].concat();
+        let _known: Result<Value, _> = ask(&mut declared.client(3), &words);
+        drop(declared);
+        for kill in 0..3 {
+            let server = start();
+            let ends = AtomicBool::new(false);
+            let before = receiver.got().len();
+            next = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| count_up(&server, next, &ends));
+                receiver.wait_for(before + 20 + 10 * (round + kill));
+                server.signal(Signal::KILL);
+                ends.store(true, Ordering::Relaxed);
+                writer.join().unwrap()
+            });
+            server.wait();
+        }
+        let server = start();
+        let mut client = server.client(3);
+        settle(&mut client, "hook");
+        // Who keeps the greatest number of each key has what the server has.
+        let mut kept: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut values: BTreeMap<u64, u64> = BTreeMap::new();
+        for got in receiver.got() {
+            let sequence = got.body["sequence"].as_u64().unwrap();
+            assert!(got.head.contains(&format!("headwater-sequence: {sequence}\r\n")));
+            let value = got.body["value"].as_str().unwrap().parse().unwrap();
+            let key = got.body["key"].as_str().unwrap().to_owned();
+            assert!(value % 8 == key[2..].parse::<u64>().unwrap());
+            let of_key = kept.entry(key).or_insert((sequence, value));
+            *of_key = (sequence, value).max(*of_key);
+            if shards == 1 {
+                assert_eq!(
+                    *values.entry(sequence).or_insert(value),
+                    value,
+                    "one number, one write"
+                );
+            }
+        }
+        if shards == 1 {
+            let by_number: Vec<u64> = values.into_values().collect();
+            assert!(by_number.is_sorted(), "numbers are in the order of the writes");
+        }
+        for (key, (_, value)) in kept {
+            assert_eq!(ask(&mut client, &["GET", &key]), Ok(value), "{key}");
+        }
+    }
 }
 
 #[test]

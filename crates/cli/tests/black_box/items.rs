@@ -77,6 +77,24 @@ fn derived_keys_are_read_and_not_written() {
         b"VALUE t|ann|0100|bob 0 2\r\nHi\r\nVALUE p|bob|0100 9 2\r\nHi\r\nEND\r\n",
     );
     let joined = b"SERVER_ERROR JOINED key is maintained by join 'timeline'\r\n";
+    // What is there is read, whatever is to be done where nothing is.
+    ask(&mut items, b"mg t|ann|0100|bob N30 v\r\n", b"VA 2\r\nHi\r\n");
+    ask(&mut items, b"mg t|ann|0100|bob N30 R10 v t\r\n", b"VA 2 t-1\r\nHi\r\n");
+    // Its version is that of its value.
+    let mut version = || {
+        items.send(b"gets t|ann|0100|bob\r\n");
+        let head = items.until(b"\r\n");
+        items.expect(b"Hi\r\nEND\r\n");
+        head
+    };
+    assert_eq!(version(), version());
+    let before = version();
+    ask(&mut items, b"set p|bob|0100 9 0 2\r\nHo\r\n", b"STORED\r\n");
+    ask(&mut items, b"mg t|ann|0100|bob v\r\n", b"VA 2\r\nHo\r\n");
+    ask(&mut items, b"gets t|ann|0100|nobody\r\n", b"END\r\n");
+    items.send(b"gets t|ann|0100|bob\r\n");
+    assert_ne!(items.until(b"\r\n"), before);
+    items.expect(b"Ho\r\nEND\r\n");
     for refused in [
         &b"set t|ann|0100|bob 0 0 1\r\nx\r\n"[..],
         b"add t|ann|0100|bob 0 0 1\r\nx\r\n",

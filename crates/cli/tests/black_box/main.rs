@@ -23,6 +23,7 @@ mod library;
 mod logging;
 mod long_values;
 mod memcached;
+mod near_caches;
 mod partitions;
 mod partitions_kept;
 mod process;

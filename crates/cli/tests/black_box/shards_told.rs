@@ -1,5 +1,5 @@
-//! What clients of several shards are told: random writes by several clients, and clients that keep copies of
-//! ranges as `docs/watch.md` says, which lose their connections and do not keep up.
+//! What clients that watch ranges of several shards are told: random writes by several clients, and clients that keep
+//! copies of ranges as `docs/watch.md` says, which lose their connections and do not keep up.
 //!
 //! `HEADWATER_SHARDS_ROUNDS=1000` tries more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
@@ -11,7 +11,7 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Ranges within a group, and over several.
 const RANGES: &[(&str, &str)] = &[
@@ -26,7 +26,8 @@ const RANGES: &[(&str, &str)] = &[
     ("a", "z"),
 ];
 
-fn bytes(value: &Value) -> Vec<u8> {
+/// The bytes of a text.
+pub(crate) fn bytes(value: &Value) -> Vec<u8> {
     match value {
         Value::BulkString(bytes) => bytes.clone(),
         Value::SimpleString(text) => text.clone().into_bytes(),
@@ -34,21 +35,23 @@ fn bytes(value: &Value) -> Vec<u8> {
     }
 }
 
-fn pairs(value: Value) -> Pairs {
+/// The pairs of a range.
+pub(crate) fn pairs(value: Value) -> Pairs {
     let Value::Map(pairs) = value else { panic!("{value:?} is no map") };
     pairs.iter().map(|(key, value)| (bytes(key), bytes(value))).collect()
 }
 
 /// A RESP3 connection that tells answers from messages.
-struct Line {
+pub(crate) struct Line {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     parser: Parser,
-    told: VecDeque<(PushKind, Vec<Value>)>,
+    /// What it was told besides answers.
+    pub(crate) told: VecDeque<(PushKind, Vec<Value>)>,
 }
 
 impl Line {
-    fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &Server) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -58,7 +61,7 @@ impl Line {
         line
     }
 
-    fn send(&mut self, requests: &[Vec<String>]) {
+    pub(crate) fn send(&mut self, requests: &[Vec<String>]) {
         let mut all = Vec::new();
         for words in requests {
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
@@ -68,7 +71,7 @@ impl Line {
     }
 
     /// The next answer. What is told before it is in `told`.
-    fn answer(&mut self) -> Value {
+    pub(crate) fn answer(&mut self) -> Value {
         loop {
             match self.parser.parse_value(&mut self.reader).unwrap() {
                 Value::Push { kind, data } => self.told.push_back((kind, data)),
@@ -77,7 +80,7 @@ impl Line {
         }
     }
 
-    fn ask(&mut self, words: &[&str]) -> Value {
+    pub(crate) fn ask(&mut self, words: &[&str]) -> Value {
         self.send(&[words.iter().map(|&word| word.to_owned()).collect()]);
         self.answer()
     }
@@ -174,7 +177,7 @@ impl Watcher {
 }
 
 /// A write.
-fn write(draws: &mut Draws) -> Vec<String> {
+pub(crate) fn write(draws: &mut Draws) -> Vec<String> {
     match draws.below(40) {
         0..30 => vec!["SET".into(), source_key(draws), draws.below(100).to_string()],
         30..37 => vec!["DEL".into(), source_key(draws), source_key(draws)],
@@ -184,7 +187,8 @@ fn write(draws: &mut Draws) -> Vec<String> {
     }
 }
 
-fn add_joins(server: &Server) {
+/// Installs joins.
+pub(crate) fn add_joins(server: &Server) {
     let mut client = server.client(3);
     for (name, spec) in &JOINS[..4] {
         let _: Value = cmd("JOIN.ADD").arg(name).arg(spec).query(&mut client).unwrap();
@@ -193,7 +197,7 @@ fn add_joins(server: &Server) {
 
 /// Waits until `is_so`, which may fail as long as messages are on their way.
 #[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> Result<(), String>) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> Result<(), String>) {
     let began = Instant::now();
     while let Err(why) = is_so() {
         assert!(began.elapsed() < PATIENCE, "{what}: {why}");
@@ -278,141 +282,4 @@ fn copies_of_ranges_become_what_the_ranges_are() {
             other => Err(format!("{other:?}")),
         }
     });
-}
-
-/// A client that keeps copies of what it reads, until it is told that they count no longer.
-struct Cache {
-    line: Line,
-    copies: BTreeMap<String, Option<Vec<u8>>>,
-    /// What it is told of besides what it reads: all keys with this prefix.
-    prefix: Option<&'static str>,
-    counts: [u64; 2],
-}
-
-/// A key that clients read: of the tables that joins read or give.
-fn any_key(draws: &mut Draws) -> String {
-    let people = ["ann", "bob", "cy", "dee", "eve"];
-    let (one, other) = (draws.of(&people), draws.of(&people));
-    match draws.below(5) {
-        0 => format!("karma|{one}"),
-        1 => format!("t|{one}|{:02}|{other}", draws.below(20)),
-        2 => format!("page|{one}|{other}"),
-        _ => source_key(draws),
-    }
-}
-
-impl Cache {
-    fn new(server: &Server, draws: &mut Draws) -> Self {
-        let mut line = Line::new(server);
-        let prefix = match draws.below(3) {
-            0 => Some(["p|", "karma|", ""][draws.below(3) as usize]),
-            _ => None,
-        };
-        let ok = match prefix {
-            Some(prefix) => line.ask(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", prefix]),
-            None => line.ask(&["CLIENT", "TRACKING", "ON"]),
-        };
-        assert_eq!(ok, Value::Okay);
-        Self { line, copies: BTreeMap::new(), prefix, counts: [0; 2] }
-    }
-
-    /// Drops the copies of which it is told.
-    fn apply(&mut self) {
-        for (kind, data) in core::mem::take(&mut self.line.told) {
-            assert_eq!(kind, PushKind::Invalidate, "{data:?}");
-            match &data[0] {
-                Value::Nil => {
-                    self.copies.clear();
-                    self.counts[1] += 1;
-                }
-                Value::Array(keys) => {
-                    for key in keys {
-                        self.copies.remove(&String::from_utf8(bytes(key)).unwrap());
-                        self.counts[0] += 1;
-                    }
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    /// Keeps what a read gave.
-    fn keep(&mut self, words: &[String], answer: Value) {
-        let values = match (words[0].as_str(), answer) {
-            ("GET", value) => vec![value],
-            ("MGET", Value::Array(values)) => values,
-            _ => return,
-        };
-        for (key, value) in words[1..].iter().zip(values) {
-            if self.prefix.is_none_or(|prefix| key.starts_with(prefix)) {
-                let value = (value != Value::Nil).then(|| bytes(&value));
-                self.copies.insert(key.clone(), value);
-            }
-        }
-    }
-
-    /// Reads and writes at once.
-    fn pipeline(&mut self, draws: &mut Draws) {
-        let request = |draws: &mut Draws| -> Vec<String> {
-            match draws.below(8) {
-                0..4 => vec!["GET".into(), any_key(draws)],
-                4..6 => vec!["MGET".into(), any_key(draws), any_key(draws), any_key(draws)],
-                _ => write(draws),
-            }
-        };
-        let requests: Vec<_> = (0..=draws.below(10)).map(|_| request(draws)).collect();
-        self.line.send(&requests);
-        for words in &requests {
-            let answer = self.line.answer();
-            self.apply();
-            self.keep(words, answer);
-        }
-    }
-}
-
-#[test]
-fn copies_of_keys_are_what_the_keys_are_or_are_told_of() {
-    let server = Server::start(&["--shards", "3"]);
-    add_joins(&server);
-    let mut reader = Line::new(&server);
-    let mut counts = [0; 2];
-    for seed in seeds(25) {
-        let mut draws = Draws(seed);
-        reader.ask(&["FLUSHALL"]);
-        let mut writers: Vec<_> = (0..3).map(|_| Line::new(&server)).collect();
-        let mut caches: Vec<_> = (0..4).map(|_| Cache::new(&server, &mut draws)).collect();
-        for _ in 0..20 {
-            let (at, cache) = (draws.below(3) as usize, draws.below(4) as usize);
-            let requests: Vec<_> = (0..=draws.below(8)).map(|_| write(&mut draws)).collect();
-            writers[at].send(&requests);
-            match draws.below(40) {
-                0 => _ = reader.ask(&["FLUSHALL"]),
-                1 => {
-                    let (name, spec) = JOINS[1];
-                    reader.ask(&["JOIN.DROP", name]);
-                    reader.ask(&["JOIN.ADD", name, spec]);
-                }
-                _ => caches[cache].pipeline(&mut draws),
-            }
-            requests.iter().for_each(|_| _ = writers[at].answer());
-        }
-        for cache in &mut caches {
-            eventually(&format!("seed {seed}"), || {
-                cache.line.ask(&["PING"]);
-                cache.apply();
-                for (key, copy) in &cache.copies {
-                    let now = match reader.ask(&["GET", key]) {
-                        Value::Nil => None,
-                        value => Some(bytes(&value)),
-                    };
-                    if *copy != now {
-                        return Err(format!("{key} ({:?}): {copy:?}, but {now:?}", cache.prefix));
-                    }
-                }
-                Ok(())
-            });
-            (0..2).for_each(|at| counts[at] += cache.counts[at]);
-        }
-    }
-    assert!(counts[0] > 5 * counts[1], "{counts:?}: they are told of keys, not of all");
 }

@@ -112,14 +112,21 @@ pub enum Flows<'a> {
         /// Its name.
         name: &'a str,
     },
-    /// Takes dead tasks away.
-    TakeDead {
+    /// Has dead tasks tried again.
+    Retry {
         /// Its name.
         name: &'a str,
         /// Which; `None`: all.
         position: Option<u64>,
-        /// To be tried again.
-        again: bool,
+        /// Also those that a newer write of their key has overtaken.
+        force: bool,
+    },
+    /// Forgets dead tasks.
+    Discard {
+        /// Its name.
+        name: &'a str,
+        /// Which; `None`: all.
+        position: Option<u64>,
     },
     /// Runs the records from a position on again.
     Replay {

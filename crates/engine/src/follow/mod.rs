@@ -40,11 +40,22 @@ use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Mode, fixed_slots};
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
+use segments::Followers;
 pub(crate) use segments::Segments;
 
 /// Who follows ranges: a small number that the caller gives out, to a shard or a client's watch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Follower(pub u32);
+
+impl Follower {
+    /// Keeps copies of single keys that it has read by ranges. Where what it follows is not known any more it is told
+    /// that each key of it is gone, and so is the first key that could be there; only where these would be too many is
+    /// it told [`ToldWhat::Reset`].
+    pub const COPIES: Self = Self(u32::MAX - 1);
+}
+
+/// Bytes of keys of a range that are told as gone one by one.
+const GONE_BYTES_MAX: usize = 1 << 20;
 
 /// A change of what is followed.
 #[derive(Clone, Debug)]
@@ -145,6 +156,19 @@ impl Engine {
         self.follows.segments.add(range, by);
         self.mark_tables(range);
         Ok(())
+    }
+
+    /// The parts of a range in which joins and sources give keys.
+    #[must_use]
+    pub fn given_in(&self, range: &KeyRange) -> Vec<KeyRange> {
+        let parts = self.store.parts(&range.first, &range.last).into_iter();
+        let is_given = |table: TableId| {
+            self.catalog.role(table).is_some_and(|role| {
+                !role.writers.is_empty() || role.sourced.as_ref().is_some_and(|it| !it.kept)
+            })
+        };
+        let given = parts.filter(|(table, ..)| is_given(*table));
+        given.map(|(_, first, last)| KeyRange { first, last }).collect()
     }
 
     /// Refuses ranges that nobody maintains.
@@ -374,9 +398,43 @@ impl Engine {
             self.follows.waiting.clear();
         }
         for (range, followers) in parts {
-            self.follows.told.push(Told { followers, what: ToldWhat::Reset { range } });
+            let followers = self.tell_copies_gone(&range, followers);
+            if !followers.is_empty() {
+                self.follows.told.push(Told { followers, what: ToldWhat::Reset { range } });
+            }
         }
         self.mark_tables(range);
+    }
+
+    /// Tells [`Follower::COPIES`] that what is stored of a range is gone, and gives those who are told that the range is reset.
+    fn tell_copies_gone(&mut self, range: &KeyRange, followers: Followers) -> Followers {
+        let copies = Follower::COPIES;
+        if !followers.contains(&copies) {
+            return followers;
+        }
+        let mut keys = alloc::vec![Box::from(&*range.first)];
+        let mut bytes = 0;
+        let mut add = |key: &[u8]| {
+            bytes += key.len();
+            if bytes <= GONE_BYTES_MAX {
+                keys.push(key.into());
+            }
+        };
+        for (table, first, last) in self.store.parts(&range.first, &range.last) {
+            let part = KeyRange { first, last };
+            let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+            let layers = writers.iter().map(|&id| self.catalog.join(id).layer);
+            let mut tables: Vec<_> = layers.chain([table]).collect();
+            tables.sort_unstable();
+            tables.dedup();
+            tables.iter().for_each(|&table| self.scan_table(table, &part, &mut |key, _| add(key)));
+        }
+        if bytes > GONE_BYTES_MAX {
+            return followers;
+        }
+        let told = |key| Told { followers: [copies].into(), what: ToldWhat::Gone { key } };
+        self.follows.told.extend(keys.into_iter().map(told));
+        followers.iter().copied().filter(|&by| by != copies).collect()
     }
 
     /// Marks the tables of `range`, in which something has begun or ceased to be followed (O3).

@@ -233,6 +233,7 @@ impl MetaFlags {
             version: self.version,
             uses: self.uses,
             untouched: self.untouched,
+            leases: true,
         }
     }
 

@@ -18,8 +18,15 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::FlowPause => Flows::Pause { name, paused: true },
         Id::FlowResume => Flows::Pause { name, paused: false },
         Id::FlowDead => Flows::Dead { name },
-        Id::FlowRetry => Flows::TakeDead { name, position: position(args)?, again: true },
-        Id::FlowDiscard => Flows::TakeDead { name, position: position(args)?, again: false },
+        Id::FlowRetry => {
+            let force = match args.get(3) {
+                None => false,
+                Some(word) if is(word, "force") && args.len() == 4 => true,
+                Some(_) => return Err(Refusal::Text("FLOW.RETRY name position|ALL [FORCE]")),
+            };
+            Flows::Retry { name, position: position(args)?, force }
+        }
+        Id::FlowDiscard => Flows::Discard { name, position: position(args)? },
         Id::FlowReplay => {
             let wrong = Refusal::Text("a position is a whole number");
             Flows::Replay { name, position: number::parse_u64(args.at(2)).ok_or(wrong)? }

@@ -229,12 +229,17 @@ impl Resp {
             encoder(work).error(error.code(), format_args!("{error}"));
             self.hub.forget_named(work.connection.id);
         }
+        if let Waiting::Exec { queue, next } = waiting {
+            let next = next + usize::from(failure.is_some());
+            let flow = self.answered(work, |service, work| service.run_queue(queue, next, work));
+            if flow != Flow::Parked {
+                work.out.append(&mut work.connection.session.behind_exec);
+            }
+            return flow;
+        }
         match waiting {
             Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) if failure.is_some() => {
                 Flow::Next
-            }
-            Waiting::Exec { queue, next } if failure.is_some() => {
-                self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
             Waiting::Request(request) => self.run_again(&request, work),
             Waiting::Data(postponed) => self.go_on(&postponed, work),
@@ -242,14 +247,11 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
-            Waiting::Lead(_) => Flow::Next,
+            Waiting::Lead(_) | Waiting::Exec { .. } => Flow::Next,
             Waiting::Watch(id) => self.answered(work, |service, work| {
                 service.answer_watch(id, work);
                 Flow::Next
             }),
-            Waiting::Exec { queue, next } => {
-                self.answered(work, |service, work| service.run_queue(queue, next, work))
-            }
         }
     }
 

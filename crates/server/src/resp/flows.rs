@@ -136,6 +136,7 @@ impl Resp {
         let message = Message {
             flow: &task.flow,
             position: self.node.flow_position(&task),
+            sequence: record.sequence,
             at: record.at.0,
             operation: record.operation.word(),
             key: &record.key,
@@ -145,7 +146,8 @@ impl Resp {
         let id = self.outside.next_post;
         self.outside.next_post += 1;
         let (idempotency_key, body) = (message.idempotency_key(), message.body());
-        let post = Post { id, url, timeout, idempotency_key, body };
+        let sequence = record.sequence;
+        let post = Post { id, url, timeout, idempotency_key, sequence, body };
         match self.outside.poster.post(&task.flow, width, post) {
             Ok(()) => drop(self.outside.posts.insert(id, task)),
             Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),

@@ -166,6 +166,8 @@ pub(crate) struct Session {
     pub(crate) watch_bytes: usize,
     /// What it goes on with when it is woken.
     pub(crate) waiting: Option<Box<Waiting>>,
+    /// Messages that go behind the answer of a transaction that waits in its midst.
+    pub(crate) behind_exec: Vec<u8>,
     /// What it says about itself.
     pub(crate) identity: Option<Box<Identity>>,
     /// What is known of a client of memcached's protocol; `None`: it speaks RESP.
@@ -201,9 +203,10 @@ impl Session {
 
     /// Bytes of answers and messages that wait for answers of other shards.
     pub(crate) fn held_bytes(&self) -> usize {
+        let behind = self.behind_exec.len();
         match &self.afar {
-            Afar::Front(front) => front.held_bytes(),
-            Afar::None | Afar::Back(_) => 0,
+            Afar::Front(front) => front.held_bytes() + behind,
+            Afar::None | Afar::Back(_) => behind,
         }
     }
 
@@ -211,6 +214,11 @@ impl Session {
     /// `false`: none is in its way.
     #[inline]
     pub(crate) fn put_behind(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
+        if matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. })) {
+            // The beginning of its answer is on its way: within it no client takes a message for one.
+            parts.iter().for_each(|part| self.behind_exec.extend_from_slice(part));
+            return true;
+        }
         self.front().is_some_and(|front| front.tell(home, parts))
     }
 

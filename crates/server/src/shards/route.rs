@@ -91,7 +91,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
         Command::Data(Data::Flows(flows)) => all(match flows {
             Flows::Info { .. } => Merge::FlowInfo,
             Flows::Dead { .. } => Merge::Concat,
-            Flows::TakeDead { .. } | Flows::Replay { .. } => Merge::Sum,
+            Flows::Retry { .. } | Flows::Discard { .. } | Flows::Replay { .. } => Merge::Sum,
             _ => Merge::Figures,
         }),
         Command::Data(Data::Ranges(ranges)) => by_range(placement, ranges),

@@ -16,7 +16,7 @@ use headwater_base::Shard;
 use headwater_command::{Args, OwnedArgs, Spec, Tracking as Asked};
 
 impl Tracking {
-    fn out(&mut self, to: Shard) -> &mut Vec<u8> {
+    pub(super) fn out(&mut self, to: Shard) -> &mut Vec<u8> {
         let at = match self.outbox.iter().position(|(shard, _)| *shard == to) {
             Some(at) => at,
             None => {
@@ -88,6 +88,9 @@ impl Resp {
             Copy::Read(origin.session, key).write(self.tracking.out(origin.shard));
             let is_given = engine.is_given(key);
             self.tracking.follow(key, is_given, engine);
+        }
+        if copies == Copies::Broadcast {
+            self.remember_range(spec, args);
         }
     }
 
@@ -205,6 +208,7 @@ impl Resp {
             }
             Note::Prefix { prefix, on: false } => {
                 self.tracking.prefixes.remove_shard(&prefix, from);
+                self.unfollow_ranges(&[&prefix]);
             }
             Note::Off => {
                 self.tracking.shards.remove(&from);

@@ -8,7 +8,8 @@
 //! was written.
 
 use crate::connection::ConnectionId;
-use headwater_base::Shard;
+use headwater_base::key::before_end;
+use headwater_base::{KeyRange, Shard};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of keys that one prefix gathers in a turn; beyond, all of its keys count as changed.
@@ -134,6 +135,55 @@ impl Prefixes {
         self.take(|_| {});
     }
 
+    /// The parts of a range that lie under prefixes, here or at other shards: those of no other prefix's part.
+    pub(super) fn within(&self, range: &KeyRange) -> Vec<KeyRange> {
+        // Prefixes of the range's first key hold all of it, or its beginning.
+        let above = self.lengths.keys().map_while(|&length| range.first.get(..length));
+        if let Some(above) = above.into_iter().find(|&prefix| self.by_prefix.contains_key(prefix)) {
+            let mut parts = vec![KeyRange::prefix(above).intersection(range)];
+            if let Some(rest) = range.without(&parts[0]).pop() {
+                parts.extend(self.within(&rest));
+            }
+            return parts;
+        }
+        let mut parts: Vec<KeyRange> = Vec::new();
+        let from = self.by_prefix.range(range.first.clone()..);
+        for (prefix, _) in from.take_while(|(prefix, _)| before_end(prefix, &range.last)) {
+            let is_within = |part: &KeyRange| part.contains(prefix);
+            if !parts.last().is_some_and(is_within) {
+                parts.push(KeyRange::prefix(prefix).intersection(range));
+            }
+        }
+        parts
+    }
+
+    /// The parts of the range of a prefix that was removed which lie under no other prefix.
+    pub(super) fn outside(&self, removed: &[u8]) -> Vec<KeyRange> {
+        let mut rest = vec![KeyRange::prefix(removed)];
+        for part in self.within(&rest[0].clone()) {
+            rest = rest.iter().flat_map(|range| range.without(&part)).collect();
+        }
+        rest
+    }
+
+    /// Any key of a range may have changed.
+    pub(super) fn note_range(&mut self, range: &KeyRange) {
+        for (prefix, gathered) in &mut self.by_prefix {
+            if KeyRange::prefix(prefix).overlaps(range) && !gathered.clients.is_empty() {
+                gathered.all = true;
+                gathered.changed.clear();
+                self.dirty = true;
+            }
+        }
+    }
+
+    /// Other shards that are to be told of some key of a range.
+    pub(super) fn shards_within(&self, range: &KeyRange) -> BTreeSet<Shard> {
+        let all = self.by_prefix.iter();
+        let concerned = all.filter(|(prefix, _)| KeyRange::prefix(prefix).overlaps(range));
+        concerned.flat_map(|(_, gathered)| &gathered.shards).copied().collect()
+    }
+
     /// Gives what was gathered under each prefix, and begins anew.
     pub(super) fn take(&mut self, mut each: impl FnMut(&Gathered)) {
         if !core::mem::take(&mut self.dirty) {
@@ -152,6 +202,37 @@ impl Prefixes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_are_cut_at_prefixes() {
+        let client = ConnectionId { slot: 0, number: 1 };
+        let mut prefixes = Prefixes::default();
+        ["b", "bc", "d|", "f"]
+            .iter()
+            .for_each(|prefix| _ = prefixes.add(prefix.as_bytes(), client));
+        let parts = |prefixes: &Prefixes, first: &str, last: &str| -> Vec<String> {
+            let parts = prefixes.within(&KeyRange::new(first.as_bytes(), last.as_bytes()));
+            let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+            parts.iter().map(|part| text(&part.first) + ".." + &text(&part.last)).collect()
+        };
+        for (first, last, wanted) in [
+            ("a", "a~", &[][..]),
+            ("a", "", &["b..c", "d|..d}", "f..g"]),
+            ("bcd", "bce", &["bcd..bce"]),
+            ("bcd", "d|5", &["bcd..c", "d|..d|5"]),
+            ("d|a|", "d|b|", &["d|a|..d|b|"]),
+            ("d}", "f", &[]),
+        ] {
+            assert_eq!(parts(&prefixes, first, last), wanted, "{first} {last}");
+        }
+        prefixes.remove(b"b", client);
+        let rest = prefixes.outside(b"b");
+        assert_eq!(rest, [KeyRange::new(b"b", b"bc"), KeyRange::new(b"bd", b"c")]);
+        prefixes.add(b"", client);
+        assert_eq!(parts(&prefixes, "a", ""), ["a.."]);
+        prefixes.remove(b"d|", client);
+        assert_eq!(prefixes.outside(b"d|"), []);
+    }
 
     #[test]
     fn each_prefix_gathers_its_keys_once() {

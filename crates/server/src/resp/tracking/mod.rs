@@ -2,7 +2,8 @@
 //!
 //! Base keys are told as they are written, by whomever: the engine lists them. Keys that nobody writes (a join
 //! maintains them, or a source) are followed from the read on, until they are told. What cannot be followed (a pull or snapshot
-//! join gives it) is told at once: nobody keeps a copy of it.
+//! join gives it) is told at once: nobody keeps a copy of it. Where a client that is told by prefixes reads a range, what joins
+//! and sources give of it under any client's prefix is followed as a whole, until the server lets go of it (`ranges`).
 //!
 //! With several shards the home of a key remembers which shards have clients that have read it, and tells each of them once;
 //! which clients those are, their shard knows (`afar`).
@@ -26,6 +27,7 @@ mod broadcast;
 mod message;
 mod note;
 mod options;
+mod ranges;
 mod reach;
 mod table;
 
@@ -45,13 +47,15 @@ pub(crate) use note::{Copies, Note};
 pub(crate) use options::Tracks;
 pub(super) use options::redirect_of;
 use reach::{Message, Reach, Writer, hears};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use table::{Entry, Table};
 
 /// What the table may take of clients' share of the memory bound.
 const TABLE_SHARE: usize = 4;
 /// All that is followed here is followed under this name.
 pub(super) const FOLLOWER: Follower = Follower(u32::MAX);
+/// Ranges that were read by clients who are told by prefixes are followed under this name.
+pub(super) const RANGES: Follower = Follower::COPIES;
 
 /// Who keeps copies of what.
 #[derive(Debug)]
@@ -73,6 +77,8 @@ pub(super) struct Tracking {
     unfollowed: Vec<Box<[u8]>>,
     /// Read just now, and not followed: the copies count no longer.
     at_once: Vec<Box<[u8]>>,
+    /// Of these ranges any key may have changed, for those who are told by prefixes.
+    lost: Vec<KeyRange>,
     /// Any key may have changed.
     all: bool,
     /// What the client being served is told, behind the answer under way.
@@ -111,6 +117,7 @@ impl Tracking {
             heard: Vec::new(),
             unfollowed: Vec::new(),
             at_once: Vec::new(),
+            lost: Vec::new(),
             all: false,
             own: Vec::new(),
             changed: ChangedKeys::default(),
@@ -194,9 +201,12 @@ impl Tracking {
         if core::mem::take(&mut self.all) {
             self.tell_all_shards();
             self.forget_all();
+            self.heard.clear();
+            self.lost.clear();
+            engine.unfollow_all(RANGES);
             self.tell_all(reach);
         }
-        self.tell_followed(reach);
+        self.tell_followed(&changed, reach);
         for key in changed.iter() {
             // What is applied here of others' keys is told by their homes.
             if !engine.owns(key) {
@@ -216,9 +226,16 @@ impl Tracking {
     }
 
     /// Tells of followed keys. A client's own doing they are not, even where they come of what it wrote.
-    fn tell_followed(&mut self, reach: &mut Reach<'_>) {
+    fn tell_followed(&mut self, written: &ChangedKeys, reach: &mut Reach<'_>) {
+        if self.heard.is_empty() && self.lost.is_empty() {
+            return;
+        }
+        // Keys between a join's outputs are written; whose doing that was is known.
+        let written: HashSet<&[u8]> = written.iter().collect();
+        self.tell_lost();
         for heard in core::mem::take(&mut self.heard) {
             match heard {
+                Heard::Key(key) if written.contains(&*key) => {}
                 Heard::Key(key) => self.key_changed(&key, None, reach),
                 Heard::Reset(range) => {
                     let from = self.followed.range(range.first.into_boxed_slice()..);
@@ -388,6 +405,7 @@ impl Tracking {
             self.unfollowed.clear();
             self.at_once.clear();
             self.heard.clear();
+            self.lost.clear();
             self.all = false;
         }
     }
@@ -430,6 +448,9 @@ impl Resp {
                     let engine = self.node.engine_mut();
                     self.tracking.remember(key, client, work.peers, engine);
                 }
+            }
+            if client.is_none() {
+                self.remember_range(spec, args);
             }
         }
         // CLIENT CACHING is about the next command, or the next transaction as a whole.
@@ -520,6 +541,7 @@ impl Resp {
         if let Some(tracks) = session.tracking.take() {
             let unused = self.tracking.leave(id, &tracks);
             self.tell_unused(&unused);
+            self.unfollow_ranges(&unused);
             self.stop_tracking();
         }
     }
@@ -529,6 +551,7 @@ impl Resp {
         if !self.tracking.is_on() {
             self.node.engine_mut().list_changes(false);
             self.node.engine_mut().unfollow_all(FOLLOWER);
+            self.node.engine_mut().unfollow_all(RANGES);
         }
     }
 }

@@ -150,6 +150,7 @@ impl<C: Copy + PartialEq> Table<C> {
 mod tests {
     use super::Table;
     use crate::connection::ConnectionId;
+    use headwater_base::hash::Secret;
     use std::collections::BTreeMap;
 
     fn client(number: u64) -> ConnectionId {
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn a_table_is_a_map_of_lists() {
         let (mut table, mut model) =
-            (Table::<ConnectionId>::new(1), BTreeMap::<Vec<u8>, Vec<u64>>::new());
+            (Table::<ConnectionId>::new(Secret::fixed(1)), BTreeMap::<Vec<u8>, Vec<u64>>::new());
         let mut state = 7u64;
         let mut draw = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn clients_that_are_gone_do_not_gather() {
-        let mut table = Table::<ConnectionId>::new(1);
+        let mut table = Table::<ConnectionId>::new(Secret::fixed(1));
         for number in 0..10_000 {
             table.add(b"k", Some(client(number)), |other| other.number + 3 < number);
         }

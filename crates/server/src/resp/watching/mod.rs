@@ -30,7 +30,7 @@ pub(crate) use note::Note;
 
 use super::afar::hold;
 use super::session::{Session, Waiting};
-use super::tracking::FOLLOWER;
+use super::tracking::RANGES;
 use super::{Flow, Resp, Turn, encoder};
 use crate::connections::Connections;
 use crate::shards::Shards;
@@ -381,12 +381,17 @@ impl Resp {
     /// Gives what the engine has told to those whom it concerns.
     pub(super) fn sort_told(&mut self, all: Vec<Told>) {
         for told in all {
-            // Followers are in order, and tracking is the last one; other shards have been told.
-            let is_tracked = told.followers.last() == Some(&FOLLOWER);
-            if is_tracked {
+            // Followers are in order, and tracking's are the last ones; other shards have been told.
+            let others = told.followers.partition_point(|follower| *follower < RANGES);
+            let (others, tracking) = told.followers.split_at(others);
+            if !tracking.is_empty() {
                 self.tracking.hear(&told.what);
             }
-            let others = &told.followers[..told.followers.len() - usize::from(is_tracked)];
+            if tracking.contains(&RANGES)
+                && let ToldWhat::Reset { range } = &told.what
+            {
+                self.tracking.lose_range(range);
+            }
             if others.last().is_some_and(|last| *last >= HISTORY) {
                 self.watching.home.inbox.push(told);
             } else if let ToldWhat::Set { value, .. } = told.what {
