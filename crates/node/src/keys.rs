@@ -17,6 +17,7 @@ pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -
         for key in keys.iter() {
             check_writable(engine, key)?;
         }
+        know_all(engine, keys.iter())?;
     }
     let mut removed = 0;
     for key in keys.iter() {
@@ -24,6 +25,22 @@ pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -
     }
     reply.integer(removed);
     Ok(())
+}
+
+/// Waits until memory knows of all keys that are to be written whether they are there. All are asked for even if the first
+/// must wait, so that their loads run side by side.
+pub(crate) fn know_all<'k>(
+    engine: &mut Engine,
+    keys: impl Iterator<Item = &'k [u8]>,
+) -> Result<(), Stop> {
+    let mut known = Ok(());
+    for key in keys {
+        match engine.know(key) {
+            Err(Stop::Wait(ticket)) => known = known.and(Err(Stop::Wait(ticket))),
+            done => done?,
+        }
+    }
+    known
 }
 
 pub(crate) fn exists(
