@@ -22,7 +22,7 @@
 //!   with what could not be written laid over what was.
 //! - E6. What was told between two calls of [`Store::commit`] is in the store as a whole or not at all, whatever the moment of a
 //!   crash; but for the removal of a range of keys, which is that of a partition that has moved. So a transaction is one batch, also where it waits for data while it
-//!   is under way ([`Store::hold_transaction`]).
+//!   is under way ([`Store::begin_transaction`]).
 //!
 //! # Cost
 //! A write: one copy of key and value on the shard's thread. On the writer's thread another one, an insertion into a
@@ -417,16 +417,11 @@ impl Store {
         self.front.commit()
     }
 
-    /// The last operation told, whatever it was: a transaction begins behind it.
-    #[must_use]
-    pub fn last(&self) -> Position {
-        Position(lock(&self.front.gathered).turn.last())
-    }
-
-    /// A transaction that began behind `position` has not ended: until [`Self::end_transaction`] the writer gets nothing of
-    /// it, and what is told meanwhile goes with it. Loads show it.
-    pub fn hold_transaction(&self, position: Position) {
-        lock(&self.front.gathered).open_behind = Some(position.0);
+    /// A transaction begins: until [`Self::end_transaction`] the writer gets nothing of what is told from now on. Loads
+    /// show it.
+    pub fn begin_transaction(&self) {
+        let mut gathered = lock(&self.front.gathered);
+        gathered.open_behind = Some(gathered.turn.last());
     }
 
     /// The transaction has ended: all of it is one batch with what [`Self::commit`] hands over next.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Rng, Told, close, load, open, rounds, value_of};
-use headwater_base::source::{Attributes, Keep, Position};
+use headwater_base::source::{Attributes, Keep};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Keeper, Options, Store};
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ fn history(seed: u64, durability: Durability) {
             72..76 => _ = store.commit(),
             // Within a transaction everything is as ever, until it ends or comes to nothing.
             76..78 if before_open.is_none() => {
-                store.hold_transaction(store.last());
+                store.begin_transaction();
                 before_open = Some((position, model.clone(), joins.clone()));
             }
             76..80 => {
@@ -146,12 +146,9 @@ fn a_transaction_is_one_batch_whatever_it_waits_for() {
     let (store, told, _) = open(place.path(), options);
     let mut keeper = store.keeper();
     let before = put(&mut keeper, "p|before", "1");
+    store.begin_transaction();
     for number in 0..3 {
         put(&mut keeper, &format!("p|{number}"), "x");
-        if number == 0 {
-            // What was told before is nobody's but the writer's.
-            store.hold_transaction(Position(before));
-        }
         let loaded = load(&store, &mut keeper, &told, &KeyRange::prefix(b"p|")).unwrap();
         assert_eq!(
             (loaded.pairs.len(), loaded.position.0),

@@ -2,6 +2,7 @@
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::kept::Kept;
+use headwater_model::pressed::Pressed;
 use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
 
@@ -48,6 +49,20 @@ fn where_values_are_changes_no_answer() {
 #[test]
 fn what_a_disk_loses_is_missed_and_nothing_else_is() {
     holds(Kind::Plain, 4, || Box::new(Spilling::new(true)));
+}
+
+/// Room is made, or is not there, whenever memory is looked at.
+#[test]
+fn what_is_refused_for_want_of_memory_has_changed_nothing() {
+    holds(Kind::Plain, 4, || Box::new(Pressed::new(30)));
+    holds(Kind::Plain, 8, || Box::new(Pressed::new(90)));
+    let mut refused = 0;
+    for seed in 0..100 {
+        let mut subject = Pressed::new(30);
+        drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
+        refused += subject.refused();
+    }
+    assert!(refused > 100, "in 100 histories {refused} writes were refused");
 }
 
 #[test]

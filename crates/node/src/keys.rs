@@ -17,11 +17,11 @@ pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -
         for key in keys.iter() {
             check_writable(engine, key)?;
         }
-        know_all(engine, keys.iter())?;
     }
+    know_all(engine, keys.iter())?;
     let mut removed = 0;
     for key in keys.iter() {
-        removed += i64::from(engine.remove(key)?);
+        removed += i64::from(engine.remove_known(key)?);
     }
     reply.integer(removed);
     Ok(())

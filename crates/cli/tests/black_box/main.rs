@@ -32,5 +32,6 @@ mod spill;
 mod streams;
 mod support;
 mod tracking;
+mod transactions_kept;
 mod watching;
 mod webhooks;

@@ -137,6 +137,7 @@ impl Run<'_> {
         // Joins that may collide keep their outputs beside the tables as well.
         same(&keys, &stats.keys)?;
         same(&(groups > stats.groups || key_bytes > stats.key_bytes), &false)?;
+        self.step(&Op::Exec)?;
         self.step(&Op::Unwatch)?;
         self.unfollow_all()?;
         self.step(&Op::Flush)?;

@@ -222,7 +222,13 @@ impl Resp {
             self.hub.forget_named(work.connection.id);
         }
         match waiting {
-            Waiting::Request(_) | Waiting::Shards(..) if failure.is_some() => Flow::Next,
+            Waiting::Request(_) | Waiting::Shards(..) if failure.is_some() => {
+                // Between MULTI and EXEC, EXEC alone waits.
+                if work.connection.session.queue.is_some() {
+                    self.discard(&mut work.connection.session);
+                }
+                Flow::Next
+            }
             Waiting::Exec { queue, next } if failure.is_some() => {
                 self.answered(work, |service, work| service.run_queue(queue, next + 1, work))
             }
