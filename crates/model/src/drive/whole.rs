@@ -121,6 +121,7 @@ impl Run<'_> {
         self.hear()?;
         self.verify(b"", b"")?;
         self.scan(100)?;
+        self.hear()?;
         self.leaves_nothing()
     }
 
