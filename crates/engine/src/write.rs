@@ -237,6 +237,15 @@ impl Engine {
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Stop> {
         self.check_owner(key)?;
         self.know(key)?;
+        Ok(self.remove_known(key)?)
+    }
+
+    /// As [`Engine::remove`], of a key of which memory [knows](Engine::know) whether it is there, or knew until it was removed.
+    ///
+    /// # Errors
+    /// The key is a join's output.
+    pub fn remove_known(&mut self, key: &[u8]) -> Result<bool, EngineError> {
+        self.check_owner(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
         if self.expiries.len() > 0 {
             self.expiries.set(key, None);
@@ -304,6 +313,22 @@ impl Engine {
         Ok(there.then(|| self.expiries.get(key)))
     }
 
+    /// Waits until memory knows all base keys of `[first, last)` that an embedded store keeps.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where some must be loaded first; or a table in the range is kept by a source.
+    pub fn know_range(&mut self, first: &[u8], last: &[u8]) -> Result<(), Stop> {
+        let mut missing = Ok(());
+        for (table, from, to) in self.store.parts(first, last) {
+            self.check_source(table)?;
+            if self.is_kept(table) && self.need(table, &KeyRange { first: from, last: to }).is_err()
+            {
+                missing = Err(Missing);
+            }
+        }
+        missing.map_err(|Missing| self.stop())
+    }
+
     /// Removes the base keys of `[first, last)` (an empty `last`: to the end) and gives their
     /// number. Join outputs in the range stay, as long as their sources do.
     ///
@@ -313,17 +338,9 @@ impl Engine {
         if !last.is_empty() && first >= last {
             return Ok(0);
         }
+        self.know_range(first, last)?;
         let mut removed = 0;
-        let parts = self.store.parts(first, last);
-        let mut missing = Ok(());
-        for (table, from, to) in &parts {
-            self.check_source(*table)?;
-            if self.is_kept(*table) && self.need(*table, &KeyRange::new(from, to)).is_err() {
-                missing = Err(Missing);
-            }
-        }
-        missing.map_err(|Missing| self.stop())?;
-        for (table, from, to) in parts {
+        for (table, from, to) in self.store.parts(first, last) {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let outputs: Vec<_> = match self.catalog.role(table) {
                 Some(role) => {

@@ -3,10 +3,11 @@
 //! # Cost
 //! A lock that nobody else holds for long, and a copy of what is told.
 
+use crate::lost::Lost;
 use crate::shared::{Request, Shared, lock};
 use crate::survey::{Survey, Wanted};
 use crate::tables::Tables;
-use crate::turn::Turn;
+use crate::turn::{Op, Turn};
 use crate::walk;
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position};
@@ -20,6 +21,28 @@ pub(crate) struct Gathered {
     pub(crate) tables: Tables,
     /// Keys are looked for.
     pub(crate) survey: Option<Survey>,
+    /// What lies behind this operation belongs to a transaction that has not ended: the writer does not get it yet.
+    pub(crate) open_behind: Option<u64>,
+}
+
+impl Gathered {
+    /// What a load asked for now must wait for, and what it lays over that: the operations of a transaction that has not
+    /// ended, as far as they concern `range`.
+    fn seen_by_load(&self, range: &KeyRange) -> (u64, Option<Lost>) {
+        let last = self.turn.last();
+        let Some(behind) = self.open_behind.filter(|behind| *behind < last) else {
+            return (last, None);
+        };
+        let mut over = Lost::after(behind);
+        for (_, op) in self.turn.ops().filter(|(position, _)| *position > behind) {
+            match op {
+                Op::Put(key, _) | Op::Remove(key) if !range.contains(key) => {}
+                op => over.add(last, op),
+            }
+        }
+        over.last = last;
+        (behind, Some(over))
+    }
 }
 
 /// The shard's side.
@@ -32,14 +55,28 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// Hands what was told to the writer.
+    /// Hands what was told to the writer, but for a transaction that has not ended; gives the last operation told.
     pub(crate) fn commit(&self) -> Position {
         let mut gathered = lock(&self.gathered);
+        let last = gathered.turn.last();
+        let open = gathered.open_behind.map(|behind| gathered.turn.split_behind(behind));
         if !gathered.turn.is_empty() {
             let full = core::mem::take(&mut gathered.turn);
             gathered.turn = self.shared.push(full);
         }
-        Position(gathered.turn.last())
+        if let Some(open) = open {
+            gathered.turn = open;
+        }
+        Position(last)
+    }
+
+    /// Forgets what was told of a transaction that will not end.
+    pub(crate) fn forget_open(&self) {
+        let mut gathered = lock(&self.gathered);
+        if let Some(behind) = gathered.open_behind.take() {
+            drop(gathered.turn.split_behind(behind));
+            self.told.fetch_min(gathered.turn.last(), Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn end_survey(&self) {
@@ -142,8 +179,8 @@ impl Keep for Keeper {
     }
 
     fn load(&mut self, fetch: FetchId, range: &KeyRange) {
-        let at = lock(&self.front.gathered).turn.last();
-        let request = Request { fetch, range: range.clone(), at };
+        let (at, over) = lock(&self.front.gathered).seen_by_load(range);
+        let request = Request { fetch, range: range.clone(), at, over };
         lock(&self.front.shared.progress).requests.push_back(request);
         // Both loaders, since the one that wakes may be waiting for a commit.
         self.front.shared.moved.notify_all();

@@ -20,6 +20,9 @@
 //!   with a sentence that says what is damaged.
 //! - E5. After a failed write or sync nothing more is written, and [`Store::refusal`] says why. Loads go on,
 //!   with what could not be written laid over what was.
+//! - E6. What was told between two calls of [`Store::commit`] is in the store as a whole or not at all, whatever the moment of a
+//!   crash; but for the removal of a range of keys, which is that of a partition that has moved. So a transaction is one batch, also where it waits for data while it
+//!   is under way ([`Store::begin_transaction`]).
 //!
 //! # Cost
 //! A write: one copy of key and value on the shard's thread. On the writer's thread another one, an insertion into a
@@ -361,6 +364,7 @@ impl Store {
             safe,
             options,
             state,
+            generation: state.generation,
             tables: known.clone(),
             unsynced: None,
             sync_asked: false,
@@ -375,6 +379,7 @@ impl Store {
                 turn: Turn::after(state.position),
                 tables: known,
                 survey: None,
+                open_behind: None,
             }),
             shared: shared.clone(),
         });
@@ -410,6 +415,23 @@ impl Store {
     /// Hands what was told since the last time to the writer; gives the position of the last operation told.
     pub fn commit(&self) -> Position {
         self.front.commit()
+    }
+
+    /// A transaction begins: until [`Self::end_transaction`] the writer gets nothing of what is told from now on. Loads
+    /// show it.
+    pub fn begin_transaction(&self) {
+        let mut gathered = lock(&self.front.gathered);
+        gathered.open_behind = Some(gathered.turn.last());
+    }
+
+    /// The transaction has ended: all of it is one batch with what [`Self::commit`] hands over next.
+    pub fn end_transaction(&self) {
+        lock(&self.front.gathered).open_behind = None;
+    }
+
+    /// Forgets the part of a transaction that was told, where the rest will not come.
+    pub fn forget_transaction(&self) {
+        self.front.forget_open();
     }
 
     /// From now on [`Self::told`] counts the notes that were told as well, which otherwise are nobody's to wait for.
@@ -495,6 +517,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        self.forget_transaction();
         self.commit();
         self.front.end_survey();
         let shared = &self.front.shared;

@@ -87,7 +87,8 @@ impl View {
 fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loaded, String> {
     let (first, last) = (&*request.range.first, &*request.range.last);
     if request.range.is_empty() {
-        return Ok(Loaded { position: Position(request.at), pairs: Vec::new() });
+        let position = request.over.as_ref().map_or(request.at, |over| over.last);
+        return Ok(Loaded { position: Position(position), pairs: Vec::new() });
     }
     // Once something is lost, nothing more is committed: so any later snapshot is what it is laid over.
     let has_lost = lock(&shared.progress).lost.is_some();
@@ -109,14 +110,26 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
     let mut position = state.position;
     if has_lost && let Some(lost) = &lock(&shared.progress).lost {
         position = position.max(lost.last);
-        for (key, record) in lost.records(first, last) {
+    }
+    // Unless the transaction has ended meanwhile, and is in the store.
+    let over = request.over.as_ref().filter(|over| over.last > position);
+    let over_hides = |key: &[u8]| over.is_some_and(|over| over.hides(key));
+    if has_lost && let Some(lost) = &lock(&shared.progress).lost {
+        for (key, record) in lost.records(first, last).filter(|(key, _)| !over_hides(key)) {
+            add(key, record)?;
+        }
+    }
+    if let Some(over) = over {
+        position = over.last;
+        for (key, record) in over.records(first, last) {
             add(key, record)?;
         }
     }
     for guard in snapshot.range::<&[u8], _>(&keys, bounds(first, last)) {
         let (key, record) = guard.into_inner().map_err(|error| describe(&error))?;
-        let hidden =
-            has_lost && lock(&shared.progress).lost.as_ref().is_some_and(|lost| lost.hides(&key));
+        let hidden = over_hides(&key)
+            || has_lost
+                && lock(&shared.progress).lost.as_ref().is_some_and(|lost| lost.hides(&key));
         if !hidden {
             add(&key, &record)?;
         }

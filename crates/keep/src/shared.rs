@@ -35,6 +35,8 @@ pub(crate) struct Request {
     pub(crate) range: KeyRange,
     /// The operations up to here must be seen.
     pub(crate) at: u64,
+    /// Later ones that must be seen as well, and that the store does not have yet.
+    pub(crate) over: Option<Lost>,
 }
 
 /// How far the writer has come, and what waits for that.

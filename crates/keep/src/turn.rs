@@ -48,7 +48,7 @@ pub(crate) enum Op<'t> {
 }
 
 /// Operations in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Turn {
     entries: Vec<Entry>,
     bytes: Vec<u8>,
@@ -151,6 +151,21 @@ impl Turn {
         self.push(Kind::Unnote, name.len(), at)
     }
 
+    /// Takes out the operations behind `position`.
+    pub(crate) fn split_behind(&mut self, position: u64) -> Self {
+        let before = self.last - self.entries.len() as u64;
+        let at = self.entries.len().min(position.saturating_sub(before) as usize);
+        let bytes = |entry: &Entry| entry.key as usize + entry.record as usize;
+        let kept = self.entries[..at].iter().map(bytes).sum();
+        let behind = Self {
+            entries: self.entries.split_off(at),
+            bytes: self.bytes.split_off(kept),
+            last: self.last,
+        };
+        self.last = before + at as u64;
+        behind
+    }
+
     /// The operations with their positions.
     pub(crate) fn ops(&self) -> impl Iterator<Item = (u64, Op<'_>)> {
         let before = self.last - self.entries.len() as u64;
@@ -197,6 +212,14 @@ mod tests {
         let rest = [Op::Remove(b"bc"), Op::Clear, Op::RemoveRange(b"k", b"")];
         assert_eq!([ops[1].1, ops[2].1, ops[3].1], rest);
         assert_eq!(ops[5], (13, Op::Undefine(b"join\0u")));
+        for at in [0, 7, 8, 10, 12, 13, 20] {
+            let mut before = turn.clone();
+            let behind = before.split_behind(at);
+            assert_eq!(before.last(), at.clamp(7, 13));
+            assert_eq!((before.ops().count() as u64, behind.last()), (at.clamp(7, 13) - 7, 13));
+            let all: Vec<(u64, Op<'_>)> = before.ops().chain(behind.ops()).collect();
+            assert_eq!(all, ops);
+        }
         turn.reset(13);
         assert_eq!((turn.is_empty(), turn.bytes(), turn.last()), (true, 0, 13));
     }

@@ -47,6 +47,8 @@ pub(crate) struct Writer {
     pub(crate) safe: Safe,
     pub(crate) options: Options,
     pub(crate) state: State,
+    /// The keyspace of the keys: that of `state`, or of the batch under way.
+    pub(crate) generation: u64,
     /// The tables that the store knows of.
     pub(crate) tables: Tables,
     /// When the oldest operation was written that is not synced.
@@ -161,6 +163,7 @@ impl Writer {
         let mut keys = lock(&shared.keys).keyspace.clone();
         let mut batch = shared.database.batch();
         let mut last = self.state.position;
+        let mut emptied = Vec::new();
         for (position, op) in turns.iter().flat_map(Turn::ops) {
             match op {
                 Op::Put(key, record) => {
@@ -175,17 +178,18 @@ impl Writer {
                 Op::Note(name, record) => batch.insert(&shared.notes, name, record),
                 Op::Unnote(name) => batch.remove(&shared.notes, name),
                 Op::RemoveRange(first, end) => {
-                    self.commit(core::mem::replace(&mut batch, shared.database.batch()), last)?;
+                    let before = core::mem::replace(&mut batch, shared.database.batch());
+                    self.commit_cleared(before, last, &keys, core::mem::take(&mut emptied))?;
                     self.remove_range(first, end, position)?;
                 }
                 Op::Clear => {
-                    self.commit(core::mem::replace(&mut batch, shared.database.batch()), last)?;
-                    keys = self.clear(position)?;
+                    let new = self.clear(&mut batch)?;
+                    emptied.push(core::mem::replace(&mut keys, new));
                 }
             }
             last = position;
         }
-        self.commit(batch, last)
+        self.commit_cleared(batch, last, &keys, emptied)
     }
 
     /// Commits a batch together with the position of its last operation.
@@ -227,22 +231,36 @@ impl Writer {
         self.commit(batch, position)
     }
 
-    /// Goes on with an empty keyspace, and removes the one before it.
-    fn clear(&mut self, position: u64) -> fjall::Result<Keyspace> {
-        let generation = self.state.generation + 1;
-        let keyspace = keys_keyspace(&self.shared.database, generation)?;
-        let mut batch = self.shared.database.batch();
+    /// Goes on with an empty keyspace: what is in force once `batch` is written, with what comes behind.
+    fn clear(&mut self, batch: &mut WriteBatch) -> fjall::Result<Keyspace> {
+        self.generation += 1;
         for prefix in self.tables.clear() {
             batch.remove(&self.shared.tables, table_key(&prefix));
         }
+        keys_keyspace(&self.shared.database, self.generation)
+    }
+
+    /// As [`Self::commit`], of a batch behind which all keys are in the keyspace `keys`, and those in `emptied` count no more.
+    fn commit_cleared(
+        &mut self,
+        batch: WriteBatch,
+        position: u64,
+        keys: &Keyspace,
+        emptied: Vec<Keyspace>,
+    ) -> fjall::Result<()> {
+        if emptied.is_empty() {
+            return self.commit(batch, position);
+        }
+        let generation = self.generation;
         self.commit_state(batch, State { position, generation, ..self.state })?;
-        let new = Keys { generation, keyspace: keyspace.clone() };
-        let old = core::mem::replace(&mut *lock(&self.shared.keys), new);
+        *lock(&self.shared.keys) = Keys { generation, keyspace: keys.clone() };
         // The old keyspace must not be gone before the state that says so is safe.
         self.shared.database.persist(PersistMode::SyncData)?;
-        self.shared.database.delete_keyspace(old.keyspace)?;
+        for keyspace in emptied {
+            self.shared.database.delete_keyspace(keyspace)?;
+        }
         self.reached(position);
-        Ok(keyspace)
+        Ok(())
     }
 
     fn sync(&mut self) -> fjall::Result<()> {

@@ -29,6 +29,7 @@ const START: u64 = 1_000_000;
 /// The longest key that clients may write, as the engine is made here.
 const KEY_BYTES_MAX: usize = 1024;
 
+mod compound;
 mod follow;
 mod whole;
 
@@ -122,6 +123,19 @@ impl Run<'_> {
                 self.oracle.base.clear();
                 self.subject.flush();
                 self.changed();
+                Ok(())
+            }
+            Op::Incr { key, by } => self.incr(key, *by),
+            Op::Copy { from, to, replace } => self.copy(from, to, *replace, false),
+            Op::Rename { from, to } => self.copy(from, to, true, true),
+            Op::SetAll { pairs } => self.set_all(pairs),
+            Op::RemoveAll { keys } => self.remove_all(keys),
+            Op::Multi => {
+                self.subject.begin_transaction();
+                Ok(())
+            }
+            Op::Exec => {
+                self.subject.end_transaction();
                 Ok(())
             }
             Op::Compact { keys } => {
@@ -232,8 +246,8 @@ impl Run<'_> {
     }
 
     /// Whether a write to `key` must be refused; what was `given` must then say so.
-    fn refused(&self, key: &[u8], given: Option<EngineError>) -> Result<bool, String> {
-        if key.is_empty() {
+    fn refused(&mut self, key: &[u8], given: Option<EngineError>) -> Result<bool, String> {
+        if key.is_empty() && given != Some(EngineError::OutOfMemory) {
             return same(&given, &Some(EngineError::KeyEmpty)).map(|()| true);
         }
         let owners = self.oracle.owners(key);
@@ -244,6 +258,8 @@ impl Run<'_> {
                 Ok(true)
             }
             Some(EngineError::Joined { join }) if owners.contains(&join.as_str()) => Ok(true),
+            // Then nothing has changed.
+            Some(EngineError::OutOfMemory) if self.subject.may_run_out() => Ok(true),
             None if owners.is_empty() && key.len() <= KEY_BYTES_MAX => Ok(false),
             given => Err(format!("gives {given:?}, but the key belongs to the joins {owners:?}")),
         }

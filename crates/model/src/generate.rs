@@ -9,6 +9,7 @@ use crate::join::{Join, Mode, Operator, Part, Pattern};
 use crate::rng::Rng;
 use std::cell::RefCell;
 
+mod commands;
 mod draws;
 
 /// What the keys and joins of one history are made from.
@@ -372,7 +373,7 @@ pub fn history(seed: u64) -> Vec<Op> {
         }
         _ => world.op(rng),
     }));
-    under_pressure(seed, followed(seed, ops))
+    under_pressure(seed, followed(seed, commands::commanded(seed, ops)))
 }
 
 /// Adds followers to the histories of many seeds: of what is read or written in them.

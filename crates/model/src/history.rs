@@ -47,6 +47,34 @@ pub enum Op {
         last: Vec<u8>,
     },
     Flush,
+    /// Adds to the number that a key holds.
+    Incr {
+        key: Vec<u8>,
+        by: i64,
+    },
+    /// Gives a key the value of another one.
+    Copy {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        replace: bool,
+    },
+    /// Moves a value to another key.
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+    },
+    /// Gives several keys values, all or none.
+    SetAll {
+        pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// Removes several keys, all or none.
+    RemoveAll {
+        keys: Vec<Vec<u8>>,
+    },
+    /// What follows is one transaction.
+    Multi,
+    /// It has ended.
+    Exec,
     /// Evicts so many ranges, from the one that `draw` names on.
     Evict {
         draw: u64,
@@ -173,6 +201,20 @@ pub fn line(op: &Op) -> String {
         Op::Advance { millis } => format!("advance {millis}"),
         Op::RemoveRange { first, last } => two("delrange", first, last),
         Op::Flush => String::from("flush"),
+        Op::Incr { key, by } => one("incr", key) + &format!(" {by}"),
+        Op::Copy { from, to, replace } => {
+            two("copy", from, to) + if *replace { " replace" } else { "" }
+        }
+        Op::Rename { from, to } => two("rename", from, to),
+        Op::SetAll { pairs } => {
+            let pairs = pairs.iter().map(|(key, value)| two("", key, value));
+            String::from("mset") + &pairs.collect::<String>()
+        }
+        Op::RemoveAll { keys } => {
+            String::from("mdel") + &keys.iter().map(|key| one("", key)).collect::<String>()
+        }
+        Op::Multi => String::from("multi"),
+        Op::Exec => String::from("exec"),
         Op::Compact { keys } => format!("compact {keys}"),
         Op::Evict { draw, count } => format!("evict {count} from {draw}"),
         Op::JoinAdd { name, join, replace } => {

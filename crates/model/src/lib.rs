@@ -20,6 +20,7 @@ pub mod join;
 pub mod kept;
 pub mod number;
 pub mod oracle;
+pub mod pressed;
 pub mod rng;
 pub mod shrink;
 pub mod sliced;

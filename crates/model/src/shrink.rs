@@ -82,6 +82,35 @@ fn simpler(op: &Op) -> Vec<Op> {
                 }
             }
         }
+        Op::Incr { key, .. } => {
+            all.push(Op::Set { key: key.clone(), value: b"1".to_vec(), until: Until::Keep });
+            all.push(Op::Incr { key: key.clone(), by: 1 });
+        }
+        Op::Copy { from, to, replace } => {
+            all.push(Op::Set { key: to.clone(), value: b"1".to_vec(), until: Until::Ever });
+            if !replace {
+                all.push(Op::Copy { from: from.clone(), to: to.clone(), replace: true });
+            }
+        }
+        Op::Rename { from, to } => {
+            all.push(Op::Remove { key: from.clone() });
+            all.push(Op::Copy { from: from.clone(), to: to.clone(), replace: true });
+        }
+        Op::SetAll { pairs } => {
+            if let [(key, value)] = &pairs[..] {
+                let (key, value) = (key.clone(), value.clone());
+                all.push(Op::Set { key, value, until: Until::Ever });
+            }
+            let fewer = (0..pairs.len()).filter(|_| pairs.len() > 1);
+            all.extend(fewer.map(|at| Op::SetAll { pairs: without(pairs, at) }));
+        }
+        Op::RemoveAll { keys } => {
+            if let [key] = &keys[..] {
+                all.push(Op::Remove { key: key.clone() });
+            }
+            let fewer = (0..keys.len()).filter(|_| keys.len() > 1);
+            all.extend(fewer.map(|at| Op::RemoveAll { keys: without(keys, at) }));
+        }
         Op::Append { key, tail } => {
             all.push(Op::Set { key: key.clone(), value: tail.clone(), until: Until::Keep })
         }
@@ -124,6 +153,10 @@ fn simpler(op: &Op) -> Vec<Op> {
     }
     all.retain(|simpler| simpler != op);
     all
+}
+
+fn without<T: Clone>(all: &[T], at: usize) -> Vec<T> {
+    [&all[..at], &all[at + 1..]].concat()
 }
 
 fn simpler_bounds(first: &[u8], last: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -98,6 +98,75 @@ pub trait Subject {
     fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
         self.engine().remove_range(first, last)
     }
+    /// Why a value of this key would be refused.
+    fn check(&mut self, key: &[u8]) -> Result<(), EngineError> {
+        let max = self.engine().limits().key_bytes_max;
+        match key.len() {
+            0 => Err(EngineError::KeyEmpty),
+            length if length > max => Err(EngineError::KeyTooLong { length, max }),
+            _ => self.engine().check_writable(key),
+        }
+    }
+    /// Adds to the number that a base key holds; `None`: it holds no number, or the sum is none.
+    fn incr(&mut self, key: &[u8], by: i64) -> Result<Option<i64>, Stop> {
+        let old = self.get(key)?.unwrap_or_else(|| b"0".to_vec());
+        let number = str::from_utf8(&old).ok().and_then(|text| text.parse::<i64>().ok());
+        let number = number.filter(|number| number.to_string().as_bytes() == old);
+        let Some(new) = number.and_then(|number| number.checked_add(by)) else { return Ok(None) };
+        self.set(key, new.to_string().as_bytes(), Expiry::Keep)?;
+        Ok(Some(new))
+    }
+    /// Gives `to` the value and the expiry of `from`; whether it did.
+    fn copy(&mut self, from: &[u8], to: &[u8], replace: bool) -> Result<bool, Stop> {
+        let Some(value) = self.get(from)? else { return Ok(false) };
+        let expires = self.expiry(from)?.flatten();
+        if !replace && self.get(to)?.is_some() {
+            return Ok(false);
+        }
+        self.set(to, &value, expires.map_or(Expiry::Never, Expiry::At))?;
+        Ok(true)
+    }
+    /// Moves the value and the expiry of `from` to `to`; whether there was one.
+    fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<bool, Stop> {
+        if self.get(from)?.is_none() {
+            return Ok(false);
+        }
+        self.check(from)?;
+        if from != to {
+            self.copy(from, to, true)?;
+            self.remove(from)?;
+        }
+        Ok(true)
+    }
+    /// Gives several keys values, all or none.
+    fn set_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Stop> {
+        for (key, _) in pairs {
+            self.check(key)?;
+        }
+        for (key, value) in pairs {
+            self.set(key, value, Expiry::Never)?;
+        }
+        Ok(())
+    }
+    /// Removes several keys, all or none; how many were there.
+    fn remove_all(&mut self, keys: &[Vec<u8>]) -> Result<u64, Stop> {
+        for key in keys {
+            self.check(key)?;
+        }
+        let mut removed = 0;
+        for key in keys {
+            removed += u64::from(self.remove(key)?);
+        }
+        Ok(removed)
+    }
+    /// What follows is one transaction.
+    fn begin_transaction(&mut self) {}
+    /// It has ended.
+    fn end_transaction(&mut self) {}
+    /// Whether writes may be refused for want of memory.
+    fn may_run_out(&mut self) -> bool {
+        false
+    }
     fn key_count(&mut self) -> u64 {
         self.engine().key_count()
     }

@@ -97,6 +97,11 @@ impl Teller {
             Command::Advance { .. } | Command::DelRange { .. } | Command::Flush => {
                 self.write(command)
             }
+            Command::Incr { .. }
+            | Command::Copy { .. }
+            | Command::SetAll { .. }
+            | Command::DelAll { .. } => self.compound(command),
+            Command::Multi { .. } => Reply::Done,
             Command::Join { name, text, replace } => {
                 self.joins += 1;
                 let name = name.clone().unwrap_or_else(|| format!("j{}", self.joins));
@@ -131,6 +136,65 @@ impl Teller {
                 Reply::Done
             }
             _ => self.read(command),
+        }
+    }
+
+    /// What reads and writes, or writes several keys; all of it is refused where one key is.
+    fn compound(&mut self, command: &Command) -> Reply {
+        let says = |text: String| Reply::Lines(vec![text]);
+        match command {
+            Command::Incr { key, by } => {
+                let old = self.view().seen.get(key).cloned().unwrap_or_else(|| b"0".to_vec());
+                let old = str::from_utf8(&old).ok().and_then(|text| {
+                    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+                });
+                let Some(new) = old.and_then(|old| old.checked_add(*by)) else {
+                    return says(String::from("-"));
+                };
+                if let Some(refusal) = self.joined(key) {
+                    return refusal;
+                }
+                let (value, _) = self.oracle.base.entry(key.clone()).or_default();
+                *value = new.to_string().into_bytes();
+                says(new.to_string())
+            }
+            Command::Copy { from, to, replace, renames } => {
+                let seen = self.view().seen;
+                let Some(value) = seen.get(from) else { return says(String::from("no")) };
+                if *renames && let Some(refusal) = self.joined(from) {
+                    return refusal;
+                }
+                if !replace && seen.contains_key(to) {
+                    return says(String::from("no"));
+                }
+                if let Some(refusal) = self.joined(to) {
+                    return refusal;
+                }
+                let at = self.oracle.base.get(from).and_then(|(_, at)| *at);
+                self.oracle.base.insert(to.clone(), (value.clone(), at));
+                if *renames && from != to {
+                    self.oracle.base.remove(from);
+                }
+                says(String::from("yes"))
+            }
+            Command::SetAll { pairs } => {
+                if let Some(refusal) = pairs.iter().find_map(|(key, _)| self.joined(key)) {
+                    return refusal;
+                }
+                for (key, value) in pairs {
+                    self.oracle.base.insert(key.clone(), (value.clone(), None));
+                }
+                Reply::Done
+            }
+            Command::DelAll { keys } => {
+                if let Some(refusal) = keys.iter().find_map(|key| self.joined(key)) {
+                    return refusal;
+                }
+                let gone = keys.iter().filter(|key| self.oracle.base.remove(*key).is_some());
+                let removed = gone.count();
+                says(format!("removed {removed}"))
+            }
+            _ => unsaid(),
         }
     }
 

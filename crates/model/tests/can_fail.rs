@@ -57,6 +57,18 @@ enum Fault {
     Leaks,
     /// Keys that expire are counted wrongly.
     ForgetsExpiries,
+    /// Several keys are set up to the one that is refused.
+    SetsHalf,
+    /// Several keys are removed up to the one that is refused.
+    RemovesHalf,
+    /// A key that is renamed stays.
+    RenameCopies,
+    /// A copy lives for ever.
+    CopyForgetsExpiry,
+    /// A number is added to twice where it is negative.
+    AddsTwice,
+    /// A write that is refused for want of memory has happened.
+    RefusalsWrite,
     /// Followers are not told that a derived key is gone.
     TellsOfNoEnd,
     /// Followers are told of changes only when a base key has been written.
@@ -191,7 +203,70 @@ impl Subject for Standin {
             let derived = before.seen.into_iter();
             self.stayed = derived.filter(|(key, _)| !self.oracle.owners(key).is_empty()).collect();
         }
+        if self.fault == Fault::RefusalsWrite && self.writes % 4 == 3 {
+            return Err(EngineError::OutOfMemory);
+        }
         Ok(())
+    }
+    fn check(&mut self, key: &[u8]) -> Result<(), EngineError> {
+        self.joined(key)
+    }
+    fn may_run_out(&mut self) -> bool {
+        self.fault == Fault::RefusalsWrite
+    }
+    fn incr(&mut self, key: &[u8], by: i64) -> Result<Option<i64>, Stop> {
+        let (value, _) = self.oracle.base.get(key).cloned().unwrap_or((b"0".to_vec(), None));
+        let old: Option<i64> = str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+        let old = old.filter(|old| old.to_string().as_bytes() == value);
+        let new = old.and_then(|old| old.checked_add(by));
+        let Some(new) = new else { return Ok(None) };
+        let twice = self.fault == Fault::AddsTwice && new < 0;
+        let stored = new + if twice { by } else { 0 };
+        self.set(key, stored.to_string().as_bytes(), Expiry::Keep)?;
+        Ok(Some(new))
+    }
+    fn copy(&mut self, from: &[u8], to: &[u8], replace: bool) -> Result<bool, Stop> {
+        let seen = self.view().seen;
+        let Some(value) = seen.get(from) else { return Ok(false) };
+        if !replace && seen.contains_key(to) {
+            return Ok(false);
+        }
+        let at = self.oracle.base.get(from).and_then(|(_, at)| *at);
+        let at = at.filter(|_| self.fault != Fault::CopyForgetsExpiry);
+        self.set(to, value, at.map_or(Expiry::Never, |at| Expiry::At(Millis(at))))?;
+        Ok(true)
+    }
+    fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<bool, Stop> {
+        if !self.view().seen.contains_key(from) {
+            return Ok(false);
+        }
+        self.joined(from)?;
+        if from != to {
+            self.copy(from, to, true)?;
+            if self.fault != Fault::RenameCopies {
+                self.remove(from)?;
+            }
+        }
+        Ok(true)
+    }
+    fn set_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Stop> {
+        for (key, _) in pairs.iter().filter(|_| self.fault != Fault::SetsHalf) {
+            self.joined(key)?;
+        }
+        for (key, value) in pairs {
+            self.set(key, value, Expiry::Never)?;
+        }
+        Ok(())
+    }
+    fn remove_all(&mut self, keys: &[Vec<u8>]) -> Result<u64, Stop> {
+        for key in keys.iter().filter(|_| self.fault != Fault::RemovesHalf) {
+            self.joined(key)?;
+        }
+        let mut removed = 0;
+        for key in keys {
+            removed += u64::from(self.remove(key)?);
+        }
+        Ok(removed)
     }
     fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {
         self.events += 1;
@@ -480,6 +555,12 @@ caught! {
     an_accepted_circle_is_caught: Fault::AcceptsCircles;
     a_change_that_is_not_told_is_caught: Fault::TellsOfNoEnd;
     a_change_that_is_told_late_is_caught: Fault::TellsLate;
+    a_half_set_of_keys_is_caught: Fault::SetsHalf;
+    a_half_removal_of_keys_is_caught: Fault::RemovesHalf;
+    a_rename_that_copies_is_caught: Fault::RenameCopies;
+    a_copy_that_forgets_when_it_expires_is_caught: Fault::CopyForgetsExpiry;
+    a_wrong_sum_is_caught: Fault::AddsTwice;
+    a_refused_write_that_has_happened_is_caught: Fault::RefusalsWrite;
 }
 
 #[test]
@@ -490,6 +571,16 @@ fn histories_are_the_same_for_ever_and_of_every_kind() {
     let count = |what: fn(&Op) -> bool| all.iter().filter(|op| what(op)).count();
     assert!(count(|op| matches!(op, Op::Flush)) > 0);
     assert!(count(|op| matches!(op, Op::Range { .. })) > 2000);
+    assert!(count(|op| matches!(op, Op::Multi)) > 200);
+    for what in [
+        (|op| matches!(op, Op::Incr { .. })) as fn(&Op) -> bool,
+        |op| matches!(op, Op::Copy { .. }),
+        |op| matches!(op, Op::Rename { .. }),
+        |op| matches!(op, Op::SetAll { .. }),
+        |op| matches!(op, Op::RemoveAll { .. }),
+    ] {
+        assert!(count(what) > 200);
+    }
     let inner = |op: &Op| match op {
         Op::Range { first, last, .. } => !last.is_empty() && *last != prefix_end(first),
         _ => false,

@@ -4,6 +4,7 @@ use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::kept::Kept;
+use headwater_model::pressed::Pressed;
 use headwater_model::sliced::Sliced;
 use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
@@ -65,6 +66,20 @@ fn reads_show_one_state_though_others_come_between_their_slices() {
 #[test]
 fn what_a_disk_loses_is_missed_and_nothing_else_is() {
     holds(Kind::Plain, 4, || Box::new(Spilling::new(true)));
+}
+
+/// Room is made, or is not there, whenever memory is looked at.
+#[test]
+fn what_is_refused_for_want_of_memory_has_changed_nothing() {
+    holds(Kind::Plain, 4, || Box::new(Pressed::new(30)));
+    holds(Kind::Plain, 8, || Box::new(Pressed::new(90)));
+    let mut refused = 0;
+    for seed in 0..100 {
+        let mut subject = Pressed::new(30);
+        drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
+        refused += subject.refused();
+    }
+    assert!(refused > 40, "in 100 histories {refused} writes were refused");
 }
 
 #[test]

@@ -19,11 +19,7 @@ pub(crate) fn set_until(
     value: &[u8],
     at: Millis,
 ) -> Result<(), Stop> {
-    engine.set(key, value, headwater_engine::Expiry::At(at))?;
-    if at <= engine.now() {
-        engine.set_expiry(key, Some(at))?;
-    }
-    Ok(())
+    Ok(engine.set(key, value, headwater_engine::Expiry::At(at))?)
 }
 
 pub(crate) fn run(

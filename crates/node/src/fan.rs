@@ -1,9 +1,11 @@
 //! Fan-outs: from a changed key, along the keys of the `check` sources, to the outputs.
 //!
-//! With one shard an output is put as it is found. With several, the outputs of a slice are gathered, since
+//! With one shard an output is put as it is found, unless data may have to be loaded: then it is put when the whole slice is known, so that a slice that waits
+//! has changed nothing. With several, the outputs of a slice are gathered, since
 //! they live on many; and check keys of other homes are asked of these homes, so that a slice may begin anew
 //! until all of them are here ([`Reads`]).
 
+use crate::keys::know_all;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Shard};
@@ -52,10 +54,10 @@ impl Put {
         value.map_or(Self::Nothing, |value| Self::Shared(engine.share(value)))
     }
 
-    /// Puts or removes an output.
+    /// Puts an output, or removes one that memory knows.
     pub(crate) fn put(self, engine: &mut Engine, key: &[u8]) -> Result<(), Stop> {
         match self {
-            Self::Nothing => engine.remove(key).map(drop),
+            Self::Nothing => Ok(engine.remove_known(key).map(drop)?),
             Self::Shared(value) => {
                 if !engine.make_room_for(key.len() + OUTPUT_BYTES, 0) {
                     return Err(EngineError::OutOfMemory.into());
@@ -71,6 +73,32 @@ impl Put {
             engine.release(value);
         }
     }
+}
+
+/// Waits until outputs that are to be removed are known, so that no removal waits behind another one.
+pub(crate) fn know_outputs<'o>(
+    engine: &mut Engine,
+    outputs: impl Iterator<Item = &'o Output>,
+    value: Option<&[u8]>,
+) -> Result<(), Stop> {
+    match value {
+        Some(_) => Ok(()),
+        None => know_all(engine, outputs.map(|output| output.key.as_slice())),
+    }
+}
+
+/// Puts or removes all outputs, or waits before the first one.
+pub(crate) fn put_all<'o>(
+    engine: &mut Engine,
+    outputs: impl Iterator<Item = &'o Output> + Clone,
+    value: Option<&[u8]>,
+) -> Result<(), Stop> {
+    know_outputs(engine, outputs.clone(), value)?;
+    let put = Put::of(engine, value);
+    let mut keys = outputs.map(|output| output.key.as_slice());
+    let done = keys.try_for_each(|key| put.put(engine, key));
+    put.release(engine);
+    done
 }
 
 /// A fan-out under way.

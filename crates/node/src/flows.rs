@@ -4,7 +4,7 @@
 //! followers is some thousand slices. What a slice writes, and how far its task has come, are told
 //! to the same store before anybody else has a turn.
 
-use crate::fan::{Fan, Output, Put, Read, SLICE_KEYS};
+use crate::fan::{Fan, Output, Put, Read, SLICE_KEYS, put_all};
 use crate::handed::{Afar, Work, called_key, position_at};
 use crate::node::Node;
 use alloc::boxed::Box;
@@ -178,6 +178,12 @@ impl Node {
         }
     }
 
+    /// Whether writes are refused, or wait, because some flow has no room.
+    #[must_use]
+    pub fn has_full_flows(&self) -> bool {
+        !self.working.closed.is_empty()
+    }
+
     /// Has a write that found no room wait for it.
     pub(crate) fn block(&mut self) -> Ticket {
         let ticket = self.engine.next_ticket();
@@ -335,7 +341,8 @@ impl Node {
         let divided = self.engine.placement().is_some();
         let of = (task.flow.clone(), task.record.position);
         let reads = self.working.afar.reads.remove(&of).unwrap_or_default();
-        let gathers = sourced || divided;
+        // What must wait for data has put nothing yet: its outputs are put when all of them are known.
+        let gathers = sourced || divided || self.engine.may_wait();
         let put = Put::of(&mut self.engine, value.filter(|_| !gathers));
         let mut fan = Fan {
             engine: &mut self.engine,
@@ -362,6 +369,7 @@ impl Node {
         if divided && !outputs.is_empty() {
             return self.divide(task, outputs, value, mark);
         }
+        put_all(&mut self.engine, outputs.iter(), value).map_err(outcome_of)?;
         Err(mark.map_or(Outcome::Done, Outcome::Further))
     }
 

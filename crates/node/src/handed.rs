@@ -4,7 +4,7 @@
 //! hands what is to be done to their homes; what it is home of itself it does at once. A shard that is asked says that a
 //! part is done, that it is to be asked again (it is not the home any more, or the key takes no writes now), or that it failed.
 
-use crate::fan::{Output, Put, Read, Reads, own_keys};
+use crate::fan::{Output, Put, Read, Reads, know_outputs, own_keys};
 use crate::flows::{Working, outcome_of};
 use crate::node::Node;
 use alloc::collections::BTreeMap;
@@ -187,10 +187,13 @@ impl Node {
         let before = self.working.flows.seen(handed);
         let mut seen = before.as_deref();
         let is_new = |output: &&Output| before.as_ref().is_none_or(|seen| output.check > *seen);
+        let left: Vec<&Output> = outputs.iter().filter(is_new).collect();
+        if let Err(stop) = know_outputs(&mut self.engine, left.iter().copied(), value) {
+            return outcome_of(stop);
+        }
         let put = Put::of(&mut self.engine, value);
         let mut stopped: Option<Stop> = None;
         // Outputs of one check key are done together.
-        let left: Vec<&Output> = outputs.iter().filter(is_new).collect();
         for same in left.chunk_by(|one, other| one.check == other.check) {
             let done = same.iter().try_for_each(|output| put.put(&mut self.engine, &output.key));
             if let Err(stop) = done {

@@ -18,12 +18,29 @@ pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -
             check_writable(engine, key)?;
         }
     }
+    know_all(engine, keys.iter())?;
     let mut removed = 0;
     for key in keys.iter() {
-        removed += i64::from(engine.remove(key)?);
+        removed += i64::from(engine.remove_known(key)?);
     }
     reply.integer(removed);
     Ok(())
+}
+
+/// Waits until memory knows of all keys that are to be written whether they are there. All are asked for even if the first
+/// must wait, so that their loads run side by side.
+pub(crate) fn know_all<'k>(
+    engine: &mut Engine,
+    keys: impl Iterator<Item = &'k [u8]>,
+) -> Result<(), Stop> {
+    let mut known = Ok(());
+    for key in keys {
+        match engine.know(key) {
+            Err(Stop::Wait(ticket)) => known = known.and(Err(Stop::Wait(ticket))),
+            done => done?,
+        }
+    }
+    known
 }
 
 pub(crate) fn exists(

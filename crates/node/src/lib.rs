@@ -23,6 +23,7 @@ mod lcs;
 mod node;
 mod numbers;
 mod peers;
+mod preload;
 mod ranges;
 mod scan;
 mod streams;

@@ -117,11 +117,13 @@ impl Node {
     fn attempt(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
         let mut attempts_left = ATTEMPTS_MAX;
+        let told = self.engine.told_kept();
         loop {
             let done = self.run(command, reply);
             self.record_writes();
             let Err(stop) = done else { return Outcome::Done };
             reply.rewind(mark);
+            debug_assert_eq!(self.engine.told_kept(), told, "it has changed nothing (N2)");
             match stop {
                 Stop::Wait(ticket) => return Outcome::Waiting(ticket),
                 // It has changed nothing (N2), so it may run again with more room.

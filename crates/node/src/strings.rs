@@ -1,6 +1,7 @@
 //! Execution of the commands about values.
 
 use crate::expiry::{moment, set_until};
+use crate::keys::know_all;
 use crate::node::{check_lengths, check_writable, is_there};
 use alloc::vec::Vec;
 use headwater_command::{Args, GetExpiry, Reply, SetCondition, SetExpiry};
@@ -154,6 +155,7 @@ pub(crate) fn mset_nx(
     pairs: Args<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    know_all(engine, pairs.pairs().map(|(key, _)| key))?;
     for (key, _) in pairs.pairs() {
         if is_there(engine, key)? {
             reply.integer(0);

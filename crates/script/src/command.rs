@@ -42,6 +42,16 @@ pub enum Command {
     DelRange { first: Vec<u8>, last: Vec<u8> },
     /// `flush`
     Flush,
+    /// `incr KEY BY` prints the sum, or `-` where the key holds no number.
+    Incr { key: Vec<u8>, by: i64 },
+    /// `copy FROM TO [replace]` and `rename FROM TO` print whether they did anything.
+    Copy { from: Vec<u8>, to: Vec<u8>, replace: bool, renames: bool },
+    /// `mset KEY VALUE [KEY VALUE …]` sets all or none.
+    SetAll { pairs: Vec<(Vec<u8>, Vec<u8>)> },
+    /// `mdel KEY [KEY …]` removes all or none, and prints how many there were.
+    DelAll { keys: Vec<Vec<u8>> },
+    /// `multi`, and `exec`: what is between is one transaction.
+    Multi { begins: bool },
     /// `evict N [from DRAW]` lets go of so many ranges that can be had again, as far as there
     /// are any.
     Evict { count: u64, draw: u64 },
@@ -182,6 +192,34 @@ impl Words<'_> {
             "advance" => Command::Advance { millis: self.number()? },
             "delrange" => Command::DelRange { first: self.bytes()?, last: self.bytes()? },
             "flush" => Command::Flush,
+            "multi" | "exec" => Command::Multi { begins: word == "multi" },
+            "incr" => {
+                let (key, by) = (self.bytes()?, self.text()?);
+                let by = by.parse().map_err(|_| format!("`{}`: `{by}` is no number", self.line))?;
+                Command::Incr { key, by }
+            }
+            "copy" => {
+                let (from, to) = (self.bytes()?, self.bytes()?);
+                Command::Copy { from, to, replace: self.takes("replace"), renames: false }
+            }
+            "rename" => {
+                let (from, to) = (self.bytes()?, self.bytes()?);
+                Command::Copy { from, to, replace: true, renames: true }
+            }
+            "mset" => {
+                let mut pairs = vec![(self.bytes()?, self.bytes()?)];
+                while !self.rest.is_empty() {
+                    pairs.push((self.bytes()?, self.bytes()?));
+                }
+                Command::SetAll { pairs }
+            }
+            "mdel" => {
+                let mut keys = vec![self.bytes()?];
+                while !self.rest.is_empty() {
+                    keys.push(self.bytes()?);
+                }
+                Command::DelAll { keys }
+            }
             "evict" => Command::Evict {
                 count: self.number()?,
                 draw: if self.takes("from") { self.number()? } else { 0 },

@@ -20,6 +20,7 @@
 
 pub mod bytes;
 pub mod command;
+mod compound;
 pub mod reply;
 pub mod source;
 pub mod story;

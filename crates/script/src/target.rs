@@ -2,6 +2,7 @@
 
 use crate::bytes::escape;
 use crate::command::{Command, Ttl};
+use crate::compound;
 use crate::reply::Reply;
 use crate::source::ScriptedSource;
 use headwater_base::{KeyRange, Millis};
@@ -131,6 +132,11 @@ impl EngineTarget {
             | Command::Evict { .. }
             | Command::Compact { .. }
             | Command::Flush => self.write(command),
+            Command::Incr { .. }
+            | Command::Copy { .. }
+            | Command::SetAll { .. }
+            | Command::DelAll { .. }
+            | Command::Multi { .. } => compound::run(&mut self.engine, command),
             Command::Join { .. }
             | Command::Drop { .. }
             | Command::Joins

@@ -333,6 +333,16 @@ impl Keeping {
         self.store.count_notes();
     }
 
+    /// A transaction begins: nothing of it is handed over until it has ended.
+    pub(crate) fn begin_transaction(&self) {
+        self.store.begin_transaction();
+    }
+
+    /// It has ended.
+    pub(crate) fn end_transaction(&self) {
+        self.store.end_transaction();
+    }
+
     /// Hands the writes of a turn over; gives the last operation told.
     #[inline]
     pub(crate) fn end_turn(&self) -> u64 {
@@ -347,6 +357,8 @@ impl Keeping {
     /// Waits until all that was written is safe, or will never be.
     pub(crate) fn settle(&self) {
         let begun = Instant::now();
+        // The rest of a transaction that waits will not come.
+        self.store.forget_transaction();
         self.store.ask_sync();
         while !self.store.failed()
             && self.store.durable() < self.store.told()

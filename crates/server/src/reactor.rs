@@ -529,7 +529,9 @@ impl<S: Service> Reactor<S> {
         }
         if S::outlives_client(&connection.session) && !connection.is_unplugged() {
             connection.unplug();
-            self.connections.unplugged();
+            if !by_mail {
+                self.connections.unplugged();
+            }
             let id = connection.id;
             self.connections.put(connection);
             self.connections.touch(id);

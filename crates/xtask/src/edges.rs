@@ -88,7 +88,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         folder: "model",
         pure: false,
-        uses: &["base", "engine", "script"],
+        uses: &["base", "command", "engine", "node", "protocol", "script"],
         tests_use: &["functions"],
     },
     // Many shards under simulated time, against the oracle.

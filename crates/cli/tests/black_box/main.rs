@@ -36,5 +36,6 @@ mod spill;
 mod streams;
 mod support;
 mod tracking;
+mod transactions_kept;
 mod watching;
 mod webhooks;

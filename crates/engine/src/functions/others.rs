@@ -272,14 +272,17 @@ impl Engine {
         if !self.make_room_for(keys, values) {
             return Err(EngineError::OutOfMemory.into());
         }
+        let own = call.key.filter(|_| draft.changed);
+        let mut here = None;
+        if let Some(key) = own {
+            self.know(key)?;
+            here = self.find_here(key)?;
+        }
         // What went to make room is missed before anything is written.
-        let gone = drafts.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key);
-        for key in gone {
+        for key in drafts.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key) {
             self.know(key)?;
         }
-        if let Some(key) = call.key.filter(|_| draft.changed) {
-            self.know(key)?;
-            let here = self.find_here(key)?;
+        if let Some(key) = own {
             self.apply(key, here, draft)?;
         }
         for (key, value) in drafts {

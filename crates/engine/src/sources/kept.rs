@@ -11,6 +11,7 @@ use crate::exec::Missing;
 use crate::report::{EngineError, Stop};
 use crate::status::GroupNote;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -36,12 +37,21 @@ pub(crate) struct Keeping {
     plain: bool,
     /// The last write of a partition's keys that were taken over and are not in memory yet.
     taken: Position,
+    /// The last write that the store was told of.
+    told: Position,
+    /// Keys that a transaction under way has removed, so that they are known to be gone; `None`: there is none under way.
+    gone: Option<BTreeSet<Vec<u8>>>,
 }
 
 impl Keeping {
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         self.keep.is_some()
+    }
+
+    /// Whether the transaction under way has removed `key`.
+    pub(super) fn is_gone(&self, key: &[u8]) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.contains(key))
     }
 
     pub(super) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
@@ -90,7 +100,7 @@ impl Engine {
         named: bool,
         plain: bool,
     ) -> Result<(), EngineError> {
-        self.keeping = Keeping { keep: Some(keep), named, plain, taken: Position(0) };
+        self.keeping = Keeping { keep: Some(keep), named, plain, ..Keeping::default() };
         self.memory.keep();
         for name in tables {
             let prefix = self.table_prefix(name)?;
@@ -107,6 +117,24 @@ impl Engine {
     #[must_use]
     pub fn has_keep(&self) -> bool {
         self.keeping.is_some()
+    }
+
+    /// A transaction begins: what it removes it need not look for again.
+    pub fn begin_transaction(&mut self) {
+        if self.keeping.is_some() {
+            self.keeping.gone = Some(BTreeSet::new());
+        }
+    }
+
+    /// It has ended.
+    pub fn end_transaction(&mut self) {
+        self.keeping.gone = None;
+    }
+
+    /// The last write that the embedded store was told of. An operation that waits has told it none.
+    #[must_use]
+    pub fn told_kept(&self) -> Position {
+        self.keeping.told
     }
 
     #[inline]
@@ -198,6 +226,10 @@ impl Engine {
         let keep = self.keeping.keep.as_mut().expect("there is a store");
         let attributes = Attributes { expires, flags: self.marks.flags(key) };
         let position = keep.put(key, &mut view.parts(), attributes);
+        self.keeping.told = position;
+        if let Some(gone) = &mut self.keeping.gone {
+            gone.remove(key);
+        }
         if let Some(sourced) =
             self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
         {
@@ -228,6 +260,10 @@ impl Engine {
     pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
         let keep = self.keeping.keep.as_mut().expect("there is a store");
         let position = keep.remove(key);
+        self.keeping.told = position;
+        if let Some(gone) = &mut self.keeping.gone {
+            gone.insert(key.to_vec());
+        }
         if let Some(sourced) =
             self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
         {
@@ -240,6 +276,7 @@ impl Engine {
     pub(crate) fn clear_kept(&mut self) {
         let Some(keep) = self.keeping.keep.as_mut() else { return };
         let position = keep.clear();
+        self.keeping.told = position;
         for table in self.catalog.sourced_tables() {
             let range = KeyRange::prefix(self.store.table(table).prefix());
             let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut());

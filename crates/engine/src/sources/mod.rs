@@ -180,6 +180,9 @@ impl Engine {
         if here || (sourced.kept && self.store.table(table).get(key).is_some()) {
             return Ok(());
         }
+        if sourced.kept && self.keeping.is_gone(key) {
+            return Ok(());
+        }
         self.need(table, &KeyRange::point(key))
     }
 
@@ -270,6 +273,12 @@ impl Engine {
     /// A ticket for an operation that waits for something that the engine does not know of.
     pub fn next_ticket(&mut self) -> Ticket {
         self.waits.ticket()
+    }
+
+    /// Whether operations may have to wait for data at all.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.keeping.is_some() || self.placed.is_some() || !self.catalog.sourced_tables().is_empty()
     }
 
     /// How many operations wait for data.

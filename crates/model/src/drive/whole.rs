@@ -121,6 +121,7 @@ impl Run<'_> {
         self.hear()?;
         self.verify(b"", b"")?;
         self.scan(100)?;
+        self.hear()?;
         self.leaves_nothing()
     }
 
@@ -137,6 +138,7 @@ impl Run<'_> {
         // Joins that may collide keep their outputs beside the tables as well.
         same(&keys, &stats.keys)?;
         same(&(groups > stats.groups || key_bytes > stats.key_bytes), &false)?;
+        self.step(&Op::Exec)?;
         self.step(&Op::Unwatch)?;
         self.unfollow_all()?;
         self.step(&Op::Flush)?;

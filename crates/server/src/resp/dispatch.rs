@@ -239,6 +239,10 @@ impl Resp {
         }
         match waiting {
             Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) if failure.is_some() => {
+                // Between MULTI and EXEC, EXEC alone waits.
+                if work.connection.session.queue.is_some() {
+                    self.discard(&mut work.connection.session);
+                }
                 Flow::Next
             }
             Waiting::Request(request) => self.run_again(&request, work),
@@ -260,6 +264,9 @@ impl Resp {
         let most = self.config.clients.command_milliseconds_max;
         if most > 0 && self.time.uptime >= postponed.since + most {
             self.node.engine_mut().forget_ticket(postponed.ticket);
+            if work.connection.session.queue.is_some() {
+                self.discard(&mut work.connection.session);
+            }
             return self.answered(work, |service, work| {
                 service.stats.errors += 1;
                 encoder(work).error(

@@ -270,11 +270,11 @@ impl Service for Resp {
     }
 
     fn may_end(session: &Session) -> bool {
-        !session.no_evict && !session.leads()
+        !session.no_evict && !Self::outlives_client(session)
     }
 
     fn outlives_client(session: &Session) -> bool {
-        session.leads()
+        session.leads() || session.is_within_exec()
     }
 
     fn evicted_client(&mut self) {
@@ -317,6 +317,7 @@ impl Service for Resp {
         }
         if self.exclusive == Some(id) {
             self.exclusive = None;
+            self.end_transaction();
         }
         self.part(id, &mut connection.session);
     }

@@ -41,6 +41,8 @@ pub(crate) struct Queue {
     pub(crate) denies_oom: bool,
     /// A request could not be queued: EXEC will refuse.
     pub(crate) broken: bool,
+    /// How often EXEC has looked whether all is there that it needs.
+    pub(crate) looks: u32,
 }
 
 /// What a parked session goes on with.
@@ -242,6 +244,11 @@ impl Session {
     #[inline]
     pub(crate) fn leads(&self) -> bool {
         matches!(self.waiting.as_deref(), Some(Waiting::Lead(lead)) if lead.begun)
+    }
+
+    /// Whether it has executed a part of a transaction: the rest is executed as well, whatever becomes of its client.
+    pub(crate) fn is_within_exec(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. }))
     }
 
     /// Whether a command of it waits for data or for another client.

@@ -1,6 +1,7 @@
 //! Waiting for data: the engine's requests are answered by the test, late.
 
 mod items;
+mod kept;
 mod sourced;
 mod sourced_shards;
 
@@ -118,15 +119,44 @@ fn a_waiting_request_holds_up_its_own_client_alone() {
 }
 
 #[test]
-fn a_transaction_that_waits_stays_one_step() {
+fn a_transaction_waits_before_its_first_step() {
     let mut stage = Stage::new();
     let (out, stopped) = stage.serve(0, "MULTI\r\nINCR a\r\nGET x|k\r\nINCR a\r\nEXEC\r\n");
+    assert_eq!((out.as_str(), stopped), ("+OK +QUEUED +QUEUED +QUEUED ", Stopped::Parked));
+    let fetch = stage.load();
+    assert_eq!(stage.serve(1, "INCR a\r\n"), (String::from(":1 "), Stopped::Incomplete));
+    assert_eq!(stage.answer(fetch, &[]), [0]);
+    assert_eq!(stage.serve(0, ""), (String::from("*3 :2 $-1 :3 "), Stopped::Incomplete));
+}
+
+#[test]
+fn a_transaction_whose_data_cannot_be_had_is_not_executed() {
+    let mut stage = Stage::new();
+    let (_, stopped) = stage.serve(0, "WATCH b\r\nMULTI\r\nINCR a\r\nGET x|k\r\nEXEC\r\n");
     assert_eq!(stopped, Stopped::Parked);
-    assert_eq!(out, "+OK +QUEUED +QUEUED +QUEUED *3 :1 ");
+    let fetch = stage.load();
+    stage.service.node_mut().engine_mut().loaded(fetch, Err(String::from("it is down")));
+    assert_eq!(stage.woken(), [0]);
+    let (out, stopped) = stage.serve(0, "");
+    assert!(out.starts_with("-SOURCE ") && stopped == Stopped::Incomplete, "{out}");
+    assert_eq!(stage.serve(0, "GET a\r\nEXEC\r\n").0, "$-1 -ERR EXEC without MULTI ");
+}
+
+/// A transaction that makes data necessary which nobody could know of before.
+const SURPRISE: &str = "MULTI\r\nINCR a\r\nSET s|u|k 1\r\nPREFIX t|\r\nINCR a\r\nEXEC\r\n";
+const SURPRISED: &str = "+OK +QUEUED +QUEUED +QUEUED +QUEUED *4 :1 +OK ";
+const JOIN: &str = "JOIN.ADD t \"t|<u>|<k> = check s|<u>|<k> copy x|<k>\"\r\n";
+
+#[test]
+fn a_transaction_that_waits_stays_one_step() {
+    let mut stage = Stage::new();
+    stage.serve(0, JOIN);
+    let (out, stopped) = stage.serve(0, SURPRISE);
+    assert_eq!((out.as_str(), stopped), (SURPRISED, Stopped::Parked));
     let fetch = stage.load();
     assert_eq!(stage.serve(1, "INCR a\r\n"), (String::new(), Stopped::Parked));
     assert_eq!(stage.answer(fetch, &[]), [0]);
-    assert_eq!(stage.serve(0, ""), (String::from("$-1 :2 "), Stopped::Incomplete));
+    assert_eq!(stage.serve(0, ""), (String::from("*0 :2 "), Stopped::Incomplete));
     assert_eq!(stage.woken(), [1]);
     assert_eq!(stage.serve(1, "INCR a\r\n"), (String::from(":3 "), Stopped::Incomplete));
 }
@@ -134,7 +164,8 @@ fn a_transaction_that_waits_stays_one_step() {
 #[test]
 fn a_client_that_leaves_in_the_middle_lets_the_others_go_on() {
     let mut stage = Stage::new();
-    let (_, stopped) = stage.serve(0, "MULTI\r\nGET x|k\r\nEXEC\r\n");
+    stage.serve(0, JOIN);
+    let (_, stopped) = stage.serve(0, SURPRISE);
     assert_eq!(stopped, Stopped::Parked);
     let fetch = stage.load();
     assert_eq!(stage.serve(1, "INCR a\r\n").1, Stopped::Parked);
@@ -142,7 +173,7 @@ fn a_client_that_leaves_in_the_middle_lets_the_others_go_on() {
     stage.service.closed(&mut left);
     stage.connections.ended(left.id, false);
     assert_eq!(stage.woken(), [1]);
-    assert_eq!(stage.serve(1, "INCR a\r\n").0, ":1 ");
+    assert_eq!(stage.serve(1, "INCR a\r\n").0, ":2 ");
     // The late answer wakes nobody.
     assert_eq!(stage.answer(fetch, &[]), [0; 0]);
 }

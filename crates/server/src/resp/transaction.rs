@@ -1,10 +1,18 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC first has everything loaded that its requests will need, as far as that can be told, while others go on; it is
+//! run again from its start until all of it is there. Where a request must wait even so, others are held until the
+//! transaction has ended, and the embedded store gets nothing of it before: it is one batch there in any case.
 
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
-use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec, Transaction};
-use headwater_engine::Stop;
-use headwater_protocol::resp::find;
+use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
+use headwater_engine::{Stop, Ticket};
+use headwater_protocol::resp::{decode, find};
+
+/// EXEC looks so often whether all is there that it needs. Where memory is so short that each load evicts what
+/// another one has brought, its requests wait one by one.
+const LOOKS_MAX: u32 = 100;
 
 impl Resp {
     /// Executes a command about transactions.
@@ -144,6 +152,11 @@ impl Resp {
                 Err(stop) => return self.stopped(stop, args, work),
             }
         }
+        let lacks = !changed && self.node.engine().may_wait();
+        if lacks && let Some(ticket) = self.preload_queue(&mut work.connection.session) {
+            // The same: nothing has been executed.
+            return self.park(ticket, args, work);
+        }
         self.forget_watches(&mut work.connection.session);
         let Some(queue) = work.connection.session.queue.take() else {
             return Flow::Next;
@@ -156,7 +169,34 @@ impl Resp {
             return Flow::Next;
         }
         encoder(work).array(queue.requests.len());
+        self.begin_transaction();
         self.run_queue(queue, 0, work)
+    }
+
+    /// Has everything loaded that the queued requests need, as far as that can be told; something that EXEC waits for.
+    fn preload_queue(&mut self, session: &mut Session) -> Option<Ticket> {
+        let queue = session.queue.as_mut()?;
+        if queue.looks == LOOKS_MAX {
+            return None;
+        }
+        queue.looks += 1;
+        let mut waits = None;
+        for request in &queue.requests {
+            let args = request.args();
+            if let Ok(spec) = find(args)
+                && let Ok(Command::Data(data)) = decode(spec, args)
+            {
+                // All are asked for even if the first must wait.
+                waits = waits.or(self.node.preload(&data));
+            }
+        }
+        waits
+    }
+
+    /// What EXEC needs cannot be had: nothing of the transaction is executed.
+    pub(super) fn discard(&mut self, session: &mut Session) {
+        session.queue = None;
+        self.forget_watches(session);
     }
 
     /// Executes the requests of a transaction from `next` on.
@@ -181,6 +221,7 @@ impl Resp {
                 Flow::Next => {}
                 Flow::Parked => {
                     self.exclusive = Some(work.connection.id);
+                    self.part_transaction();
                     work.connection.session.waiting =
                         Some(Box::new(Waiting::Exec { queue, next: at }));
                     return Flow::Parked;
@@ -188,7 +229,32 @@ impl Resp {
                 Flow::Close => flow = Flow::Close,
             }
         }
+        self.end_transaction();
         flow
+    }
+
+    fn begin_transaction(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.begin_transaction();
+            self.node.engine_mut().begin_transaction();
+        }
+    }
+
+    /// A transaction waits. Where it waits for flows, these may wait for what it has written.
+    fn part_transaction(&mut self) {
+        if let Some(keeping) = &self.keeping
+            && self.node.has_full_flows()
+        {
+            keeping.end_transaction();
+        }
+    }
+
+    /// The transaction under way has ended, however it did.
+    pub(super) fn end_transaction(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.end_transaction();
+            self.node.engine_mut().end_transaction();
+        }
     }
 
     /// Parks or fails a command that the engine stopped.

@@ -1,0 +1,269 @@
+//! Every command that writes, over keys that a store on disk keeps, of which any may be in memory or not: it waits before
+//! its first write or not at all, and what comes of it is what comes of it where everything is in memory.
+
+use headwater_base::source::{Attributes, FetchId, Keep, Loaded, Pair, Position};
+use headwater_base::{KeyRange, Millis};
+use headwater_command::{Command, OwnedArgs};
+use headwater_node::{Node, Outcome, Settings};
+use headwater_protocol::resp::{Encoder, Version, decode, find};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const NOW: u64 = 1_000_000;
+
+/// A store that is a map.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    pairs: BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>,
+    /// Operations that it was told of.
+    position: u64,
+    asked: Vec<(FetchId, KeyRange)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Store(Rc<RefCell<Disk>>);
+
+impl Store {
+    fn next(&self) -> Position {
+        self.0.borrow_mut().position += 1;
+        Position(self.0.borrow().position)
+    }
+
+    fn position(&self) -> u64 {
+        self.0.borrow().position
+    }
+
+    fn pairs_in(&self, wanted: &dyn Fn(&[u8]) -> bool) -> Vec<Pair> {
+        let disk = self.0.borrow();
+        let inside = disk.pairs.iter().filter(|(key, _)| wanted(key));
+        let pair = |(key, (value, attributes)): (&Vec<u8>, &(Vec<u8>, Attributes))| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            attributes: *attributes,
+        };
+        inside.map(pair).collect()
+    }
+
+    /// Answers what was asked.
+    fn answer(&self, node: &mut Node) {
+        let asked = std::mem::take(&mut self.0.borrow_mut().asked);
+        assert!(!asked.is_empty(), "it waits for nothing");
+        for (fetch, range) in asked {
+            let position = Position(self.position());
+            let pairs = self.pairs_in(&|key| range.contains(key));
+            node.engine_mut().loaded(fetch, Ok(Loaded { position, pairs }));
+        }
+        node.engine_mut().take_effects();
+    }
+}
+
+impl Keep for Store {
+    fn put(
+        &mut self,
+        key: &[u8],
+        parts: &mut dyn Iterator<Item = &[u8]>,
+        attributes: Attributes,
+    ) -> Position {
+        let value = parts.collect::<Vec<_>>().concat();
+        self.0.borrow_mut().pairs.insert(key.to_vec(), (value, attributes));
+        self.next()
+    }
+    fn remove(&mut self, key: &[u8]) -> Position {
+        self.0.borrow_mut().pairs.remove(key);
+        self.next()
+    }
+    fn clear(&mut self) -> Position {
+        self.0.borrow_mut().pairs.clear();
+        self.next()
+    }
+    fn holds_nothing(&mut self, range: &KeyRange) -> bool {
+        !self.0.borrow().pairs.keys().any(|key| range.contains(key))
+    }
+    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+        self.0.borrow_mut().asked.push((fetch, range.clone()));
+    }
+    fn gather(
+        &mut self,
+        wanted: &dyn Fn(&[u8]) -> bool,
+        _bytes_max: u64,
+    ) -> Result<Vec<Pair>, String> {
+        Ok(self.pairs_in(wanted))
+    }
+    fn settle(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What is there before: a number, a text, one that expires, and one in another table.
+const BEFORE: &[&[&str]] = &[
+    &["SET", "a|g|1", "1"],
+    &["SET", "a|g|2", "two"],
+    &["SET", "a|h|3", "three", "PXAT", "2000000"],
+    &["SET", "b|g|1", "other"],
+    &["SET", "plain", "7"],
+];
+const KEYS: [&str; 5] = ["a|g|1", "a|g|2", "a|h|3", "b|g|1", "plain"];
+const JOIN: &[&str] = &["JOIN.ADD", "j", "j|<g>|<n> = check b|<g>|<m> copy a|<g>|<n>"];
+
+/// Commands that write, most of them of several keys.
+const COMMANDS: &[&[&str]] = &[
+    &["MSET", "a|g|1", "x", "a|h|3", "y", "a|new|1", "z"],
+    &["MSETNX", "a|new|1", "x", "a|g|2", "y", "a|new|2", "z"],
+    &["MSETNX", "a|new|1", "x", "b|new|1", "y", "c|new", "z"],
+    &["DEL", "a|g|1", "b|g|1", "a|h|3", "nothing", "plain"],
+    &["DEL", "a|g|1", "a|g|1", "b|g|1", "b|g|1"],
+    &["DEL", "a|absent|1", "a|g|2", "a|absent|1"],
+    &["UNLINK", "plain", "a|h|3", "a|g|2"],
+    &["RANGE.DEL", "a|g|0", "a|g|9"],
+    &["RANGE.DEL", "a|", "c"],
+    &["RANGE.DEL", "", ""],
+    &["RENAME", "a|g|1", "b|g|1"],
+    &["RENAME", "a|h|3", "a|h|3"],
+    &["RENAME", "a|h|3", "a|new|1"],
+    &["RENAME", "a|absent|1", "a|g|1"],
+    &["RENAMENX", "a|g|1", "b|g|1"],
+    &["RENAMENX", "a|g|1", "b|g|2"],
+    &["COPY", "a|g|1", "b|g|1"],
+    &["COPY", "a|h|3", "b|g|7"],
+    &["COPY", "a|g|2", "plain", "REPLACE"],
+    &["GETDEL", "a|g|1"],
+    &["GETSET", "a|g|2", "new"],
+    &["GETEX", "a|g|2", "PX", "5000"],
+    &["GETEX", "a|g|2", "PXAT", "1"],
+    &["SET", "a|g|1", "new"],
+    &["SET", "a|g|1", "new", "GET"],
+    &["SET", "a|h|3", "new", "KEEPTTL"],
+    &["SET", "a|g|1", "new", "PXAT", "1"],
+    &["SET", "a|absent|1", "new", "PXAT", "1"],
+    &["SET", "a|absent|1", "new", "NX"],
+    &["SET", "a|absent|1", "new", "XX"],
+    &["SETNX", "a|g|1", "new"],
+    &["SETEX", "a|g|1", "100", "new"],
+    &["INCR", "a|g|1"],
+    &["INCR", "a|g|2"],
+    &["INCRBYFLOAT", "plain", "0.5"],
+    &["APPEND", "a|h|3", " and more"],
+    &["SETRANGE", "a|g|2", "5", "x"],
+    &["EXPIRE", "a|g|1", "100"],
+    &["PEXPIREAT", "a|g|1", "1"],
+    &["PERSIST", "a|h|3"],
+    &["FLUSHALL"],
+];
+
+/// Runs a command until it is answered: its answer, and how often it waited. What waits has told the store nothing.
+fn run(node: &mut Node, store: &Store, words: &[&str]) -> (String, usize) {
+    let request: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+    let spec = find(request.args()).expect("a command");
+    let Ok(Command::Data(data)) = decode(spec, request.args()) else { panic!("{words:?}") };
+    for waits in 0.. {
+        let (before, mut out) = (store.position(), Vec::new());
+        match node.execute(&data, &mut Encoder::new(&mut out, Version::Resp2)) {
+            Outcome::Done => return (String::from_utf8(out).expect("text"), waits),
+            Outcome::Waiting(_) => {
+                assert_eq!((store.position(), out.len()), (before, 0), "{words:?} waits too late");
+                store.answer(node);
+            }
+        }
+    }
+    unreachable!()
+}
+
+/// Loads what a command needs.
+fn preload(node: &mut Node, store: &Store, words: &[&str]) {
+    let request: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+    let spec = find(request.args()).expect("a command");
+    let Ok(Command::Data(data)) = decode(spec, request.args()) else { panic!("{words:?}") };
+    let before = store.position();
+    while node.preload(&data).is_some() {
+        store.answer(node);
+    }
+    assert_eq!(store.position(), before, "{words:?} is not executed yet");
+}
+
+fn node_over(store: &Store) -> Node {
+    let mut node = Node::new(Settings::default());
+    let tables = [b"a".to_vec(), b"b".to_vec()];
+    let keeps = node.engine_mut().set_keep(Box::new(store.clone()), &tables, true, true);
+    keeps.expect("names of tables");
+    node.advance(Millis(NOW));
+    node
+}
+
+/// A store with what is there before.
+fn filled() -> Store {
+    let store = Store::default();
+    let mut node = node_over(&store);
+    for words in BEFORE {
+        run(&mut node, &store, words);
+    }
+    store
+}
+
+/// A node that starts with the store, to which reads have brought the keys of `mask`; with a join whose range
+/// is materialized, or not.
+fn started(filled: &Store, mask: usize, joined: bool) -> (Node, Store) {
+    let store = Store(Rc::new(RefCell::new(filled.0.borrow().clone())));
+    let mut node = node_over(&store);
+    for (at, key) in KEYS.iter().enumerate() {
+        if mask & (1 << at) != 0 {
+            run(&mut node, &store, &["GET", key]);
+        }
+    }
+    if joined {
+        run(&mut node, &store, JOIN);
+        run(&mut node, &store, &["PREFIX", "j|g|"]);
+        // What was loaded for the join is forgotten again, in part.
+        for draw in 0..mask as u64 {
+            node.engine_mut().evict_any(draw);
+        }
+    }
+    (node, store)
+}
+
+/// What the store holds, with expiries.
+fn held(store: &Store) -> BTreeMap<Vec<u8>, (Vec<u8>, Attributes)> {
+    store.0.borrow().pairs.clone()
+}
+
+#[test]
+fn commands_wait_before_their_first_write_or_not_at_all() {
+    let filled = filled();
+    let mut waited = 0;
+    for words in COMMANDS {
+        let (mut plain, all) = started(&filled, usize::MAX, false);
+        let (answer, _) = run(&mut plain, &all, words);
+        for mask in 0..1 << KEYS.len() {
+            for joined in [false, true] {
+                let (mut node, store) = started(&filled, mask, joined);
+                let (given, waits) = run(&mut node, &store, words);
+                assert_eq!(given, answer, "{words:?}, {mask:b}, {joined}");
+                assert_eq!(held(&store), held(&all), "{words:?}, {mask:b}, {joined}");
+                assert_eq!(run(&mut node, &store, &["VERIFY", "", ""]).0, "*0\r\n");
+                waited += waits;
+            }
+        }
+    }
+    assert!(waited > 1000, "they have something to wait for: {waited}");
+}
+
+#[test]
+fn what_is_loaded_before_is_all_that_a_transaction_needs() {
+    let filled = filled();
+    for (at, first) in COMMANDS.iter().enumerate() {
+        for behind in 0..COMMANDS.len() {
+            let second = COMMANDS[(at + behind) % COMMANDS.len()];
+            let mask = (at * 7 + behind) % (1 << KEYS.len());
+            let (mut node, store) = started(&filled, mask, false);
+            for words in [first, second] {
+                preload(&mut node, &store, words);
+            }
+            node.engine_mut().begin_transaction();
+            for words in [first, second] {
+                let (_, waits) = run(&mut node, &store, words);
+                assert_eq!(waits, 0, "{words:?} of {first:?}, {second:?}, {mask:b}");
+            }
+            node.engine_mut().end_transaction();
+        }
+    }
+}
