@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, Told, close, copy, files, load, open, value_of};
+use common::{Rng, Told, close, copy, copy_at_rest, files, load, open, value_of};
 use headwater_base::source::{Attributes, Keep};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options};
@@ -13,8 +13,11 @@ use std::path::Path;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Fills a folder, with tables on disk where `many`, and changes much of it again.
-fn fill(path: &Path, many: bool) -> (Content, usize) {
+/// Fills a folder, with tables on disk where `many`, and changes much of it again. Where there are few, it is left as a crash
+/// leaves it, with journals.
+fn fill(folder: &Path, many: bool) -> (Content, usize) {
+    let own = tempfile::tempdir().unwrap();
+    let path = if many { folder } else { own.path() };
     let options = Options { durability: Durability::Always, ..Options::default() };
     let (store, told, _) = open(path, options);
     let mut keeper = store.keeper();
@@ -42,6 +45,18 @@ fn fill(path: &Path, many: bool) -> (Content, usize) {
     let mut notes = store.notes();
     for number in 0..20_u8 {
         notes.put(&[b'r', number], &[number; 40]);
+    }
+    if !many {
+        let position = store.commit();
+        told.wait_until(|| store.durable() >= position);
+        copy(copy_at_rest(path).path(), folder);
+        for file in
+            files(folder).iter().filter(|file| file.extension().is_some_and(|it| it == "jnl"))
+        {
+            // They are long in advance, and copied often.
+            let most = written(&fs::read(file).unwrap()) as u64 + 4096;
+            fs::File::options().write(true).open(file).unwrap().set_len(most).unwrap();
+        }
     }
     drop((keeper, notes));
     close(store);
