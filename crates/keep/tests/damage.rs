@@ -162,3 +162,37 @@ fn missing_files_are_noticed() {
         assert!(refused > 0);
     }
 }
+
+#[test]
+fn a_batch_that_a_failure_tore_goes_with_all_behind_it() {
+    const KEYS: u64 = 100;
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::None, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    let mut keeper = store.keeper();
+    for number in 0..KEYS {
+        let (key, value) = (format!("p|{number:03}"), value_of(number, 2000));
+        keeper.put(key.as_bytes(), &mut [&value[..]].into_iter(), Attributes::default());
+        let last = store.commit();
+        told.wait_until(|| store.notes().committed() >= last);
+    }
+    let left = copy_at_rest(place.path());
+    drop(keeper);
+    close(store);
+    // The disk has what comes later, and a hole in what came before.
+    let journal = left.path().join("store/0.jnl");
+    let mut bytes = fs::read(&journal).unwrap();
+    let hole = written(&bytes) / 2;
+    bytes[hole..hole + 512].fill(0);
+    fs::write(&journal, bytes).unwrap();
+    // Neither does it have what the process had written down beside the store.
+    for number in 0..2 {
+        fs::write(left.path().join(format!("turns-{number}")), "").unwrap();
+    }
+    let (found, _) = read(left.path()).unwrap();
+    let count = found.len() as u64;
+    assert!(0 < count && count < KEYS, "{count} keys");
+    for number in 0..count {
+        assert_eq!(found.get(format!("p|{number:03}").as_bytes()), Some(&value_of(number, 2000)));
+    }
+}
