@@ -68,7 +68,12 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(format!("{FORMAT_FILE}: {error}")),
         };
-        let has_store = store.join(STORE_MARKER).try_exists().map_err(io)?;
+        let has_store = match fs::read(store.join(STORE_MARKER)) {
+            // Of a folder whose making a failure of the machine cut short the name may be there, and not the bytes.
+            Ok(marker) => !is_new || marker.iter().any(|&byte| byte != 0),
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(format!("{STORE_FOLDER}/{STORE_MARKER}: {error}")),
+        };
         match (is_new, has_store) {
             (false, false) => {
                 return Err(format!(
