@@ -1,7 +1,7 @@
 //! Writes a second by how they are made safe, beside what the disk itself can sync.
 //!
 //! Each durability has a server of its own with a store in a new folder, and one without a store stands beside them. After
-//! the writes the server is killed; under `always`, another one that opens the folder must have all of them.
+//! the writes the server is killed; another one that opens the folder must have all of them.
 
 use crate::args::{Common, within};
 use crate::drive::drive;
@@ -144,7 +144,7 @@ impl Durability {
         }
         drop(connections);
         drop(server);
-        if way == Some("always") {
+        if way.is_some() {
             let server = Server::start(System::Headwater, &launch)?;
             let right =
                 points.verify(&mut server.connect()?, self.common.sample, self.common.seed)?;

@@ -217,6 +217,26 @@ impl Spec {
         let arity = self.arity as isize;
         if arity >= 0 { len as isize == arity } else { len as isize >= -arity }
     }
+
+    /// Whether it writes by removing alone, so that a disk has more room behind it, sooner or later.
+    #[must_use]
+    pub const fn frees_room(&self) -> bool {
+        matches!(
+            self.id,
+            Id::Del
+                | Id::Unlink
+                | Id::GetDel
+                | Id::FlushAll
+                | Id::FlushDb
+                | Id::RangeDel
+                | Id::StreamTrim
+                | Id::JoinDrop
+                | Id::FlowDrop
+                | Id::FlowDiscard
+                | Id::SourceDrop
+                | Id::FnDrop
+        )
+    }
 }
 
 macro_rules! ids {

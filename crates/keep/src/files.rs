@@ -5,6 +5,7 @@
 //! DIR/headwater-data   the format, as text; written last when a folder is made
 //! DIR/lock             held by the server that uses the folder
 //! DIR/safe             the last operation that was made safe: position:8 check:8
+//! DIR/turns-0, -1      turns that the store may not have yet: see `log.rs`
 //! DIR/store            fjall's files
 //! ```
 //!
@@ -13,6 +14,9 @@
 //! each sync, and not synced itself: an old number is too low, which only makes the check weaker, and it can
 //! be older only after a failure of the whole machine.
 
+use crate::describe;
+use crate::log::Log;
+use crate::writer::Writer;
 use headwater_base::hash::stable_hash;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -64,7 +68,12 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(format!("{FORMAT_FILE}: {error}")),
         };
-        let has_store = store.join(STORE_MARKER).try_exists().map_err(io)?;
+        let has_store = match fs::read(store.join(STORE_MARKER)) {
+            // Of a folder whose making a failure of the machine cut short the name may be there, and not the bytes.
+            Ok(marker) => !is_new || marker.iter().any(|&byte| byte != 0),
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(format!("{STORE_FOLDER}/{STORE_MARKER}: {error}")),
+        };
         match (is_new, has_store) {
             (false, false) => {
                 return Err(format!(
@@ -85,6 +94,23 @@ impl Folder {
     /// Where the store's files are.
     pub(crate) fn store(&self) -> PathBuf {
         self.path.join(STORE_FOLDER)
+    }
+
+    /// Has `writer` write and sync what a crash of the process has left behind; gives the files for what comes now.
+    ///
+    /// # Errors
+    /// The files cannot be used, or the store cannot be written.
+    pub(crate) fn recover_turns(&self, writer: &mut Writer) -> Result<Log, String> {
+        let (position, writer) = (writer.state.position, core::cell::RefCell::new(writer));
+        let each = |turn| writer.borrow_mut().recover(turn);
+        let settled = || {
+            let mut writer = writer.borrow_mut();
+            if writer.state.position == position {
+                return Ok(());
+            }
+            writer.sync().map_err(|error| describe(&error))
+        };
+        Log::open(&self.path, position, each, settled)
     }
 
     /// Notes that the folder is complete.

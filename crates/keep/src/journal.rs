@@ -122,13 +122,43 @@ fn journals(store: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The last position in the journals, if there is one.
+/// Empties the journals: everything in them is in tables.
+pub(crate) fn empty(store: &Path) -> io::Result<()> {
+    for path in journals(store)? {
+        let file = File::options().write(true).open(path)?;
+        file.set_len(0)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+/// What the journals end with.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    /// The last position in them, if there is one.
+    pub(crate) position: Option<u64>,
+    /// A batch that was cut short: in which file, and where it begins.
+    torn: Option<(PathBuf, u64)>,
+}
+
+impl End {
+    /// Removes what was cut short, and what is behind it: where the disk has some blocks of it and not others, the store would not
+    /// open. It was never safe.
+    pub(crate) fn mend(&self) -> Result<(), String> {
+        let Some((path, whole)) = &self.torn else { return Ok(()) };
+        let file = File::options().write(true).open(path);
+        let done = file.and_then(|file| file.set_len(*whole).and_then(|()| file.sync_all()));
+        done.map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// Looks where the journals end.
 ///
 /// # Errors
 /// A journal cannot be read, or is not as it was written in a place where a crash cannot have cut it.
-pub(crate) fn check(store: &Path) -> Result<Option<u64>, String> {
+pub(crate) fn check(store: &Path) -> Result<End, String> {
     let journals = journals(store).map_err(|error| error.to_string())?;
-    let (mut position, mut last) = (None, None);
+    let (mut end, mut last) = (End::default(), None);
     let mut bytes = Vec::new();
     for (at, path) in journals.iter().enumerate() {
         let name = path.file_name().unwrap_or_default().display();
@@ -143,11 +173,14 @@ pub(crate) fn check(store: &Path) -> Result<Option<u64>, String> {
                 return Err(format!("the journal {name} is damaged: its batches are out of order"));
             }
             last = Some(batch.number);
-            position = batch.state.map(|state| state.position).or(position);
+            end.position = batch.state.map(|state| state.position).or(end.position);
         }
-        if at + 1 < journals.len() && has_rest(path, whole).map_err(io)? {
-            return Err(format!("the journal {name} is damaged behind its byte {whole}"));
+        if has_rest(path, whole).map_err(io)? {
+            if at + 1 < journals.len() {
+                return Err(format!("the journal {name} is damaged behind its byte {whole}"));
+            }
+            end.torn = Some((path.clone(), whole));
         }
     }
-    Ok(position)
+    Ok(end)
 }

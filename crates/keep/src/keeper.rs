@@ -3,6 +3,7 @@
 //! # Cost
 //! A lock that nobody else holds for long, and a copy of what is told.
 
+use crate::log::Log;
 use crate::lost::Lost;
 use crate::shared::{Request, Shared, lock};
 use crate::survey::{Survey, Wanted};
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) turn: Turn,
+    /// Where turns are written before the store has them; `None`: what tells of them waits for the store, or for a sync.
+    pub(crate) log: Option<Log>,
     pub(crate) tables: Tables,
     /// Keys are looked for.
     pub(crate) survey: Option<Survey>,
@@ -62,6 +65,16 @@ impl Front {
         let open = gathered.open_behind.map(|behind| gathered.turn.split_behind(behind));
         if !gathered.turn.is_empty() {
             let full = core::mem::take(&mut gathered.turn);
+            if let Some(log) = &mut gathered.log {
+                match log.add(&full, || lock(&self.shared.progress).committed) {
+                    Ok(()) => self.shared.survives(full.last()),
+                    // The store has to take it then, or fail in its own way.
+                    Err(_) => {
+                        gathered.log = None;
+                        self.shared.wakes_at_commit.store(true, Ordering::Release);
+                    }
+                }
+            }
             gathered.turn = self.shared.push(full);
         }
         if let Some(open) = open {

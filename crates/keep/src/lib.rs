@@ -16,6 +16,8 @@
 //! - E2. A load shows every operation told before it was asked for.
 //! - E3. [`Store::durable`] is at most the last operation that was synced: what a reply may tell of under
 //!   [`Durability::Always`].
+//!   Under the other two it may tell of what a crash of the process cannot take back ([`Store::survives`]): the turns that the shard
+//!   has written down before the writer came to them are written to the store at the next start.
 //! - E4. Bytes that are not as they were written are never given as a value: the start, or the load, fails
 //!   with a sentence that says what is damaged.
 //! - E5. After a failed write or sync nothing more is written, and [`Store::refusal`] says why. Loads go on,
@@ -25,7 +27,7 @@
 //!   is under way ([`Store::begin_transaction`]).
 //!
 //! # Cost
-//! A write: one copy of key and value on the shard's thread. On the writer's thread another one, an insertion into a
+//! A write: one copy of key and value on the shard's thread, and another with a share of the turn's `pwrite`, but under `always`. On the writer's thread another one, an insertion into a
 //! skip list, a batch's share of one `write` and one `fdatasync`. A load reads the blocks of its range. Memory:
 //! [`Options::memory_bytes`], and what is being loaded.
 
@@ -33,6 +35,7 @@ mod files;
 mod journal;
 mod keeper;
 mod loader;
+mod log;
 mod lost;
 mod notes;
 mod record;
@@ -65,6 +68,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 pub use survey::Wanted;
 
+/// What removals leave free on the disk, if nothing more is asked for: they are written as well, and the store fails where
+/// nothing can be.
+pub const REMOVALS_BYTES_MIN: u64 = 4 << 20;
 /// The writer is behind where this part of what may wait for it does.
 const BEHIND: usize = 32;
 /// Threads that load.
@@ -114,7 +120,8 @@ pub struct Options {
     pub interval: Duration,
     /// A load of more bytes than this is refused.
     pub load_bytes_max: u64,
-    /// Writes are refused while the disk has fewer bytes free.
+    /// Writes are refused while the disk has fewer bytes free, but for removals: those are refused where even
+    /// [`REMOVALS_BYTES_MIN`] are not left.
     pub free_bytes_min: u64,
     /// Bytes that gather in memory until the store writes them as a table. More means fewer and longer
     /// writes; all that the store takes of memory is in proportion.
@@ -320,20 +327,19 @@ impl Store {
             )),
             _ => Ok(()),
         };
-        if let Some(position) = journal::check(&folder.store()).or_else(|why| match told {
+        let journals = journal::check(&folder.store()).or_else(|why| match told {
             Some(_) => Err(why),
             // Someone has removed the file that says what must be there.
-            None => Ok(None),
-        })? {
-            is_short(position)?;
-        }
+            None => Ok(journal::End::default()),
+        })?;
+        journals.position.map_or(Ok(()), is_short)?;
+        journals.mend()?;
         // Damaged files may stop the store at an assertion of its own.
         let found = catch_unwind(AssertUnwindSafe(|| open_database(&folder, &options)))
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
         let Found { database, meta, definitions, notes, tables, keys, state } = found;
         is_short(state.position)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
-        let declared = read_definitions(&definitions)?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
         let progress = Progress { committed: state.position, ..Progress::default() };
         let shared = Arc::new(Shared {
@@ -351,33 +357,41 @@ impl Store {
             moved: Condvar::new(),
             // What the journal gave was synced while it was opened.
             durable: AtomicU64::new(state.position),
+            survives: AtomicU64::new(state.position),
+            wakes_at_commit: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
+            takes_removals: AtomicBool::new(true),
             refusal: Mutex::new(None),
             failed: AtomicBool::new(false),
             counters: shared::Counters::default(),
             sink,
             waker,
         });
-        let writer = Writer {
+        let mut writer = Writer {
             shared: shared.clone(),
-            folder,
+            folder: folder.clone(),
             safe,
             options,
             state,
             generation: state.generation,
-            tables: known.clone(),
+            tables: known,
             unsynced: None,
             sync_asked: false,
             gathered_bytes: 0,
+            journal_bytes: 0,
             disk_seen: Instant::now(),
         };
+        let log = folder.recover_turns(&mut writer)?;
+        let declared = read_definitions(&shared.definitions)?;
         let failed = |error: std::io::Error| error.to_string();
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         let front = Arc::new(Front {
-            told: AtomicU64::new(state.position),
+            told: AtomicU64::new(writer.state.position),
             gathered: Mutex::new(Gathered {
-                turn: Turn::after(state.position),
-                tables: known,
+                turn: Turn::after(writer.state.position),
+                // Under `always` replies wait longer, for the sync.
+                log: (options.durability != Durability::Always).then_some(log),
+                tables: writer.tables.clone(),
                 survey: None,
                 open_behind: None,
             }),
@@ -454,6 +468,14 @@ impl Store {
         Position(self.front.shared.durable.load(Ordering::Acquire))
     }
 
+    /// The last operation that a crash of the process cannot take back: what a reply may tell of, but under
+    /// [`Durability::Always`].
+    #[inline]
+    #[must_use]
+    pub fn survives(&self) -> Position {
+        Position(self.front.shared.survives.load(Ordering::Acquire))
+    }
+
     /// Has everything that was told synced soon, whatever the durability.
     pub fn ask_sync(&self) {
         self.front.ask_sync();
@@ -480,6 +502,12 @@ impl Store {
             return None;
         }
         lock(&shared.refusal).clone()
+    }
+
+    /// Whether removals are to be accepted though other writes are not: they make room.
+    #[must_use]
+    pub fn takes_removals(&self) -> bool {
+        self.front.shared.takes_removals.load(Ordering::Acquire)
     }
 
     /// How it keeps.
@@ -526,6 +554,12 @@ impl Drop for Store {
         if let Some(writer) = self.writer.take() {
             let _ended = writer.join();
         }
+        let mut gathered = lock(&self.front.gathered);
+        let is_safe = shared.durable.load(Ordering::Acquire) == gathered.turn.last();
+        if is_safe && let Some(log) = &mut gathered.log {
+            log.empty();
+        }
+        drop(gathered);
         lock(&shared.progress).closing = true;
         shared.moved.notify_all();
         for loader in self.loaders.drain(..) {

@@ -93,8 +93,14 @@ pub(crate) struct Shared {
     pub(crate) moved: Condvar,
     /// The last operation that replies may tell of.
     pub(crate) durable: AtomicU64,
+    /// The last operation that a crash of the process cannot take back.
+    pub(crate) survives: AtomicU64,
+    /// Somebody waits for operations to be in the store.
+    pub(crate) wakes_at_commit: AtomicBool,
     /// Whether writes are refused, and why.
     pub(crate) refusing: AtomicBool,
+    /// Whether that goes for all but removals.
+    pub(crate) takes_removals: AtomicBool,
     pub(crate) refusal: Mutex<Option<Arc<str>>>,
     /// Whether the writer has failed for good.
     pub(crate) failed: AtomicBool,
@@ -127,8 +133,14 @@ impl Shared {
         next
     }
 
+    /// A crash of the process cannot take back what is up to `position`.
+    pub(crate) fn survives(&self, position: u64) {
+        self.survives.fetch_max(position, Ordering::AcqRel);
+    }
+
     /// Refuses writes from now on, or allows them.
-    pub(crate) fn refuse(&self, why: Option<String>) {
+    pub(crate) fn refuse(&self, why: Option<String>, takes_removals: bool) {
+        self.takes_removals.store(takes_removals, Ordering::Release);
         self.refusing.store(why.is_some(), Ordering::Release);
         *lock(&self.refusal) = why.map(Arc::from);
         (self.waker)();

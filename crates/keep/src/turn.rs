@@ -4,18 +4,29 @@ use crate::record;
 use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
 
-/// What an operation does.
+/// What an operation does. The numbers are those of the files that turns are written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    Put,
-    Remove,
-    RemoveRange,
-    Clear,
-    Define,
-    Undefine,
-    Note,
-    Unnote,
+    Put = 0,
+    Remove = 1,
+    RemoveRange = 2,
+    Clear = 3,
+    Define = 4,
+    Undefine = 5,
+    Note = 6,
+    Unnote = 7,
 }
+
+impl Kind {
+    fn of(number: u8) -> Option<Self> {
+        use Kind::{Clear, Define, Note, Put, Remove, RemoveRange, Undefine, Unnote};
+        let kinds = [Put, Remove, RemoveRange, Clear, Define, Undefine, Note, Unnote];
+        kinds.get(usize::from(number)).copied()
+    }
+}
+
+/// Bytes of an operation among those of a turn that is written.
+pub(crate) const ENTRY_BYTES: usize = 9;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -166,9 +177,43 @@ impl Turn {
         behind
     }
 
+    /// The position before that of the first one.
+    pub(crate) fn before(&self) -> u64 {
+        self.last - self.entries.len() as u64
+    }
+
+    /// Writes what a file has of it behind `out`, but for the bytes that it gives, which come last.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) -> &[u8] {
+        out.reserve(24 + self.entries.len() * ENTRY_BYTES);
+        out.extend_from_slice(&self.last.to_le_bytes());
+        out.extend_from_slice(&(self.entries.len() as u64).to_le_bytes());
+        out.extend_from_slice(&(self.bytes.len() as u64).to_le_bytes());
+        for &Entry { kind, key, record } in &self.entries {
+            let mut entry = [kind as u8; ENTRY_BYTES];
+            entry[1..5].copy_from_slice(&key.to_le_bytes());
+            entry[5..].copy_from_slice(&record.to_le_bytes());
+            out.extend_from_slice(&entry);
+        }
+        &self.bytes
+    }
+
+    /// A turn that ends with the operation `last`, from its entries and its bytes; `None` where they do not belong together.
+    pub(crate) fn decode(last: u64, entries: &[u8], bytes: &[u8]) -> Option<Self> {
+        let (encoded, rest) = entries.as_chunks::<ENTRY_BYTES>();
+        let (mut entries, mut left) = (Vec::with_capacity(encoded.len()), bytes.len());
+        for &[kind, k0, k1, k2, k3, r0, r1, r2, r3] in encoded {
+            let key = u32::from_le_bytes([k0, k1, k2, k3]);
+            let record = u32::from_le_bytes([r0, r1, r2, r3]);
+            left = left.checked_sub(key as usize)?.checked_sub(record as usize)?;
+            entries.push(Entry { kind: Kind::of(kind)?, key, record });
+        }
+        let fits = rest.is_empty() && left == 0 && last >= entries.len() as u64;
+        fits.then(|| Self { entries, bytes: bytes.to_vec(), last })
+    }
+
     /// The operations with their positions.
     pub(crate) fn ops(&self) -> impl Iterator<Item = (u64, Op<'_>)> {
-        let before = self.last - self.entries.len() as u64;
+        let before = self.before();
         let mut rest = &self.bytes[..];
         self.entries.iter().zip(before + 1..).map(move |(entry, position)| {
             let (key, behind) = rest.split_at(entry.key as usize);
@@ -220,6 +265,15 @@ mod tests {
             let all: Vec<(u64, Op<'_>)> = before.ops().chain(behind.ops()).collect();
             assert_eq!(all, ops);
         }
+        let mut written = Vec::new();
+        let bytes = turn.encode(&mut written);
+        let entries = &written[24..];
+        let read = Turn::decode(13, entries, bytes).unwrap();
+        assert!(read.ops().eq(turn.ops()));
+        for cut in 0..bytes.len() {
+            assert!(Turn::decode(13, entries, &bytes[..cut]).is_none());
+        }
+        assert!(Turn::decode(13, &entries[1..], bytes).is_none());
         turn.reset(13);
         assert_eq!((turn.is_empty(), turn.bytes(), turn.last()), (true, 0, 13));
     }

@@ -9,7 +9,7 @@ use crate::record::{STATE, State};
 use crate::shared::{Keys, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::{Op, Turn};
-use crate::{Durability, Options, keys_keyspace};
+use crate::{Durability, Options, REMOVALS_BYTES_MIN, keys_keyspace};
 use fjall::{Database, Keyspace, OwnedWriteBatch as WriteBatch, PersistMode, Readable};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +19,12 @@ use std::time::{Duration, Instant};
 
 /// How often the room on the disk is looked at, at most.
 const DISK_EVERY: Duration = Duration::from_millis(250);
+/// After so many bytes of operations the tables of all keyspaces are ended, at the latest with the next one of keys.
+const JOURNAL_BYTES: u64 = 16 << 20;
+/// How long the end waits at most for the store to write what is in its memory.
+const LAST_TABLES: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 /// Keys of a range that are removed at a time.
 const RANGE_KEYS: usize = 4096;
 
@@ -58,6 +64,8 @@ pub(crate) struct Writer {
     pub(crate) sync_asked: bool,
     /// Bytes of operations since a table was ended.
     pub(crate) gathered_bytes: u64,
+    /// Bytes of operations since the tables of all keyspaces were ended.
+    pub(crate) journal_bytes: u64,
 }
 
 impl Writer {
@@ -86,8 +94,29 @@ impl Writer {
             }
         }
         if !self.shared.failed.load(Ordering::Acquire) {
-            let _best_effort = catch_unwind(AssertUnwindSafe(|| self.sync()));
+            let synced = catch_unwind(AssertUnwindSafe(|| self.sync()));
+            if matches!(synced, Ok(Ok(()))) {
+                let _best_effort = catch_unwind(AssertUnwindSafe(|| self.empty_journal()));
+            }
         }
+    }
+
+    /// Has the store write all that is in its memory alone, and empties its journal then: the next start reads none.
+    fn empty_journal(&self) -> fjall::Result<()> {
+        let shared = &self.shared;
+        let keys = lock(&shared.keys).keyspace.clone();
+        let all = [&keys, &shared.meta, &shared.definitions, &shared.notes, &shared.tables];
+        for keyspace in all {
+            keyspace.rotate_memtable()?;
+        }
+        let begun = Instant::now();
+        while all.iter().any(|keyspace| keyspace.sealed_memtable_count() > 0) {
+            if begun.elapsed() > LAST_TABLES {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(crate::journal::empty(&self.folder.store())?)
     }
 
     /// What is to be written now; `None` at the end.
@@ -134,15 +163,26 @@ impl Writer {
 
     /// Has the store write what has gathered in its memory, where that is much.
     fn end_table(&mut self, turns: &VecDeque<Turn>) {
-        self.gathered_bytes += turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
+        let bytes = turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
+        self.gathered_bytes += bytes;
+        self.journal_bytes += bytes;
         if self.gathered_bytes < self.options.table_bytes
             || self.shared.failed.load(Ordering::Acquire)
         {
             return;
         }
         self.gathered_bytes = 0;
-        let keys = lock(&self.shared.keys).keyspace.clone();
-        let done = catch_unwind(AssertUnwindSafe(|| keys.rotate_memtable().map(|_| ())));
+        let shared = self.shared.clone();
+        let mut ended = vec![lock(&shared.keys).keyspace.clone()];
+        // A journal stays, and is read at start, as long as one table of what is in it is not on disk.
+        if self.journal_bytes >= JOURNAL_BYTES.min(16 * self.options.table_bytes) {
+            self.journal_bytes = 0;
+            let others = [&shared.meta, &shared.definitions, &shared.notes, &shared.tables];
+            ended.extend(others.map(Keyspace::clone));
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            ended.iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(|_| ()))
+        }));
         self.note(done, &VecDeque::new());
     }
 
@@ -165,6 +205,10 @@ impl Writer {
         let mut last = self.state.position;
         let mut emptied = Vec::new();
         for (position, op) in turns.iter().flat_map(Turn::ops) {
+            if position <= last {
+                // Of a turn that the store had a part of when the process ended.
+                continue;
+            }
             match op {
                 Op::Put(key, record) => {
                     if let Some(prefix) = self.tables.add(key) {
@@ -213,6 +257,18 @@ impl Writer {
     fn reached(&self, position: u64) {
         lock(&self.shared.progress).committed = position;
         self.shared.moved.notify_all();
+        self.shared.survives(position);
+        if self.shared.wakes_at_commit.load(Ordering::Acquire) {
+            (self.shared.waker)();
+        }
+    }
+
+    /// Writes a turn that a crash of the process left behind.
+    pub(crate) fn recover(&mut self, turn: Turn) -> Result<(), String> {
+        let found = [turn].into();
+        let done = self.write(&found);
+        self.end_table(&found);
+        done.map_err(|error| crate::describe(&error))
     }
 
     /// Removes the keys of a range, part by part.
@@ -263,7 +319,7 @@ impl Writer {
         Ok(())
     }
 
-    fn sync(&mut self) -> fjall::Result<()> {
+    pub(crate) fn sync(&mut self) -> fjall::Result<()> {
         let begun = Instant::now();
         self.shared.database.persist(PersistMode::SyncData)?;
         let micros = begun.elapsed().as_micros() as u64;
@@ -289,7 +345,7 @@ impl Writer {
         self.shared.failed.store(true, Ordering::Release);
         self.lose(turns);
         self.shared.room.notify_all();
-        self.shared.refuse(Some(format!("data can no longer be written: {why}")));
+        self.shared.refuse(Some(format!("data can no longer be written: {why}")), false);
     }
 
     /// Keeps operations that the store will not take.
@@ -325,11 +381,15 @@ impl Writer {
         let Ok(free) = self.folder.bytes_free() else { return };
         let least = self.options.free_bytes_min;
         if free < least {
-            let why =
-                format!("the disk of the data has {free} bytes left, and {least} are to stay free");
-            self.shared.refuse(Some(why));
+            let takes_removals = free >= least.min(REMOVALS_BYTES_MIN);
+            let allowed =
+                if takes_removals { "only what removes is taken" } else { "nothing is taken" };
+            let why = format!(
+                "the disk of the data has {free} bytes left, and {least} are to stay free: {allowed}"
+            );
+            self.shared.refuse(Some(why), takes_removals);
         } else if refusing {
-            self.shared.refuse(None);
+            self.shared.refuse(None, true);
         }
     }
 }

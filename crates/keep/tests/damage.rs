@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, Told, close, copy, files, load, open, value_of};
+use common::{Rng, Told, close, copy, copy_at_rest, files, load, open, value_of};
 use headwater_base::source::{Attributes, Keep};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options};
@@ -13,8 +13,11 @@ use std::path::Path;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Fills a folder, with tables on disk where `many`, and changes much of it again.
-fn fill(path: &Path, many: bool) -> (Content, usize) {
+/// Fills a folder, with tables on disk where `many`, and changes much of it again. Where there are few, it is left as a crash
+/// leaves it, with journals.
+fn fill(folder: &Path, many: bool) -> (Content, usize) {
+    let own = tempfile::tempdir().unwrap();
+    let path = if many { folder } else { own.path() };
     let options = Options { durability: Durability::Always, ..Options::default() };
     let (store, told, _) = open(path, options);
     let mut keeper = store.keeper();
@@ -42,6 +45,18 @@ fn fill(path: &Path, many: bool) -> (Content, usize) {
     let mut notes = store.notes();
     for number in 0..20_u8 {
         notes.put(&[b'r', number], &[number; 40]);
+    }
+    if !many {
+        let position = store.commit();
+        told.wait_until(|| store.durable() >= position);
+        copy(copy_at_rest(path).path(), folder);
+        for file in
+            files(folder).iter().filter(|file| file.extension().is_some_and(|it| it == "jnl"))
+        {
+            // They are long in advance, and copied often.
+            let most = written(&fs::read(file).unwrap()) as u64 + 4096;
+            fs::File::options().write(true).open(file).unwrap().set_len(most).unwrap();
+        }
     }
     drop((keeper, notes));
     close(store);
@@ -145,5 +160,39 @@ fn missing_files_are_noticed() {
     for many in [false, true] {
         let (refused, _) = with_damage(many, 1, |file, _| fs::remove_file(file).unwrap());
         assert!(refused > 0);
+    }
+}
+
+#[test]
+fn a_batch_that_a_failure_tore_goes_with_all_behind_it() {
+    const KEYS: u64 = 100;
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::None, ..Options::default() };
+    let (store, told, _) = open(place.path(), options);
+    let mut keeper = store.keeper();
+    for number in 0..KEYS {
+        let (key, value) = (format!("p|{number:03}"), value_of(number, 2000));
+        keeper.put(key.as_bytes(), &mut [&value[..]].into_iter(), Attributes::default());
+        let last = store.commit();
+        told.wait_until(|| store.notes().committed() >= last);
+    }
+    let left = copy_at_rest(place.path());
+    drop(keeper);
+    close(store);
+    // The disk has what comes later, and a hole in what came before.
+    let journal = left.path().join("store/0.jnl");
+    let mut bytes = fs::read(&journal).unwrap();
+    let hole = written(&bytes) / 2;
+    bytes[hole..hole + 512].fill(0);
+    fs::write(&journal, bytes).unwrap();
+    // Neither does it have what the process had written down beside the store.
+    for number in 0..2 {
+        fs::write(left.path().join(format!("turns-{number}")), "").unwrap();
+    }
+    let (found, _) = read(left.path()).unwrap();
+    let count = found.len() as u64;
+    assert!(0 < count && count < KEYS, "{count} keys");
+    for number in 0..count {
+        assert_eq!(found.get(format!("p|{number:03}").as_bytes()), Some(&value_of(number, 2000)));
     }
 }

@@ -342,6 +342,7 @@ fn a_folder_whose_making_was_cut_short_is_made_again() {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir_all(place.path().join("store")).unwrap();
     fs::write(place.path().join("store/0.jnl"), "").unwrap();
+    fs::write(place.path().join("store/version"), "").unwrap();
     let (store, _, _) = open(place.path(), Options::default());
     store.keeper().put(b"k", &mut [&b"v"[..]].into_iter(), Attributes::default());
     close(store);

@@ -76,7 +76,7 @@ pub(crate) struct Keeping {
     store: Store,
     keeper: Keeper,
     path: String,
-    /// Whether replies wait for their writes to be safe.
+    /// Whether replies wait for their writes to be synced, and not only for the system to have them.
     always: bool,
     /// What is declared for each table.
     tables: BTreeMap<String, Table>,
@@ -308,10 +308,7 @@ impl Keeping {
     /// Which writes are safe.
     #[inline]
     pub(crate) fn safety(&self) -> Safety {
-        if !self.always {
-            return Safety::default();
-        }
-        let (told, safe) = (self.store.told().0, self.store.durable().0);
+        let (told, safe) = (self.store.told().0, self.survives());
         let told = if self.given_up { safe } else { told };
         Safety { told, safe, failed: self.given_up }
     }
@@ -351,7 +348,7 @@ impl Keeping {
 
     /// The last operation that will survive: a crash of the process, or under `always` a failure of the machine.
     pub(crate) fn survives(&self) -> u64 {
-        if self.always { self.store.durable().0 } else { self.store.notes().committed().0 }
+        if self.always { self.store.durable().0 } else { self.store.survives().0 }
     }
 
     /// Waits until all that was written is safe, or will never be.
@@ -372,6 +369,11 @@ impl Keeping {
     #[inline]
     pub(crate) fn refusal(&self) -> Option<Arc<str>> {
         self.store.refusal()
+    }
+
+    /// Whether removals are taken though other writes are refused.
+    pub(crate) fn takes_removals(&self) -> bool {
+        self.store.takes_removals()
     }
 
     /// What is known of the store.

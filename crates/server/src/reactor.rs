@@ -71,6 +71,8 @@ pub(crate) struct Reactor<S: Service> {
     accepting: bool,
     connections: Connections<S::Session>,
     queue: Vec<ConnectionId>,
+    /// Something was executed since the last turn ended.
+    executed: bool,
     unsafe_replies: UnsafeReplies,
     read: Vec<u8>,
     out: Vec<u8>,
@@ -128,6 +130,7 @@ impl<S: Service> Reactor<S> {
             accepting: true,
             connections,
             queue: Vec::new(),
+            executed: false,
             unsafe_replies: UnsafeReplies::default(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
@@ -152,8 +155,13 @@ impl<S: Service> Reactor<S> {
         let mut events = Events::with_capacity(EVENTS);
         let mut signalled = false;
         while !self.service.stopping() {
-            let wait = if self.queue.is_empty() { self.patience() } else { Duration::ZERO };
             self.service.end_turn();
+            // What has made the turn's writes safe may be its end.
+            self.executed = false;
+            self.send_safe_replies();
+            self.service.post();
+            let rests = self.queue.is_empty() && !self.executed;
+            let wait = if rests { self.patience() } else { Duration::ZERO };
             if wait.is_zero() || !self.service.may_sleep() {
                 self.wait(&mut events, Duration::ZERO)?;
             } else {
@@ -439,6 +447,7 @@ impl<S: Service> Reactor<S> {
         left: &mut usize,
     ) -> usize {
         let mut consumed = 0;
+        self.executed = true;
         let told = self.service.safety().told;
         loop {
             let served = self.service.serve(Work {
@@ -547,6 +556,7 @@ impl<S: Service> Reactor<S> {
         self.listeners.clear();
         self.attend_dirty();
         self.service.end_turn();
+        self.service.post();
         self.service.settle();
         let began = Instant::now();
         while began.elapsed() < FAREWELL {

@@ -179,8 +179,12 @@ pub(crate) trait Service {
         Safety::default()
     }
 
-    /// A turn of the loop is over.
+    /// A turn of the loop is over: what it has written becomes safe, or is on its way to it.
     fn end_turn(&mut self) {}
+
+    /// Sends what goes elsewhere: replies to a turn's requests are with it.
+    #[inline]
+    fn post(&mut self) {}
 
     /// Whether the loop may wait for sockets now; others wake it from now on, until [`Service::awoke`].
     #[inline]

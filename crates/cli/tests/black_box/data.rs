@@ -224,12 +224,16 @@ fn write_until_it_ends(port: u16, client: u64, from: u64, ends: &AtomicBool) -> 
 
 #[test]
 fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
-    kill_again_and_again("1");
+    for durability in ["always", "interval", "none"] {
+        kill_again_and_again("1", durability);
+    }
 }
 
 #[test]
 fn no_acknowledged_write_is_lost_when_a_server_of_three_shards_is_killed() {
-    kill_again_and_again("3");
+    for durability in ["always", "interval", "none"] {
+        kill_again_and_again("3", durability);
+    }
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn the_number_of_shards_stays() {
 }
 
 #[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
-fn kill_again_and_again(shards: &str) {
+fn kill_again_and_again(shards: &str, durability: &str) {
     const CLIENTS: u64 = 4;
     let rounds = count("HEADWATER_KILLS", 5);
     let place = folder();
@@ -261,7 +265,7 @@ fn kill_again_and_again(shards: &str) {
     let mut sent = [0; CLIENTS as usize];
     let mut checked = 0;
     for round in 0..rounds {
-        let server = start(&place, &["--durability", "always", "--shards", shards]);
+        let server = start(&place, &["--durability", durability, "--shards", shards]);
         let (port, ends) = (server.port, AtomicBool::new(false));
         let wrote: Vec<Wrote> = thread::scope(|scope| {
             let ends = &ends;
@@ -278,7 +282,7 @@ fn kill_again_and_again(shards: &str) {
             clients.into_iter().map(|client| client.join().unwrap()).collect()
         });
         server.wait();
-        let server = start(&place, &["--durability", "always", "--shards", shards]);
+        let server = start(&place, &["--durability", durability, "--shards", shards]);
         let mut connection = server.client(2);
         for (client, wrote) in wrote.iter().enumerate() {
             let from = acknowledged[client];
@@ -290,7 +294,11 @@ fn kill_again_and_again(shards: &str) {
                 let values: Vec<Option<String>> = ask(&mut connection, &words);
                 for (key, value) in keys.iter().zip(values) {
                     let number = key.rsplit('|').next();
-                    assert_eq!(value.as_deref(), number, "round {round}: {key} is lost");
+                    assert_eq!(
+                        value.as_deref(),
+                        number,
+                        "{durability}, round {round}: {key} is lost"
+                    );
                     checked += 1;
                 }
             }
@@ -299,7 +307,7 @@ fn kill_again_and_again(shards: &str) {
             sent[client] = wrote.sent.max(wrote.acknowledged).max(sent[client]);
             assert!(
                 (wrote.acknowledged..=sent[client]).contains(&last),
-                "round {round}: {last} of {} acknowledged",
+                "{durability}, round {round}: {last} of {} acknowledged",
                 wrote.acknowledged
             );
             // What was written without an answer is there, or is written again.
@@ -309,7 +317,7 @@ fn kill_again_and_again(shards: &str) {
         server.wait();
     }
     assert!(checked > 0, "nothing was acknowledged");
-    println!("{rounds} kills: {checked} acknowledged writes are all there");
+    println!("{durability}: {rounds} kills: {checked} acknowledged writes are all there");
 }
 
 #[test]
@@ -357,6 +365,76 @@ fn base_data_outgrows_memory() {
     let ratio = worst as f64 / BOUND as f64;
     println!("{times} times the bound: at most {ratio:.3} of it resident, {keys} keys read back");
     assert!(ratio <= 1.05, "{ratio:.3} of the bound");
+}
+
+#[test]
+fn what_frees_room_is_taken_while_the_disk_has_too_little() {
+    for shards in ["1", "3"] {
+        let place = folder();
+        let server = start(&place, &["--shards", shards]);
+        let mut client = server.client(2);
+        for key in ["p|ann|1", "p|ann|2", "p|bob|1", "p|bob|2", "p|cid|1", "p|cid|2", "q|1"] {
+            let _: () = ask(&mut client, &["SET", key, "value"]);
+        }
+        server.signal(Signal::TERM);
+        server.wait();
+        // No disk has so much left.
+        let file = place.path().join("headwater.toml");
+        fs::write(&file, "[data]\ndata-free-bytes-min = \"1000000000gb\"\n").unwrap();
+        let options = ["--shards", shards, "--config", file.to_str().unwrap()];
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let begun = Instant::now();
+        let refusal = loop {
+            assert!(begun.elapsed() < PATIENCE, "writes are taken");
+            // Each shard looks at the disk when it writes.
+            let set = |key: &str| try_ask::<()>(&mut server.client(2), &["SET", key, "x"]);
+            let refused: Vec<_> =
+                ["p|ann|1", "p|bob|1", "p|cid|1", "q|1"].map(set).into_iter().collect();
+            if let Some(refused) =
+                refused.into_iter().map(RedisResult::err).collect::<Option<Vec<_>>>()
+            {
+                break refused[0].to_string();
+            }
+        };
+        assert!(refusal.contains("MISCONF") && refusal.contains("only what removes"), "{refusal}");
+        assert_eq!(ask::<u64>(&mut client, &["DEL", "p|ann|1"]), 1);
+        assert_eq!(ask::<u64>(&mut client, &["UNLINK", "p|ann|2"]), 1);
+        assert_eq!(
+            ask::<Option<String>>(&mut client, &["GETDEL", "p|cid|2"]).as_deref(),
+            Some("value")
+        );
+        assert_eq!(ask::<u64>(&mut client, &["RANGE.DEL", "p|bob|", "p|bob}"]), 2);
+        for refused in [&["APPEND", "q|1", "x"][..], &["PERSIST", "q|1"]] {
+            let error = try_ask::<Value>(&mut client, refused).unwrap_err();
+            assert_eq!(error.code(), Some("MISCONF"), "{refused:?}");
+        }
+        if shards == "1" {
+            let error = try_ask::<Value>(&mut client, &["RENAME", "q|1", "q|2"]).unwrap_err();
+            assert_eq!(error.code(), Some("MISCONF"));
+            // A transaction is carried out as a whole, or not at all.
+            for (words, done) in [(&["SET", "q|1", "y"][..], false), (&["DEL", "p|cid|1"], true)] {
+                let _: () = ask(&mut client, &["MULTI"]);
+                let _: () = ask(&mut client, words);
+                let _: () = ask(&mut client, &["DEL", "q|1"]);
+                let exec = try_ask::<Value>(&mut client, &["EXEC"]);
+                assert_eq!(exec.is_ok(), done, "{words:?}: {exec:?}");
+                assert_eq!(ask::<bool>(&mut client, &["EXISTS", "q|1"]), !done);
+            }
+        }
+        assert_eq!(ask::<u64>(&mut client, &["RANGE.DEL", "p|", "p}"]), u64::from(shards == "3"));
+        server.signal(Signal::TERM);
+        server.wait();
+        // What was removed is gone for good.
+        let server = start(&place, &["--shards", shards]);
+        let mut client = server.client(2);
+        assert_eq!(ask::<Vec<String>>(&mut client, &["PREFIX", "p|", "KEYS"]), [""; 0]);
+        server.signal(Signal::TERM);
+        server.wait();
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let _: () = ask(&mut client, &["FLUSHALL"]);
+    }
 }
 
 #[test]

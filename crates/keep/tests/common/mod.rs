@@ -5,12 +5,14 @@
 use headwater_base::KeyRange;
 use headwater_base::source::{FetchId, Keep, Loaded, News, Sink};
 use headwater_keep::{Definition, Keeper, Options, Store};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+use tempfile::TempDir;
 
 pub(crate) struct Rng(pub(crate) u64);
 
@@ -124,5 +126,21 @@ pub(crate) fn copy(from: &Path, to: &Path) {
         let target = to.join(file.strip_prefix(from).unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         fs::copy(file, target).unwrap();
+    }
+}
+
+/// A copy of the folder as a crash would leave it, at a moment at which no table is being written.
+pub(crate) fn copy_at_rest(path: &Path) -> TempDir {
+    let look = || {
+        let known =
+            files(path).into_iter().map(|file| (fs::metadata(&file).map(|m| m.len()).ok(), file));
+        known.collect::<Vec<_>>()
+    };
+    loop {
+        let (left, before) = (tempfile::tempdir().unwrap(), look());
+        if catch_unwind(|| copy(path, left.path())).is_ok() && look() == before {
+            return left;
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }

@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 const TAIL_BYTES: usize = 4 << 20;
 /// The end of what was ever appended, for when no record is left that tells.
 const END: &[u8] = b"e";
+/// Where the records begin, as far as that is known: removed ones lie before it, and looking past them takes as long as
+/// there are many.
+const START: &[u8] = b"f";
 
 /// The journal of one shard.
 #[derive(Debug)]
@@ -49,16 +52,22 @@ impl KeptJournal {
     /// The store cannot be read.
     pub(crate) fn open(notes: Notes) -> Result<Self, String> {
         let (mut first, mut end, mut told, mut states) = (None, 0, 0, BTreeMap::new());
-        notes.read(b"r", b"s", false, &mut |name, _| {
+        let mut start = 0;
+        notes.read(END, b"g", false, &mut |name, text| {
+            let position = position_of(text);
+            if name == END {
+                told = position;
+            }
+            start = position.max(start);
+            true
+        })?;
+        let records = record_name(start);
+        notes.read(&records, b"s", false, &mut |name, _| {
             first = Some(position_of(name));
             false
         })?;
-        notes.read(b"r", b"s", true, &mut |name, _| {
+        notes.read(&records, b"s", true, &mut |name, _| {
             end = position_of(name) + 1;
-            false
-        })?;
-        notes.read(END, b"f", false, &mut |_, text| {
-            told = position_of(text);
             false
         })?;
         notes.read(b"s", b"t", false, &mut |name, text| {
@@ -179,9 +188,8 @@ impl Journal for KeptJournal {
             self.notes.remove(&record_name(position));
         }
         self.removed = self.first;
-        if self.first == self.end {
-            self.notes.put(END, &self.end.to_be_bytes());
-        }
+        let name = if self.first == self.end { END } else { START };
+        self.notes.put(name, &self.first.to_be_bytes());
     }
 
     fn states(&mut self, prefix: &[u8], each: &mut dyn FnMut(&[u8], &[u8])) {

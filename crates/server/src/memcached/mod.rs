@@ -92,6 +92,11 @@ fn writes(request: &Request<'_>) -> bool {
     )
 }
 
+/// Whether a request writes by removing alone.
+fn removes(request: &Request<'_>) -> bool {
+    matches!(request, Request::Delete { .. } | Request::MetaDelete(_) | Request::FlushAll { .. })
+}
+
 /// The key that a request touches first.
 #[inline]
 fn first_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
@@ -303,6 +308,7 @@ impl Resp {
         self.memcached.counts.requests += 1;
         if let Some(why) = self.write_refusal()
             && writes(request)
+            && !(removes(request) && self.takes_removals())
         {
             self.memcached_refused(&format!("SERVER_ERROR {why}"), work);
             return Flow::Next;

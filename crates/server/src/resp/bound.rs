@@ -276,8 +276,17 @@ impl Resp {
         self.node.engine_mut().make_room(2 * bytes + self.gauge.reserve() / 2)
     }
 
-    /// Whether there is room for what a transaction stores; otherwise EXEC is refused.
+    /// Whether there is room for what a transaction stores, in memory and on disk; otherwise EXEC is refused.
     pub(super) fn admits_queue(&mut self, queue: &Queue, work: &mut Turn<'_>) -> bool {
+        if queue.stores
+            && let Some(why) = self.write_refusal()
+        {
+            // Its removals would be carried out without what belongs to them.
+            self.stats.errors += 1;
+            let text = format_args!("Transaction discarded because of: MISCONF {why}");
+            encoder(work).error("EXECABORT", text);
+            return false;
+        }
         if self.gauge.limit().is_none() || !queue.denies_oom {
             return true;
         }

@@ -4,6 +4,7 @@ use super::declared::mapping_words;
 use super::info::line;
 use super::{Resp, Turn, encoder};
 use crate::config::Table;
+use crate::keeping::Keeping;
 use headwater_command::{
     Command, Data, Flags, Flows, Functions, Joins, Reply, Sources, Spec, Tables,
 };
@@ -16,11 +17,16 @@ impl Resp {
         self.keeping.as_ref()?.refusal()
     }
 
-    /// Whether a command may run: writes are refused while the store cannot take them.
+    /// Whether writes that remove alone are taken, though others are refused.
+    pub(crate) fn takes_removals(&self) -> bool {
+        self.keeping.as_ref().is_none_or(Keeping::takes_removals)
+    }
+
+    /// Whether a command may run: writes are refused while the store cannot take them, or has room for removals alone.
     #[inline]
     pub(super) fn may_write(&mut self, spec: &Spec, work: &mut Turn<'_>) -> bool {
         let Some(why) = self.write_refusal() else { return true };
-        if !spec.flags.has(Flags::WRITE) {
+        if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.takes_removals() {
             return true;
         }
         self.stats.errors += 1;

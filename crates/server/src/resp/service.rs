@@ -233,6 +233,10 @@ impl Service for Resp {
             let told = keeping.end_turn();
             self.flows_kept(told);
         }
+    }
+
+    #[inline]
+    fn post(&mut self) {
         if let Some(shards) = &mut self.shards {
             shards.post_packets();
             shards.post.send();

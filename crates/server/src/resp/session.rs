@@ -39,6 +39,8 @@ pub(crate) struct Queue {
     pub(crate) bytes: usize,
     /// One of them may need more memory.
     pub(crate) denies_oom: bool,
+    /// One of them writes to the store, and not by removing alone.
+    pub(crate) stores: bool,
     /// A request could not be queued: EXEC will refuse.
     pub(crate) broken: bool,
     /// How often EXEC has looked whether all is there that it needs.

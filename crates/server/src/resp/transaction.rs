@@ -82,6 +82,7 @@ impl Resp {
         let request = OwnedArgs::of(args);
         queue.bytes += request.reserved_bytes() + size_of::<OwnedArgs>();
         queue.denies_oom |= spec.flags.has(Flags::DENYOOM);
+        queue.stores |= spec.flags.has(Flags::WRITE) && !spec.frees_room();
         queue.requests.push(request);
         encoder(work).simple("QUEUED");
         Flow::Next
