@@ -41,10 +41,13 @@ impl Engine {
             }
             Some(Victim::Key(table, key, heat)) => {
                 let Some(value) = self.store.table(table).get(&key) else { return true };
-                // Of a stream the oldest part goes, and the rest when its turn comes again.
-                if Handle::stream(value).is_some_and(|number| self.drop_oldest_chunk(number))
-                    || self.spill_value(table, &key, value)
-                {
+                if let Some(number) = Handle::stream(value) {
+                    // Of a stream the oldest part goes.
+                    if self.drop_oldest_chunk(number) || self.drop_last_chunk(number) {
+                        return true;
+                    }
+                    self.streams.is_evicted(number);
+                } else if self.spill_value(table, &key, value) {
                     return true;
                 }
                 self.memory.evicted.keys += 1;

@@ -268,6 +268,7 @@ impl Engine {
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
         let mut looks_at = self.stored_bytes_after(bytes + values);
+        let mut looked = false;
         while !self.has_room_for(bytes, values) {
             if self.stored_bytes() < looks_at {
                 // What went is with another thread, or others have grown: it is to be known before more goes.
@@ -283,7 +284,12 @@ impl Engine {
                 continue;
             }
             if !gained && !self.evict_one() && !self.gain(self.lacking_for(bytes, values)) {
-                return false;
+                // What is on its way to disk is memory still, and others have freed some of what is counted here.
+                if !self.spilling.settle() && (looked || !self.spilling.is_there()) {
+                    return false;
+                }
+                looked = true;
+                self.look_again();
             }
         }
         true

@@ -150,7 +150,8 @@ impl Engine {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
-            let most = match (self.spilled.len() > 0, volatile) {
+            let ends_stay = self.streams.len() > 0 && !self.ends_may_go();
+            let most = match (self.spilled.len() > 0 || ends_stay, volatile) {
                 (true, _) => SPILLED_DRAWS,
                 (false, true) => VOLATILE_DRAWS,
                 (false, false) => SAMPLES,
@@ -172,6 +173,10 @@ impl Engine {
                 let mut renewed = Vec::new();
                 self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
                     if (volatile && self.expiries.get(key).is_none()) || !self.owns(key) {
+                        return;
+                    }
+                    let stream = Handle::stream(value).filter(|_| ends_stay);
+                    if stream.is_some_and(|number| !self.streams.get(number).is_long()) {
                         return;
                     }
                     let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
@@ -223,10 +228,18 @@ impl Engine {
 
     /// The evictable key that expires first.
     fn next_to_expire(&self) -> Option<(TableId, Vec<u8>)> {
-        self.expiries.in_order().find_map(|key| {
+        let ends_stay = !self.ends_may_go();
+        let evictable = self.expiries.in_order().filter_map(|key| {
             let table = self.store.table_of(key)?;
-            self.is_evictable(table).then(|| (table, key.to_vec()))
-        })
+            self.is_evictable(table).then_some((table, key))
+        });
+        let stays = |(table, key): &(TableId, &[u8])| {
+            let stream = self.store.table(*table).get(key).and_then(Handle::stream);
+            ends_stay && stream.is_some_and(|number| !self.streams.get(number).is_long())
+        };
+        // So many streams are passed over and no more.
+        let found = evictable.take(SPILLED_DRAWS).find(|at| !stays(at))?;
+        Some((found.0, found.1.to_vec()))
     }
 
     /// Whether base keys of the table may be given up: those that nobody else keeps, only

@@ -166,11 +166,6 @@ impl Share {
         bytes + self.sum_of_others(|part| &part.untouched)
     }
 
-    /// What was told last.
-    pub(crate) fn untouched(&self) -> usize {
-        self.own().untouched.load(Ordering::Relaxed)
-    }
-
     /// What others may take before they look.
     pub(crate) fn promised_to_others(&self) -> usize {
         self.sum_of_others(|part| &part.promised)

@@ -69,6 +69,8 @@ pub(crate) struct Gauge {
     /// The count of allocated bytes at which the next sample is due.
     due: Cell<u64>,
     peak: Cell<usize>,
+    /// What was free for values and never written when it was looked at last.
+    untouched: Cell<usize>,
     /// What pages of the program may take at any time, resident or not.
     program: Cell<usize>,
     /// The other shards, where there are several.
@@ -85,9 +87,7 @@ impl Meter for Gauge {
 
     #[cold]
     fn look_again(&self) {
-        if let Some(common) = &self.common {
-            self.refresh(common.untouched());
-        }
+        self.refresh(self.untouched.get());
     }
 
     #[cold]
@@ -98,7 +98,7 @@ impl Meter for Gauge {
         self.asks_left.set(left);
         // A little more than is lacking: what is freed leaves holes.
         let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
-        self.refresh(common.untouched());
+        self.refresh(self.untouched.get());
         gave
     }
 }
@@ -114,6 +114,7 @@ impl Gauge {
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
+            untouched: Cell::new(0),
             program: Cell::new(0),
             common,
             asks_left: Cell::new(ASKS_MAX),
@@ -195,6 +196,7 @@ impl Gauge {
     /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
     /// were never written.
     pub(crate) fn refresh(&self, untouched: usize) {
+        self.untouched.set(untouched);
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
         let bound = self.bound.get().unwrap_or(usize::MAX);
