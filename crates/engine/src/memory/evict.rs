@@ -11,6 +11,13 @@ use headwater_base::hash::hash_bytes;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
+/// After how many outputs of one write memory is looked at.
+pub(crate) const FED_TOGETHER: usize = 64;
+/// After how many of them it is looked at anew what is taken.
+const FED_BETWEEN_LOOKS: usize = 16 * FED_TOGETHER;
+/// What an output takes besides its value, about: its place in a page that may be split for it.
+const FED_BYTES: usize = 128;
+
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
@@ -54,12 +61,7 @@ impl Engine {
                 self.evict_key(table, &key, heat);
             }
             Some(Victim::Computed(id)) => {
-                let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
-                let hash = range_hash(join, &self.statuses.get(id).first);
-                self.memory.ranges.evicted(hash, heat, self.statuses.len());
-                self.catalog.join_mut(join).counters.evictions += 1;
-                self.memory.evicted.ranges += 1;
-                self.discard(id);
+                self.evict_computed(id);
             }
             Some(Victim::Elsewhere(range)) => {
                 self.memory.evicted.loaded += 1;
@@ -75,6 +77,31 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Drops a status range with its outputs.
+    fn evict_computed(&mut self, id: StatusId) {
+        let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
+        let hash = range_hash(join, &self.statuses.get(id).first);
+        self.memory.ranges.evicted(hash, heat, self.statuses.len());
+        self.catalog.join_mut(join).counters.evictions += 1;
+        self.memory.evicted.ranges += 1;
+        self.discard(id);
+    }
+
+    /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
+    /// go after it.
+    pub(crate) fn lacks_room_to_feed(&self, fed: usize) -> bool {
+        if fed > 0 && fed.is_multiple_of(FED_BETWEEN_LOOKS) {
+            // Pages that are split leave others half empty, which no count of bytes tells.
+            self.look_again();
+        }
+        !self.has_room_for(FED_TOGETHER * FED_BYTES, 0)
+    }
+
+    /// Drops a range that a write would have added to, so that its next read computes it.
+    pub(crate) fn evict_unfed(&mut self, id: StatusId) {
+        self.evict_computed(id);
     }
 
     /// Removes a base key as expiry would: whoever watches it or reads it is told.

@@ -45,7 +45,7 @@ pub(crate) enum Victim {
 impl Engine {
     /// The victim of least worth among some drawn by chance; `None` where nothing can go.
     pub(super) fn choose_victim(&mut self) -> Option<Victim> {
-        let range = self.choose_range();
+        let (range, range_bytes) = self.choose_range();
         let key = self.choose_key();
         let by_cost = self.memory.keys.as_ref().is_some_and(|keys| keys.order() == Order::Cost);
         match (range, key) {
@@ -54,7 +54,8 @@ impl Engine {
                     a.worth <= b.worth
                 } else {
                     // What cannot be compared takes turns, by bytes.
-                    let (all, derived) = (self.store.pool.bytes().max(1), self.statuses.bytes());
+                    let derived = self.statuses.len() * range_bytes;
+                    let all = self.store.pool.bytes().max(1);
                     self.memory.ranges.chance() % (all + derived) as u64 > all as u64 / 2
                 };
                 Some(if range_first { range } else { key })
@@ -63,12 +64,15 @@ impl Engine {
         }
     }
 
-    fn choose_range(&mut self) -> Option<(Victim, Score)> {
+    /// The range of least worth among some drawn by chance, and the bytes of a computed one, about.
+    fn choose_range(&mut self) -> (Option<(Victim, Score)>, usize) {
         let mut least = Least::default();
+        let mut bytes_drawn = 0;
         for _ in 0..SAMPLES {
             let draw = self.memory.ranges.chance();
             let Some(id) = self.statuses.near(draw) else { break };
             let candidate = self.range_candidate(id);
+            bytes_drawn += candidate.bytes as usize;
             let score = self.memory.ranges.score(&candidate);
             least.offer(Victim::Computed(id), score);
             if let Some(heat) = self.memory.ranges.renewed(candidate.heat) {
@@ -104,7 +108,7 @@ impl Engine {
                 least.offer(Victim::Elsewhere(range), score);
             }
         }
-        least.take()
+        (least.take(), bytes_drawn / SAMPLES)
     }
 
     /// What decides whether a status range goes.

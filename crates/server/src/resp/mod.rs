@@ -201,6 +201,9 @@ impl Resp {
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, hash_seed, &mut node)?;
         if let Some(keeping) = &keeping {
+            let (apart, most) = keeping.bytes_taken();
+            let shards = gauge.shards();
+            gauge.set_store(keeping.keeper(), apart * shards, most * shards);
             let keeper = Box::new(keeping.keeper());
             node.engine_mut()
                 .set_keep(keeper, &keeping.tables(), true, config.data.data_plain)
