@@ -212,3 +212,58 @@ fn keys_that_joins_read_go_only_where_their_table_says_so() {
     while engine.evict_one() {}
     assert!(has(&mut engine, "k|1"));
 }
+
+/// Each look finds more taken.
+#[derive(Debug, Default)]
+struct Filling(Cell<usize>);
+
+impl Meter for Filling {
+    fn used(&self) -> usize {
+        self.0.set(self.0.get() + 10_000);
+        self.0.get()
+    }
+}
+
+#[test]
+fn a_post_to_more_timelines_than_there_is_room_for_leaves_the_rest_to_be_computed() {
+    let users = 2000;
+    for grouped in [true, false] {
+        let mut engine = timelines(users);
+        if !grouped {
+            engine.join_drop("timeline").unwrap();
+            let text = "w|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+            engine.join_add("whole", text, false).expect("a join");
+        }
+        let table = if grouped { "t" } else { "w" };
+        let mut read = |engine: &mut Engine, user: usize| {
+            let (first, last) = (format!("{table}|u{user:04}|"), format!("{table}|u{user:04}}}"));
+            let mut found = 0;
+            let read = engine.range(
+                first.as_bytes(),
+                last.as_bytes(),
+                RangeOptions::default(),
+                &mut |_, _| found += 1,
+            );
+            read.map(|_| found)
+        };
+        (0..users).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
+        engine.set_memory(Rc::new(Filling::default()), Some(100_000));
+        set(&mut engine, "p|bob|999", "a post of some length");
+        engine.set_memory_limit(None);
+        let evicted = engine.evicted().ranges;
+        assert!(evicted > 1000 && evicted < 2000, "{evicted}");
+        let executed = fills(&engine);
+        (0..users).for_each(|user| assert_eq!(read(&mut engine, user), Ok(51), "{user}"));
+        assert_eq!(
+            fills(&engine) - executed,
+            evicted,
+            "those that went are computed, and no others"
+        );
+        // A removal takes no memory: nothing goes for it.
+        engine.set_memory(Rc::new(Filling::default()), Some(1));
+        engine.remove(b"p|bob|999").unwrap();
+        engine.set_memory_limit(None);
+        assert_eq!(engine.evicted().ranges, evicted);
+        (0..users).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
+    }
+}

@@ -111,7 +111,7 @@ impl Keeper {
         let shared = &self.front.shared;
         let waits = !lock(&shared.queue).turns.is_empty();
         waits
-            || shared.database.outstanding_flushes() > 0
+            || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
             || shared.database.active_compactions() > 0
     }
 

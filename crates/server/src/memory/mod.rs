@@ -205,7 +205,9 @@ impl Gauge {
             .as_ref()
             .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
         let beside = self.apart.get() + self.for_stores.get();
-        (empty + beside + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+        // What is read from a store needs room at each shard: none lends its last to another.
+        let shards = if self.for_stores.get() > 0 { self.shards() } else { 1 };
+        (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
     /// What the process took when all shards were ready; `ready`: when this one was.
