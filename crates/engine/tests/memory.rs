@@ -235,7 +235,7 @@ fn a_post_to_more_timelines_than_there_is_room_for_leaves_the_rest_to_be_compute
             engine.join_add("whole", text, false).expect("a join");
         }
         let table = if grouped { "t" } else { "w" };
-        let mut read = |engine: &mut Engine, user: usize| {
+        let read = |engine: &mut Engine, user: usize| {
             let (first, last) = (format!("{table}|u{user:04}|"), format!("{table}|u{user:04}}}"));
             let mut found = 0;
             let read = engine.range(
