@@ -139,12 +139,12 @@ impl Gauge {
         Ok(gauge)
     }
 
-    /// Counts on the threads of the stores of all shards: what they take may grow by `bytes` from one look to the next, is
-    /// `most` at most, and is given back when it is written.
-    pub(crate) fn set_store(&self, store: Keeper, bytes: usize, most: usize) {
+    /// Counts on the threads of the stores of all shards: what those of one take may grow by `bytes` from one look to the
+    /// next, is `most` at most, and is given back when it is written.
+    pub(crate) fn set_store(&self, store: Keeper, (bytes, most): (usize, usize)) {
         *self.store.borrow_mut() = Some(store);
-        self.apart.set(self.apart.get() + bytes);
-        self.for_stores.set(most);
+        self.apart.set(self.apart.get() + bytes * self.shards());
+        self.for_stores.set(most * self.shards());
     }
 
     /// Whether a store's threads hold memory that they will give back.
