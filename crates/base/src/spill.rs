@@ -22,6 +22,11 @@ pub trait Spill: Debug {
     /// Forgets everything. Numbers go on ascending.
     fn clear(&mut self);
 
+    /// Waits until what was put takes no memory any more, as far as that can be waited for; whether there was any.
+    fn settle(&mut self) -> bool {
+        false
+    }
+
     /// The least number that may still be there.
     fn first(&self) -> u64;
 

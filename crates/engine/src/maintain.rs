@@ -13,6 +13,7 @@ use crate::catalog::{Fold, Plan};
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::log::LogEntry;
+use crate::memory::FED_TOGETHER;
 use crate::status::{Landing, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
@@ -171,9 +172,23 @@ impl Engine {
         let quiet = layer.filter(|&layer| {
             layer == plan.output_table && !self.has_readers(layer) && !self.is_followed(layer)
         });
+        // Outputs that nothing is computed from may go while there are more to come: they are computed again when
+        // they are read.
+        let (may_go, mut unfed, mut gone) = (quiet.is_some() && new.is_some(), false, false);
         for (at, &target) in targets.iter().enumerate() {
             if let Some(layer) = quiet {
                 self.fetch_ahead(layer, &targets[at..]);
+            }
+            if may_go && at.is_multiple_of(FED_TOGETHER) {
+                unfed = self.writing && self.lacks_room_to_feed(at);
+                gone |= unfed;
+            }
+            if gone && self.statuses.find(target.status()).is_none() {
+                continue;
+            }
+            if unfed {
+                self.evict_unfed(target.status());
+                continue;
             }
             let landing = *self.statuses.landing(target.status());
             let components = match landing.group {

@@ -26,7 +26,7 @@ use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_policy::{Evictor, Heat};
 use headwater_pool::prefetch;
-use headwater_store::{GroupId, Note};
+use headwater_store::{Chunks, GroupId, Note};
 
 /// A status range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -423,51 +423,70 @@ impl Landing {
 /// All status ranges of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Statuses {
-    slots: Vec<Option<Status>>,
-    landings: Vec<Landing>,
+    /// In pieces of their own, so that what goes gives its memory back.
+    slots: Chunks<Option<Box<Status>>>,
+    /// The slots in use, in any order, so that one can be drawn however few there are.
+    live: Chunks<u32>,
+    /// Where in `live` a slot in use is.
+    places: Chunks<u32>,
+    landings: Chunks<Landing>,
     free: Vec<u32>,
 }
 
 impl Statuses {
     pub(crate) fn add(&mut self, status: Status) -> StatusId {
-        match self.free.pop() {
+        let place = self.len();
+        let id = match self.free.pop() {
             Some(id) => {
-                self.slots[id as usize] = Some(status);
-                StatusId(id)
+                self.slots[id as usize] = Some(Box::new(status));
+                self.places[id as usize] = place as u32;
+                id
             }
             None => {
-                self.slots.push(Some(status));
+                self.slots.push(Some(Box::new(status)));
                 self.landings.push(Landing::default());
-                StatusId((self.slots.len() - 1) as u32)
+                self.places.push(place as u32);
+                (self.slots.len() - 1) as u32
             }
+        };
+        if place < self.live.len() {
+            self.live[place] = id;
+        } else {
+            self.live.push(id);
         }
+        StatusId(id)
     }
 
     pub(crate) fn take(&mut self, id: StatusId) -> Status {
+        let last = self.live[self.len() - 1];
         self.free.push(id.0);
         self.landings[id.0 as usize] = Landing::default();
-        self.slots[id.0 as usize].take().expect("a status range is dropped once")
+        let status = self.slots[id.0 as usize].take().expect("a status range is dropped once");
+        let place = self.places[id.0 as usize];
+        self.live[place as usize] = last;
+        self.places[last as usize] = place;
+        *status
     }
 
     pub(crate) fn find(&self, id: StatusId) -> Option<&Status> {
-        self.slots[id.0 as usize].as_ref()
+        self.slots[id.0 as usize].as_deref()
     }
 
     #[inline]
     pub(crate) fn get(&self, id: StatusId) -> &Status {
-        self.slots[id.0 as usize].as_ref().expect("a named status range exists")
+        self.slots[id.0 as usize].as_deref().expect("a named status range exists")
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: StatusId) -> &mut Status {
-        self.slots[id.0 as usize].as_mut().expect("a named status range exists")
+        self.slots[id.0 as usize].as_deref_mut().expect("a named status range exists")
     }
 
     /// Fetches the record of a status range that probably exists. A hint.
     #[inline]
     pub(crate) fn fetch(&self, id: StatusId) {
-        if let Some(slot) = self.slots.get(id.0 as usize) {
-            prefetch(slot);
+        if let Some(Some(status)) = self.slots.get(id.0 as usize) {
+            prefetch(&**status);
         }
         if let Some(landing) = self.landings.get(id.0 as usize) {
             prefetch(landing);
@@ -494,16 +513,10 @@ impl Statuses {
         };
     }
 
-    /// Some status range, found from the slot that a draw names; `None` where there is none, or
-    /// none near.
+    /// The status range that a draw names; `None` where there is none.
     pub(crate) fn near(&self, draw: u64) -> Option<StatusId> {
-        if self.len() == 0 {
-            return None;
-        }
-        let start = (draw % self.slots.len() as u64) as usize;
-        let (before, behind) = self.slots.split_at(start);
-        let mut slots = (start..self.slots.len()).zip(behind).chain((0..start).zip(before));
-        slots.find(|(_, slot)| slot.is_some()).map(|(id, _)| StatusId(id as u32))
+        let count = self.len() as u64;
+        (count > 0).then(|| StatusId(self.live[(draw % count) as usize]))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -511,13 +524,16 @@ impl Statuses {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Status> {
-        self.slots.iter().flatten()
+        self.slots.iter().filter_map(Option::as_deref)
     }
 
     /// Bytes of all records.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Option<Status>>()
-            + self.landings.capacity() * size_of::<Landing>()
+        self.slots.bytes()
+            + self.landings.bytes()
+            + self.live.bytes()
+            + self.places.bytes()
+            + self.len() * size_of::<Status>()
             + self.iter().map(Status::bytes).sum::<usize>()
     }
 }

@@ -154,6 +154,17 @@ impl Keeper {
         self.front.end_survey();
     }
 
+    /// Whether threads of the store hold memory that they will give back: for what waits to be written, or is being
+    /// brought into files.
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        let shared = &self.front.shared;
+        let waits = !lock(&shared.queue).turns.is_empty();
+        waits
+            || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
+            || shared.database.active_compactions() > 0
+    }
+
     /// The keys of `range` are gone.
     pub fn remove_range(&mut self, range: &KeyRange) -> Position {
         self.tell(|gathered| gathered.turn.remove_range(range))

@@ -184,7 +184,10 @@ fn commands_about_keys_are_for_streams_too() {
             ("RENAME v t", "+OK "),
             ("GET t", "$1 5 "),
             ("COPY r t REPLACE", ":1 "),
-            ("STREAM.LEN t", ":4 "),
+            // Offsets that 't' had before mean what they meant.
+            ("STREAM.LEN t", ":6 "),
+            ("STREAM.READ t 3 9", "-TRIMMED the stream was trimmed: its first offset is 4 "),
+            ("STREAM.READ t 4 9", "$2 cd "),
         ],
     );
     node.advance(Millis(1_500));
@@ -192,15 +195,19 @@ fn commands_about_keys_are_for_streams_too() {
         &mut node,
         &[
             ("EXISTS r t", ":0 "),
-            ("STREAM.APPEND r new", ":3 "),
+            ("STREAM.READ r 2 9", "$-1 "),
+            ("STREAM.APPEND r new", ":7 "),
+            ("STREAM.READ r 2 9", "-TRIMMED the stream was trimmed: its first offset is 4 "),
+            ("STREAM.READ r 4 9", "$3 new "),
             ("UNLINK r", ":1 "),
             ("STREAM.APPEND a|b|c x", ":1 "),
             ("RANGE.DEL a| a}", ":1 "),
-            ("STREAM.APPEND r new", ":3 "),
+            ("STREAM.APPEND r new", ":10 "),
             ("RANDOMKEY", "$1 r "),
             ("FLUSHALL", "+OK "),
             ("DBSIZE", ":0 "),
-            ("STREAM.APPEND r again", ":5 "),
+            ("STREAM.APPEND r again", ":15 "),
+            ("STREAM.APPEND fresh again", ":5 "),
         ],
     );
     let usage = run(&mut node, &["MEMORY", "USAGE", "r"]).unwrap();
@@ -230,6 +237,6 @@ fn a_read_at_the_end_waits_for_the_next_change_of_its_key() {
     // Who no longer waits is not woken.
     let Err(Outcome::Waiting(ticket)) = run(&mut node, &read) else { panic!("waits") };
     node.engine_mut().forget_tail(b"s", ticket);
-    tell(&mut node, &[("STREAM.APPEND s x", ":1 ")]);
+    tell(&mut node, &[("STREAM.APPEND s x", ":3 ")]);
     assert_eq!(woken(&mut node), []);
 }

@@ -40,6 +40,9 @@ const LOAD_SHARE: u64 = 4;
 /// The store gathers this share of the bound, within what makes sense to it.
 const TABLE_SHARE: u64 = 32;
 const TABLE_BYTES_MIN: u64 = 1 << 20;
+/// What its threads may take from one moment to the next, in tables: one that is brought to disk and its compressed form, and a
+/// batch on its way.
+const TABLES_APART: usize = 3;
 /// The end waits so long for the last writes to be safe.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -374,6 +377,13 @@ impl Keeping {
     /// Whether removals are taken though other writes are refused.
     pub(crate) fn takes_removals(&self) -> bool {
         self.store.takes_removals()
+    }
+
+    /// Bytes that the store's threads may take at any moment besides what they hold when memory is looked at, and the most
+    /// that they hold.
+    pub(crate) fn bytes_taken(&self) -> (usize, usize) {
+        let options = self.store.options();
+        (TABLES_APART * options.table_bytes as usize, options.memory_bytes() as usize)
     }
 
     /// What is known of the store.

@@ -280,6 +280,13 @@ impl Spill for Directory {
         }
     }
 
+    fn settle(&mut self) -> bool {
+        self.write_gathered();
+        let waited = !self.writing.is_empty();
+        self.writing.drain(..).for_each(|batch| batch.wait());
+        waited
+    }
+
     fn first(&self) -> u64 {
         self.segments.front().map_or(self.next, |segment| segment.first)
     }

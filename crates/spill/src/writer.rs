@@ -27,6 +27,11 @@ impl Batch {
         Some(&self.entries[at].1)
     }
 
+    /// Waits until the disk has what it will have of the batch: the thread sets that whatever happens, while it lives.
+    pub(crate) fn wait(&self) {
+        self.written.wait();
+    }
+
     /// Whether the disk has what it will have of the batch.
     pub(crate) fn is_written(&self) -> bool {
         self.written.get().is_some()

@@ -487,3 +487,31 @@ fn a_control_group_of_the_bound_never_kills_it() {
     }
     std::thread::sleep(Duration::from_millis(100));
 }
+
+#[test]
+fn a_bound_that_a_store_cannot_work_with_is_refused_with_the_least() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().to_str().unwrap();
+    let words = ["serve", "--port", "0", "--shards", "3", "--memory", "40mb", "--data", path];
+    let output = program().args(words).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("(allowed: 0, or at least"), "{told}");
+    let least: u64 =
+        told.rsplit("least ").next().unwrap().trim_end_matches([')', '\n']).parse().unwrap();
+    assert!((60 << 20..90 << 20).contains(&least), "{told}");
+    // What that server takes may be a little more than what this one took.
+    let memory = (least + (8 << 20)).to_string();
+    let server = Server::start(&["--shards", "3", "--memory", &memory, "--data", path]);
+    let mut client = server.client(2);
+    let mut draws = Draws(3);
+    for at in 0..1800 {
+        let key = format!("k|{at}");
+        let value = value(&key, 1 + draws.below(100_000) as usize);
+        let () = redis::cmd("SET").arg(&key).arg(value).query(&mut client).unwrap();
+    }
+    for _ in 0..1800 {
+        let key = format!("k|{}", draws.below(1800));
+        let got: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut client).unwrap();
+        assert_eq!(got, value(&key, got.len()), "{key}");
+    }
+}

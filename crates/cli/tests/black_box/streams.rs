@@ -192,3 +192,56 @@ fn a_spill_directory_has_one_server_and_outlives_a_kill() {
     assert!(told.contains("67108864"), "{told}");
     assert!(!std::path::Path::new("x").exists());
 }
+
+/// A byte of a stream of the test below: any reader can tell whether it is right.
+fn byte(stream: u64, offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ stream as u8
+}
+
+#[test]
+fn live_streams_keep_their_ends_and_last_parts_while_memory_is_short() {
+    let place = tempfile::tempdir().unwrap();
+    let spill = ["--spill", place.path().to_str().unwrap(), "--spill-size", "100mb"];
+    let bound = ["--shards", "1", "--memory", "48mb", "--memory-policy", "allkeys-lru"];
+    for (flags, streams) in [(&spill[..], 8), (&[], 8), (&spill, 400)] {
+        let server = Server::start(&[&bound[..], flags].concat());
+        let client = &mut server.client(2);
+        let appends = 5_000 / streams;
+        for at in 0..appends {
+            let mut all = pipe();
+            for stream in 0..streams {
+                let first = at * 32_000;
+                let part: Vec<u8> =
+                    (first..first + 32_000).map(|offset| byte(stream, offset)).collect();
+                all.cmd("STREAM.APPEND").arg(format!("s{stream}")).arg(part);
+                // Others come and go beside them.
+                all.cmd("SET").arg(format!("v{}", at * streams + stream)).arg("x").ignore();
+            }
+            let ends: Vec<u64> = all.query(client).unwrap();
+            assert!(ends.iter().all(|end| *end == (at + 1) * 32_000), "{ends:?} after {at}");
+        }
+        let (mut read_at, mut evicted) = (0, 0);
+        for stream in 0..streams {
+            let (key, end) = (format!("s{stream}"), appends * 32_000);
+            // The last part is there, unless last parts are what fills the memory and the directory.
+            let got = read(client, &key, end - 4_000, 4_000);
+            assert!(streams > 8 || got.as_ref().is_ok_and(|got| got.is_some()), "{got:?}");
+            for offset in (0..end).step_by(50_021) {
+                match read(client, &key, offset, 300) {
+                    Ok(Some(bytes)) => {
+                        let expected = offset..offset + bytes.len() as u64;
+                        assert!(bytes.iter().copied().eq(expected.map(|at| byte(stream, at))));
+                        read_at += 1;
+                    }
+                    Ok(None) => panic!("{key} has vanished"),
+                    Err(error) => {
+                        assert_eq!(error.code(), Some("EVICTED"), "{error}");
+                        evicted += 1;
+                    }
+                }
+            }
+            assert_eq!(append(client, &key, b"on"), end as i64 + 2);
+        }
+        assert!(read_at > 0 && evicted > 0, "{read_at} were there, {evicted} not");
+    }
+}

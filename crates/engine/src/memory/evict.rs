@@ -10,6 +10,13 @@ use headwater_base::KeyRange;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
+/// After how many outputs of one write memory is looked at.
+pub(crate) const FED_TOGETHER: usize = 64;
+/// After how many of them it is looked at anew what is taken.
+const FED_BETWEEN_LOOKS: usize = 16 * FED_TOGETHER;
+/// What an output takes besides its value, about: its place in a page that may be split for it.
+const FED_BYTES: usize = 128;
+
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
@@ -40,22 +47,20 @@ impl Engine {
             }
             Some(Victim::Key(table, key, heat)) => {
                 let Some(value) = self.store.table(table).get(&key) else { return true };
-                // Of a stream the oldest part goes, and the rest when its turn comes again.
-                if Handle::stream(value).is_some_and(|number| self.drop_oldest_chunk(number))
-                    || self.spill_value(table, &key, value)
-                {
+                if let Some(number) = Handle::stream(value) {
+                    // Of a stream the oldest part goes.
+                    if self.drop_oldest_chunk(number) || self.drop_last_chunk(number) {
+                        return true;
+                    }
+                    self.streams.is_evicted(number);
+                } else if self.spill_value(table, &key, value) {
                     return true;
                 }
                 self.memory.evicted.keys += 1;
                 self.evict_key(table, &key, heat);
             }
             Some(Victim::Computed(id)) => {
-                let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
-                let hash = self.memory.range_hash(join, &self.statuses.get(id).first);
-                self.memory.ranges.evicted(hash, heat, self.statuses.len());
-                self.catalog.join_mut(join).counters.evictions += 1;
-                self.memory.evicted.ranges += 1;
-                self.discard(id);
+                self.evict_computed(id);
             }
             Some(Victim::Elsewhere(range)) => {
                 self.memory.evicted.loaded += 1;
@@ -71,6 +76,31 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Drops a status range with its outputs.
+    fn evict_computed(&mut self, id: StatusId) {
+        let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
+        let hash = self.memory.range_hash(join, &self.statuses.get(id).first);
+        self.memory.ranges.evicted(hash, heat, self.statuses.len());
+        self.catalog.join_mut(join).counters.evictions += 1;
+        self.memory.evicted.ranges += 1;
+        self.discard(id);
+    }
+
+    /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
+    /// go after it.
+    pub(crate) fn lacks_room_to_feed(&self, fed: usize) -> bool {
+        if fed > 0 && fed.is_multiple_of(FED_BETWEEN_LOOKS) {
+            // Pages that are split leave others half empty, which no count of bytes tells.
+            self.look_again();
+        }
+        !self.has_room_for(FED_TOGETHER * FED_BYTES, 0)
+    }
+
+    /// Drops a range that a write would have added to, so that its next read computes it.
+    pub(crate) fn evict_unfed(&mut self, id: StatusId) {
+        self.evict_computed(id);
     }
 
     /// Removes a base key as expiry would: whoever watches it or reads it is told.

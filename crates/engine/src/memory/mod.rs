@@ -22,6 +22,8 @@
 mod evict;
 mod victims;
 
+pub(crate) use evict::FED_TOGETHER;
+
 use crate::engine::Engine;
 use alloc::rc::Rc;
 use headwater_base::hash::Secret;
@@ -37,6 +39,10 @@ const SPARE_BEYOND: usize = 64;
 const COMPACTION_SHARE: usize = 32;
 /// Where others have more than this in memory, they evict before values on disk are given up.
 const STORED_MIN: usize = 256 << 10;
+/// How much is evicted at a time, where what is taken is beyond the limit by no more than [`BEYOND_SHARE`].
+const EVICTED_TOGETHER: u32 = 128;
+/// The part of the limit that eviction may be behind.
+const BEYOND_SHARE: usize = 64;
 /// How many keys are looked at in one step of a compaction.
 const COMPACTION_STEP: usize = 1 << 12;
 
@@ -224,7 +230,7 @@ impl Engine {
     /// among the values serve. A part of what is free there is let through beyond the limit, up
     /// to [`SPARE_BEYOND`]: evicting more would free more blocks, but no memory.
     #[inline]
-    fn has_room_for(&self, bytes: usize, values: usize) -> bool {
+    pub(crate) fn has_room_for(&self, bytes: usize, values: usize) -> bool {
         let (Some(meter), Some(limit)) = (&self.memory.meter, self.memory.limit) else {
             return true;
         };
@@ -232,6 +238,12 @@ impl Engine {
         let lacking = values.saturating_sub(spare - spare / 8);
         let taken = meter.used().saturating_add(bytes).saturating_add(lacking);
         taken <= limit + self.let_through(limit)
+    }
+
+    /// As [`Engine::has_room_for`], with [`BEYOND_SHARE`] of the limit more.
+    fn has_nearly_room_for(&self, bytes: usize, values: usize) -> bool {
+        let more = self.memory.limit.map_or(0, |limit| limit / BEYOND_SHARE);
+        self.has_room_for(bytes.saturating_sub(more), values)
     }
 
     /// How far beyond the limit what is taken is let through.
@@ -253,7 +265,8 @@ impl Engine {
     }
 
     /// Evicts until `bytes` more fit under the limit; `false` where all that can go has gone
-    /// and they still do not fit. To be called between operations.
+    /// and they still do not fit. To be called between operations. What is little beyond the limit goes in steps,
+    /// one a call, so that nobody waits for long.
     #[inline]
     pub fn make_room(&mut self, bytes: usize) -> bool {
         self.make_room_for(bytes, 0)
@@ -268,7 +281,12 @@ impl Engine {
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
         let mut looks_at = self.stored_bytes_after(bytes + values);
+        let mut looked = false;
+        let mut evicted = 0;
         while !self.has_room_for(bytes, values) {
+            if evicted >= EVICTED_TOGETHER && self.has_nearly_room_for(bytes, values) {
+                return true;
+            }
             if self.stored_bytes() < looks_at {
                 // What went is with another thread, or others have grown: it is to be known before more goes.
                 self.look_again();
@@ -282,8 +300,14 @@ impl Engine {
             if asks_first && self.gain(self.lacking_for(bytes, values)) {
                 continue;
             }
+            evicted += 1;
             if !gained && !self.evict_one() && !self.gain(self.lacking_for(bytes, values)) {
-                return false;
+                // What is on its way to disk is memory still, and others have freed some of what is counted here.
+                if !self.spilling.settle() && (looked || !self.spilling.is_there()) {
+                    return false;
+                }
+                looked = true;
+                self.look_again();
             }
         }
         true
@@ -306,7 +330,7 @@ impl Engine {
         self.stored_bytes().saturating_sub(bytes.saturating_mul(2).saturating_add(share))
     }
 
-    fn look_again(&self) {
+    pub(crate) fn look_again(&self) {
         if let Some(meter) = &self.memory.meter {
             meter.look_again();
         }

@@ -45,7 +45,7 @@ pub(crate) enum Victim {
 impl Engine {
     /// The victim of least worth among some drawn by chance; `None` where nothing can go.
     pub(super) fn choose_victim(&mut self) -> Option<Victim> {
-        let range = self.choose_range();
+        let (range, range_bytes) = self.choose_range();
         let key = self.choose_key();
         let by_cost = self.memory.keys.as_ref().is_some_and(|keys| keys.order() == Order::Cost);
         match (range, key) {
@@ -54,7 +54,8 @@ impl Engine {
                     a.worth <= b.worth
                 } else {
                     // What cannot be compared takes turns, by bytes.
-                    let (all, derived) = (self.store.pool.bytes().max(1), self.statuses.bytes());
+                    let derived = self.statuses.len() * range_bytes;
+                    let all = self.store.pool.bytes().max(1);
                     self.memory.ranges.chance() % (all + derived) as u64 > all as u64 / 2
                 };
                 Some(if range_first { range } else { key })
@@ -63,12 +64,15 @@ impl Engine {
         }
     }
 
-    fn choose_range(&mut self) -> Option<(Victim, Score)> {
+    /// The range of least worth among some drawn by chance, and the bytes of a computed one, about.
+    fn choose_range(&mut self) -> (Option<(Victim, Score)>, usize) {
         let mut least = Least::default();
+        let mut bytes_drawn = 0;
         for _ in 0..SAMPLES {
             let draw = self.memory.ranges.chance();
             let Some(id) = self.statuses.near(draw) else { break };
             let candidate = self.range_candidate(id);
+            bytes_drawn += candidate.bytes as usize;
             let score = self.memory.ranges.score(&candidate);
             least.offer(Victim::Computed(id), score);
             if let Some(heat) = self.memory.ranges.renewed(candidate.heat) {
@@ -104,7 +108,7 @@ impl Engine {
                 least.offer(Victim::Elsewhere(range), score);
             }
         }
-        least.take()
+        (least.take(), bytes_drawn / SAMPLES)
     }
 
     /// What decides whether a status range goes.
@@ -150,7 +154,8 @@ impl Engine {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
-            let most = match (self.spilled.len() > 0, volatile) {
+            let ends_stay = self.streams.len() > 0 && !self.ends_may_go();
+            let most = match (self.spilled.len() > 0 || ends_stay, volatile) {
                 (true, _) => SPILLED_DRAWS,
                 (false, true) => VOLATILE_DRAWS,
                 (false, false) => SAMPLES,
@@ -172,6 +177,10 @@ impl Engine {
                 let mut renewed = Vec::new();
                 self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
                     if (volatile && self.expiries.get(key).is_none()) || !self.owns(key) {
+                        return;
+                    }
+                    let stream = Handle::stream(value).filter(|_| ends_stay);
+                    if stream.is_some_and(|number| !self.streams.get(number).is_long()) {
                         return;
                     }
                     let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
@@ -223,10 +232,18 @@ impl Engine {
 
     /// The evictable key that expires first.
     fn next_to_expire(&self) -> Option<(TableId, Vec<u8>)> {
-        self.expiries.in_order().find_map(|key| {
+        let ends_stay = !self.ends_may_go();
+        let evictable = self.expiries.in_order().filter_map(|key| {
             let table = self.store.table_of(key)?;
-            self.is_evictable(table).then(|| (table, key.to_vec()))
-        })
+            self.is_evictable(table).then_some((table, key))
+        });
+        let stays = |(table, key): &(TableId, &[u8])| {
+            let stream = self.store.table(*table).get(key).and_then(Handle::stream);
+            ends_stay && stream.is_some_and(|number| !self.streams.get(number).is_long())
+        };
+        // So many streams are passed over and no more.
+        let found = evictable.take(SPILLED_DRAWS).find(|at| !stays(at))?;
+        Some((found.0, found.1.to_vec()))
     }
 
     /// Whether base keys of the table may be given up: those that nobody else keeps, only

@@ -122,6 +122,11 @@ impl Spilling {
         self.port.as_ref().is_none_or(|port| spilled.id < port.first())
     }
 
+    /// Waits for what is on its way to disk, and memory still; whether there was any.
+    pub(crate) fn settle(&mut self) -> bool {
+        self.port.as_mut().is_some_and(|port| port.settle())
+    }
+
     /// Brings something back into the buffer; `None` where it is lost, and whether the port was asked.
     fn fetch(&mut self, spilled: &Spilled) -> Option<bool> {
         if self.read == Some(spilled.id) {

@@ -1,7 +1,16 @@
-//! Letting chunks go where memory is short: the oldest of a stream first, and never the last.
+//! Letting chunks go where memory is short: the oldest of a stream first.
+//!
+//! The last part of each stays, because it is what is read and written now, and so does where the stream ends: else it
+//! would seem to begin anew. Only where last parts and records themselves fill the memory, those go that the policy
+//! chooses: to disk, or for good.
 
 use super::stream::Body;
 use crate::engine::Engine;
+
+/// Last parts of streams may go where they take more than this part of what may be taken.
+const STAYING_SHARE: usize = 8;
+/// A last part of fewer bytes goes with its stream.
+const LAST_BYTES_MIN: usize = 256;
 
 impl Engine {
     /// Puts the oldest chunk of some stream aside; `false` where there is no place or nothing to put.
@@ -17,6 +26,35 @@ impl Engine {
         stream.chunks[at].body = Body::Disk(spilled);
         stream.settle(&mut self.store.pool, &mut self.spilling);
         self.store.pool.release(value);
+        self.streams.refile(number);
+        true
+    }
+
+    /// Whether so much of memory is last parts of streams that these have to go, too.
+    pub(crate) fn ends_may_go(&self) -> bool {
+        let limit = self.memory_limit();
+        limit.is_some_and(|limit| self.streams.staying_bytes() > limit / STAYING_SHARE)
+    }
+
+    /// Puts the last chunk of a stream aside, or lets it go; the stream stays, and ends where it did. `false` where that
+    /// gives hardly anything: little is in memory of it.
+    pub(crate) fn drop_last_chunk(&mut self, number: u32) -> bool {
+        let (stream, pool) = (self.streams.get_mut(number), &mut self.store.pool);
+        let Some(last) = stream.chunks.back_mut() else { return false };
+        let Some(value) = last.value().filter(|value| value.len() >= LAST_BYTES_MIN) else {
+            return false;
+        };
+        match self.spilling.put_chunk(pool, value) {
+            Some(spilled) => {
+                last.body = Body::Disk(spilled);
+                pool.release(value);
+            }
+            None => {
+                stream.clear(pool, &mut self.spilling);
+                self.memory.evicted.chunks += 1;
+            }
+        }
+        stream.settle(pool, &mut self.spilling);
         self.streams.refile(number);
         true
     }

@@ -11,6 +11,9 @@
 //! one that stays, whole blocks. A copied stream shares its chunks with the original, as any values
 //! are shared.
 //!
+//! An offset under a name means one byte for as long as the process lives: a stream that comes where another one was
+//! begins behind the end of that ([`ends`]), and so does a copy.
+//!
 //! Streams and joins stay apart: a table that a join reads or writes, or that a source keeps, holds
 //! no stream, and ranges of pairs leave streams out.
 //!
@@ -20,7 +23,8 @@
 //!   that were trimmed; what lies between was evicted.
 //! - F3. A stream is in the slab while exactly one key holds its handle, and in `long` while more
 //!   than its last chunk is in memory.
-//! - F4. Chunks on disk come before those in memory; the last chunk is in memory.
+//! - F4. Chunks on disk come before those in memory.
+//! - F5. What is kept of a stream lies behind the ends of those that its name had before, as far as they are remembered.
 //!
 //! # Cost
 //! Appending: a look at the last chunk, and the bytes. Reading: a binary search among the chunks,
@@ -28,6 +32,7 @@
 //! A chunk's record takes 24 bytes, so a stream of 1 GiB has 96 KiB of them.
 
 mod bytes;
+mod ends;
 mod evict;
 mod operations;
 mod stream;
@@ -41,6 +46,7 @@ pub(crate) use stream::{Body, Stream};
 use crate::spill::Spilling;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use ends::{Ends, Gone};
 use headwater_pool::Pool;
 
 /// Most bytes of a chunk: also the unit that is evicted and spilled.
@@ -55,6 +61,9 @@ pub(crate) struct Streams {
     long: BTreeSet<u32>,
     /// Whose turn it was last to let a chunk go.
     turn: u32,
+    /// Bytes of memory that stay where all that can go of streams by itself has gone.
+    staying: usize,
+    ends: Ends,
 }
 
 impl Streams {
@@ -82,10 +91,13 @@ impl Streams {
         self.slots[number as usize].as_mut().expect("F3: a handle's stream is there")
     }
 
-    /// Notes whether chunks of a stream can go, after it has changed.
+    /// Notes whether chunks of a stream can go, and what stays of it then, after it has changed.
     pub(crate) fn refile(&mut self, number: u32) {
         let stream = self.get_mut(number);
-        let long = stream.is_long();
+        let (long, stays) = (stream.is_long(), stream.staying_bytes());
+        let before = core::mem::replace(&mut stream.filed_staying, stays);
+        self.staying = self.staying + stays - before;
+        let stream = self.get_mut(number);
         if stream.filed_long != long {
             stream.filed_long = long;
             if long {
@@ -103,9 +115,26 @@ impl Streams {
         Some(next)
     }
 
+    /// Bytes of memory that stay where all that can go of streams by itself has gone: their last parts and records.
+    pub(crate) fn staying_bytes(&self) -> usize {
+        self.staying
+    }
+
+    /// What the last stream was that had this name, and is gone.
+    fn gone(&self, name: u64) -> Gone {
+        self.ends.of(name)
+    }
+
+    /// Notes that the stream which is about to be removed goes for want of memory.
+    pub(crate) fn is_evicted(&mut self, number: u32) {
+        self.get_mut(number).evicted = true;
+    }
+
     /// Drops a stream and its chunks.
     fn remove(&mut self, number: u32, pool: &mut Pool, spilling: &mut Spilling) {
         if let Some(mut stream) = self.slots[number as usize].take() {
+            self.ends.note(stream.name, Gone { end: stream.end, evicted: stream.evicted });
+            self.staying -= stream.filed_staying;
             stream.clear(pool, spilling);
             self.long.remove(&number);
             self.free.push(number);
@@ -115,9 +144,10 @@ impl Streams {
     /// Drops all streams.
     fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
         for stream in self.slots.iter_mut().flatten() {
+            self.ends.note(stream.name, Gone { end: stream.end, evicted: false });
             stream.clear(pool, spilling);
         }
-        *self = Self::default();
+        *self = Self { ends: core::mem::take(&mut self.ends), ..Self::default() };
     }
 
     /// Asserts what F3 says of `long`.
@@ -126,6 +156,8 @@ impl Streams {
             let long = stream.as_ref().is_some_and(Stream::is_long);
             assert_eq!(self.long.contains(&(number as u32)), long, "F3");
         }
+        let staying: usize = self.iter().map(Stream::staying_bytes).sum();
+        assert_eq!(self.staying, staying, "what stays is counted");
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream> {
@@ -140,6 +172,9 @@ impl Streams {
     /// Bytes of all records, without the chunks' own.
     pub(crate) fn bytes(&self) -> usize {
         let chunks: usize = self.iter().map(Stream::record_bytes).sum();
-        self.slots.capacity() * size_of::<Option<Stream>>() + self.free.capacity() * 4 + chunks
+        self.slots.capacity() * size_of::<Option<Stream>>()
+            + self.free.capacity() * 4
+            + self.ends.bytes()
+            + chunks
     }
 }

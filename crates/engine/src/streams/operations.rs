@@ -10,14 +10,14 @@ use alloc::string::String;
 use headwater_base::Millis;
 use headwater_store::TableId;
 
-/// What STREAM.INFO tells. Offsets count from the first byte ever appended.
+/// What STREAM.INFO tells. Offsets count from the first byte ever appended under the name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StreamReport {
     /// What lies before was trimmed.
     pub start: u64,
     /// The first offset that can be read; behind `start` where chunks were evicted.
     pub first: u64,
-    /// How many bytes were ever appended.
+    /// The offset behind the last byte.
     pub end: u64,
     /// Parts that are kept.
     pub chunks: u64,
@@ -36,6 +36,11 @@ impl Engine {
             None => Ok(None),
             Some(value) => Handle::stream(value).map(Some).ok_or(EngineError::WrongType),
         }
+    }
+
+    /// What a stream under `key` is remembered by when it is gone.
+    fn name_of_stream(&self, key: &[u8]) -> u64 {
+        self.settings.secret.hash(key)
     }
 
     /// Refuses tables in which values mean something to joins or sources.
@@ -93,7 +98,8 @@ impl Engine {
                 if self.writes_kept(table) {
                     self.check_table_of_streams(table)?;
                 }
-                let number = self.streams.insert(Stream::default());
+                let name = self.name_of_stream(key);
+                let number = self.streams.insert(Stream::new(name, self.streams.gone(name)));
                 self.put_base(table, key, Handle::Stream(number).word());
                 number
             }
@@ -117,7 +123,13 @@ impl Engine {
         offset: u64,
         count: u64,
     ) -> Result<Option<StreamBytes<'_>>, EngineError> {
-        let Some(number) = self.stream_of(key)? else { return Ok(None) };
+        let Some(number) = self.stream_of(key)? else {
+            let gone = self.streams.gone(self.name_of_stream(key));
+            return match gone.evicted && offset < gone.end {
+                true => Err(EngineError::Evicted { first: gone.end }),
+                false => Ok(None),
+            };
+        };
         self.settle_stream(number);
         let stream = self.streams.get(number);
         let (first, end) = (stream.first(), stream.end);
@@ -161,7 +173,9 @@ impl Engine {
         for _ in 0..=at {
             stream.drop_oldest(&mut self.store.pool, &mut self.spilling);
         }
-        stream.first()
+        let first = stream.first();
+        self.streams.refile(number);
+        first
     }
 
     /// Lets go of what lies before `offset` in the stream of `key`, and gives what its start
@@ -205,7 +219,8 @@ impl Engine {
     }
 
     /// Gives the stream of `from` to `to` as well, in place of what that holds; `expiry` is
-    /// what `to` gets. The bytes are shared.
+    /// what `to` gets. The bytes are shared. They have the offsets of the original, or, where `to` had a stream before,
+    /// such as lie behind its end.
     ///
     /// # Errors
     /// `to` cannot be written, or its table cannot hold streams.
@@ -221,7 +236,12 @@ impl Engine {
             self.check_table_of_streams(table)?;
         }
         let Some(number) = self.stream_of(from)? else { return Ok(()) };
-        let copy = self.streams.get(number).copy(&self.store.pool);
+        let name = self.name_of_stream(to);
+        let least = match self.stream_of(to) {
+            Ok(Some(before)) => self.streams.get(before).end,
+            _ => self.streams.gone(name).end,
+        };
+        let copy = self.streams.get(number).copy(&self.store.pool, name, least);
         let table = self.store.table_for(to);
         let copy = self.streams.insert(copy);
         self.streams.refile(copy);

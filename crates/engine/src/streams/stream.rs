@@ -1,6 +1,7 @@
 //! One stream: its chunks and where it starts and ends.
 
 use super::CHUNK_BYTES;
+use super::ends::Gone;
 use crate::spill::{Spilled, Spilling};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -49,14 +50,27 @@ impl Chunk {
 pub(crate) struct Stream {
     /// What lies before was trimmed.
     pub(crate) start: u64,
-    /// How many bytes were ever appended.
+    /// The offset behind the last byte.
     pub(crate) end: u64,
     pub(crate) chunks: VecDeque<Chunk>,
     /// Whether the slab has it among those of which chunks can go.
     pub(super) filed_long: bool,
+    /// What the slab counts as staying of it.
+    pub(super) filed_staying: usize,
+    /// The hash of its key.
+    pub(super) name: u64,
+    /// It is about to go for want of memory.
+    pub(super) evicted: bool,
 }
 
 impl Stream {
+    /// An empty stream under a name, behind the one that had it before.
+    pub(super) fn new(name: u64, gone: Gone) -> Self {
+        // What was evicted goes on being that, and not trimmed.
+        let start = if gone.evicted { 0 } else { gone.end };
+        Self { name, start, end: gone.end, ..Self::default() }
+    }
+
     /// The first offset that can be read: the end, where nothing is kept.
     pub(crate) fn first(&self) -> u64 {
         self.chunks.front().map_or(self.end, |chunk| chunk.first.max(self.start))
@@ -140,6 +154,12 @@ impl Stream {
         }
     }
 
+    /// What stays of it in memory where all chunks but the last have gone: that, and its record.
+    pub(super) fn staying_bytes(&self) -> usize {
+        let last = self.chunks.back().and_then(Chunk::value);
+        size_of::<Option<Self>>() + last.map_or(0, |value| value.len())
+    }
+
     /// Drops all chunks.
     pub(crate) fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
         while !self.chunks.is_empty() {
@@ -147,11 +167,15 @@ impl Stream {
         }
     }
 
-    /// Another stream with the same bytes, which are shared.
-    pub(crate) fn copy(&self, pool: &Pool) -> Self {
-        let chunks = self.chunks.clone();
+    /// Another stream with the same bytes, which are shared, under another name. They have the same offsets, or, where
+    /// that would be before `least`, larger ones.
+    pub(super) fn copy(&self, pool: &Pool, name: u64, least: u64) -> Self {
+        let by = least.saturating_sub(self.first());
+        let mut chunks = self.chunks.clone();
         chunks.iter().filter_map(Chunk::value).for_each(|value| pool.retain(value));
-        Self { chunks, filed_long: false, ..*self }
+        chunks.iter_mut().for_each(|chunk| chunk.first += by);
+        let (start, end) = (self.start + by, self.end + by);
+        Self { start, end, chunks, name, ..Self::default() }
     }
 
     /// The chunk that has the byte at `offset`, which is within what is kept.
@@ -186,7 +210,6 @@ impl Stream {
             in_memory |= chunk.value().is_some();
             at += len as u64;
         }
-        assert!(in_memory || self.chunks.is_empty(), "F4");
         assert!(at == self.end && self.start <= self.first() && self.first() <= self.end, "F1, F2");
     }
 }

@@ -6,16 +6,21 @@ use crate::{Engine, EngineError, Expiry, Settings};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::Millis;
+use headwater_base::memory::Meter;
 use headwater_policy::Policy;
 
-/// What a stream must be: every byte ever appended, and where it starts.
+/// What a stream must be: every byte that its name ever had, by offset, and where what it has starts. What was never
+/// there, because the name got a copy of a stream that begins later, is zeros.
 #[derive(Clone, Debug, Default)]
 struct Plain {
     bytes: Vec<u8>,
     start: usize,
     expires_at: Option<u64>,
+    /// It went for want of memory, or had done so before it was written again.
+    evicted: bool,
 }
 
 struct Rng(u64);
@@ -59,14 +64,26 @@ struct History {
     /// Where chunks are put aside, if anywhere; then they may be gone.
     disk: Option<BadDisk>,
     plain: BTreeMap<Vec<u8>, Plain>,
+    /// Those that are gone: what comes after them begins behind their ends.
+    gone: BTreeMap<Vec<u8>, Plain>,
     rng: Rng,
     now: u64,
+}
+
+/// Memory that is always short.
+#[derive(Debug)]
+struct Short;
+
+impl Meter for Short {
+    fn used(&self) -> usize {
+        usize::MAX / 2
+    }
 }
 
 impl History {
     fn new(seed: u64) -> Self {
         let (engine, plain) = (Engine::new(Settings::default()), BTreeMap::new());
-        Self { engine, disk: None, plain, rng: Rng(seed), now: 0 }
+        Self { engine, disk: None, plain, gone: BTreeMap::new(), rng: Rng(seed), now: 0 }
     }
 
     /// With a disk, and faults of it that the seed chooses.
@@ -81,6 +98,61 @@ impl History {
         history.engine.set_spill(Box::new(disk.clone()), 0);
         history.disk = Some(disk);
         history
+    }
+
+    /// With a policy that lets keys go, and a limit of which last parts of streams are sometimes much, with or without
+    /// a disk.
+    fn with_policy(seed: u64) -> Self {
+        let mut history =
+            if seed.is_multiple_of(2) { Self::new(seed) } else { Self::with_disk(seed) };
+        let policy = ["allkeys-lru", "volatile-lru", "allkeys-cost"][seed as usize % 3];
+        history.engine.set_eviction_policy(Policy::named(policy).unwrap());
+        let limit = [1 << 10, 1 << 18, 1 << 22][seed as usize / 2 % 3];
+        history.engine.set_memory(Rc::new(Short), Some(limit));
+        history
+    }
+
+    /// Notes that a stream is gone.
+    fn lose(&mut self, key: &[u8], evicted: bool) -> bool {
+        let lost = self.plain.remove(key);
+        let is_lost = lost.is_some();
+        self.gone.extend(lost.map(|plain| {
+            (key.to_vec(), Plain { start: plain.bytes.len(), expires_at: None, evicted, ..plain })
+        }));
+        is_lost
+    }
+
+    fn lose_all(&mut self, goes: impl Fn(&Plain) -> bool) {
+        let keys: Vec<_> = self
+            .plain
+            .iter()
+            .filter(|(_, plain)| goes(plain))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            self.lose(&key, false);
+        }
+    }
+
+    /// What a name that gets a stream has behind it.
+    fn before(&mut self, key: &[u8]) -> Plain {
+        let gone = self.gone.remove(key).unwrap_or_default();
+        Plain { start: if gone.evicted { 0 } else { gone.bytes.len() }, ..gone }
+    }
+
+    fn evict(&mut self) {
+        let (before, may_go) = (self.engine.stats().value_bytes, self.engine.ends_may_go());
+        if !self.engine.evict_one() {
+            return;
+        }
+        assert!(self.engine.stats().value_bytes <= before);
+        let engine = &self.engine;
+        let lost: Vec<_> =
+            self.plain.keys().filter(|key| !engine.is_stream(key)).cloned().collect();
+        for key in &lost {
+            assert!(may_go, "the last part of a stream stays");
+            self.lose(key, true);
+        }
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -100,7 +172,11 @@ impl History {
         let tail = self.rng.bytes(len);
         let expected = if self.rng.below(3) == 0 { self.rng.below(100_000) } else { 0 };
         let end = self.engine.stream_append(&key, &tail, expected).unwrap();
-        let plain = self.plain.entry(key).or_default();
+        if !self.plain.contains_key(&key) {
+            let before = self.before(&key);
+            self.plain.insert(key.clone(), before);
+        }
+        let plain = self.plain.get_mut(&key).unwrap();
         plain.bytes.extend_from_slice(&tail);
         assert_eq!(end, plain.bytes.len() as u64);
     }
@@ -132,12 +208,22 @@ impl History {
         match self.rng.below(6) {
             0 => {
                 let there = self.engine.remove(&key).unwrap();
-                assert_eq!(there, self.plain.remove(&key).is_some());
+                assert_eq!(there, self.lose(&key, false));
             }
             1 if key != other && self.plain.contains_key(&key) => {
                 let expiry = self.engine.expiry(&key).unwrap().unwrap();
+                let first = self.engine.stream_report(&key).unwrap().unwrap().first as usize;
                 self.engine.stream_copy(&key, &other, expiry).unwrap();
-                self.plain.insert(other, self.plain[&key].clone());
+                self.lose(&other, false);
+                let before = self.before(&other).bytes;
+                let mut copied = self.plain[&key].clone();
+                // The same offsets, unless they mean other bytes already.
+                let by = before.len().saturating_sub(first);
+                copied.bytes.splice(..first, core::iter::repeat_n(0, first + by));
+                copied.bytes[..before.len()].copy_from_slice(&before);
+                copied.start += by;
+                copied.evicted = true;
+                self.plain.insert(other, copied);
             }
             2 => {
                 let at = self.now + 1 + self.rng.below(20) as u64;
@@ -151,18 +237,18 @@ impl History {
                 self.now += self.rng.below(20) as u64;
                 self.engine.advance(Millis(self.now));
                 let now = self.now;
-                self.plain.retain(|_, plain| plain.expires_at.is_none_or(|at| at > now));
+                self.lose_all(|plain| plain.expires_at.is_some_and(|at| at <= now));
             }
             // A value takes a stream's place, and goes.
             4 => {
                 self.engine.set(&key, b"a value, not a stream", Expiry::Never).unwrap();
                 assert_eq!(self.engine.stream_append(&key, b"x", 0), Err(EngineError::WrongType));
                 assert!(self.engine.remove(&key).unwrap());
-                self.plain.remove(&key);
+                self.lose(&key, false);
             }
             _ if self.rng.below(20) == 0 => {
                 self.engine.flush();
-                self.plain.clear();
+                self.lose_all(|_| true);
             }
             _ => {}
         }
@@ -171,7 +257,10 @@ impl History {
     fn check_reads(&mut self) {
         let key = self.key();
         let Some(plain) = self.plain.get(&key) else {
-            assert_eq!(read(&mut self.engine, &key, 0, 1), Ok(None));
+            let gone = self.gone.get(&key).filter(|gone| gone.evicted && !gone.bytes.is_empty());
+            let first = gone.map(|gone| gone.bytes.len() as u64);
+            let expected = first.map_or(Ok(None), |first| Err(EngineError::Evicted { first }));
+            assert_eq!(read(&mut self.engine, &key, 0, 1), expected);
             return;
         };
         let (start, end) = (plain.start, plain.bytes.len());
@@ -186,7 +275,7 @@ impl History {
             Ok(Some(plain.bytes[offset..end.min(offset + count)].to_vec()))
         };
         let got = read(&mut self.engine, &key, offset as u64, count as u64);
-        if self.disk.is_some() {
+        if self.disk.is_some() || self.engine.eviction_policy().order.is_some() || plain.evicted {
             self.check_spilled(&key, got, expected, offset as u64);
             return;
         }
@@ -212,6 +301,7 @@ impl History {
             }
             (Err(EngineError::Evicted { first }), Ok(_)) => {
                 assert!(first > offset && report.first == first && report.first > report.start);
+                assert!(first <= report.end, "the end stays");
                 if report.end > first {
                     let there = read(&mut self.engine, key, first, 1);
                     // Unless that is lost in its turn, the offset named is there.
@@ -227,11 +317,8 @@ impl History {
     }
 
     fn step(&mut self) {
-        if self.disk.is_some() && self.rng.below(3) == 0 {
-            let before = self.engine.stats().value_bytes;
-            if self.engine.evict_one() {
-                assert!(self.engine.stats().value_bytes <= before);
-            }
+        if self.rng.below(3) == 0 {
+            self.evict();
         }
         match self.rng.below(10) {
             0..=4 => self.append(),
@@ -270,6 +357,34 @@ fn what_is_on_disk_is_the_same_stream() {
         assert_eq!(history.engine.stats().value_bytes, 0, "seed {seed} leaks");
         assert_eq!(history.engine.stats().spilled_bytes, 0, "seed {seed} leaks");
     }
+}
+
+#[test]
+fn whatever_is_evicted_an_offset_never_means_other_bytes() {
+    let (mut evicted, mut ends) = (0, 0);
+    for seed in 0..36 {
+        let mut history = History::with_policy(seed);
+        for _ in 0..150 {
+            history.step();
+        }
+        evicted += history.engine.evicted().chunks;
+        ends += history.gone.values().filter(|gone| gone.evicted).count();
+        history.engine.flush();
+        assert_eq!(history.engine.stats().value_bytes, 0, "seed {seed} leaks");
+        assert_eq!(history.engine.stats().spilled_bytes, 0, "seed {seed} leaks");
+    }
+    assert!(evicted > 100 && ends > 10, "{evicted} parts, {ends} streams");
+}
+
+#[test]
+fn names_of_streams_that_are_gone_are_bounded() {
+    let mut engine = Engine::new(Settings::default());
+    for number in 0..100_000u32 {
+        engine.stream_append(&number.to_le_bytes(), b"x", 0).unwrap();
+        engine.remove(&number.to_le_bytes()).unwrap();
+    }
+    assert!(engine.stats().stream_bytes < 1 << 20);
+    assert_eq!(engine.stream_append(&99_999u32.to_le_bytes(), b"x", 0), Ok(2), "it is remembered");
 }
 
 #[test]
@@ -313,9 +428,21 @@ fn without_a_disk_old_parts_go_where_the_policy_says_so() {
     let first = CHUNK_BYTES as u64;
     assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first }));
     assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(alloc::vec![7])));
-    assert!(engine.evict_one() && engine.evict_one(), "in the end the key goes");
-    assert_eq!(read(&mut engine, b"s", 0, 1), Ok(None));
-    assert!(!engine.evict_one());
+    assert!(engine.evict_one());
+    let (first, end) = (2 * first, 3 * first);
+    assert!(!engine.evict_one(), "the last part stays");
+    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(alloc::vec![7])));
+    // Unless last parts are what fills the memory.
+    engine.set_memory(Rc::new(Short), Some(4 * CHUNK_BYTES));
+    assert!(engine.evict_one());
+    assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first: end }));
+    assert_eq!(read(&mut engine, b"s", end, 1), Ok(Some(Vec::new())));
+    engine.set_memory(Rc::new(Short), Some(100));
+    assert!(engine.evict_one() && engine.key_count() == 0, "in the end the key goes");
+    assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first: end }));
+    assert_eq!(engine.stream_append(b"s", b"more", 0), Ok(end + 4), "and never begins anew");
+    assert_eq!(read(&mut engine, b"s", end, 9), Ok(Some(b"more".to_vec())));
+    assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first: end }));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use headwater_base::hash::Secret;
 use headwater_pattern::Bindings;
+use headwater_store::Chunks;
 
 /// A context; [`NO_CONTEXT`] binds nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,7 +25,7 @@ struct Context {
 /// All contexts of one shard.
 #[derive(Debug)]
 pub(crate) struct Contexts {
-    contexts: Vec<Option<Context>>,
+    contexts: Chunks<Option<Context>>,
     free: Vec<u32>,
     by_bytes: HashTable<u32>,
     text_bytes: usize,
@@ -53,19 +54,13 @@ pub(crate) fn decode<'k>(mut bytes: &'k [u8], bindings: &mut Bindings<'k>) {
 
 impl Contexts {
     pub(crate) fn new(secret: Secret) -> Self {
-        Self {
-            contexts: alloc::vec![None],
-            free: Vec::new(),
-            by_bytes: HashTable::new(),
-            text_bytes: 0,
-            secret,
-        }
+        let mut contexts = Chunks::new();
+        contexts.push(None);
+        Self { contexts, free: Vec::new(), by_bytes: HashTable::new(), text_bytes: 0, secret }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.contexts.capacity() * size_of::<Option<Context>>()
-            + self.by_bytes.capacity() * 5
-            + self.text_bytes
+        self.contexts.bytes() + self.by_bytes.capacity() * 5 + self.text_bytes
     }
 
     /// Bytes of the texts that are held.

@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
-use headwater_store::{GroupId, Index, TableId};
+use headwater_store::{Chunks, GroupId, Index, TableId};
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -81,7 +81,7 @@ pub(crate) enum Trail {
 /// All updaters of one shard.
 #[derive(Debug)]
 pub(crate) struct Updaters {
-    updaters: Vec<Option<Updater>>,
+    updaters: Chunks<Option<Updater>>,
     free: Vec<u32>,
     by_prefix: Index,
     pub(crate) contexts: Contexts,
@@ -104,7 +104,7 @@ fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
 impl Updaters {
     pub(crate) fn new(secret: Secret) -> Self {
         Self {
-            updaters: Vec::new(),
+            updaters: Chunks::new(),
             free: Vec::new(),
             by_prefix: Index::new(),
             contexts: Contexts::new(secret),
@@ -126,10 +126,7 @@ impl Updaters {
 
     /// Bytes of updaters, targets and contexts.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-            + self.updaters.capacity() * size_of::<Option<Updater>>()
-            + self.by_prefix.bytes()
-            + self.contexts.bytes()
+        self.bytes + self.updaters.bytes() + self.by_prefix.bytes() + self.contexts.bytes()
     }
 
     /// Asserts that nothing is counted where there is nothing.

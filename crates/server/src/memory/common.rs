@@ -19,7 +19,7 @@
 use crate::shards::Office;
 use core::fmt;
 use headwater_base::Shard;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,8 +42,8 @@ struct Part {
     untouched: AtomicUsize,
     /// What its clients take.
     clients: AtomicUsize,
-    /// Where its memory comes from, and 1; 0: it has not begun.
-    arena: AtomicUsize,
+    /// Its store held memory that it will give back.
+    writing: AtomicBool,
     /// Others ask it to give up so much.
     asked: AtomicUsize,
     /// Until then (in milliseconds of the process's life) it has nothing to give.
@@ -149,26 +149,10 @@ impl Share {
         self.shards() - 1 - self.me
     }
 
-    /// Tells where this shard's memory comes from.
-    pub(crate) fn tell_arena(&self, arena: u32) {
-        self.own().arena.store(arena as usize + 1, Ordering::Relaxed);
-    }
-
-    /// Where the memory of the others comes from.
-    pub(crate) fn arenas_of_others(&self) -> impl Iterator<Item = u32> {
-        let arenas = self.others().map(|(_, other)| other.arena.load(Ordering::Relaxed));
-        arenas.filter_map(|arena| Some(arena.checked_sub(1)? as u32))
-    }
-
     /// Tells what is free for values here and was never written; what is so everywhere.
     pub(crate) fn tell_untouched(&self, bytes: usize) -> usize {
         self.own().untouched.store(bytes, Ordering::Relaxed);
         bytes + self.sum_of_others(|part| &part.untouched)
-    }
-
-    /// What was told last.
-    pub(crate) fn untouched(&self) -> usize {
-        self.own().untouched.load(Ordering::Relaxed)
     }
 
     /// What others may take before they look.
@@ -185,6 +169,12 @@ impl Share {
     /// Tells that this shard is about to take so much more.
     pub(crate) fn promise(&self, bytes: usize) {
         self.own().promised.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Tells whether the store of this shard holds memory that it will give back; whether any shard's does.
+    pub(crate) fn tell_writing(&self, writing: bool) -> bool {
+        self.own().writing.store(writing, Ordering::Relaxed);
+        writing || self.others().any(|(_, other)| other.writing.load(Ordering::Relaxed))
     }
 
     /// Tells what the clients of this shard take; what those of the others take.

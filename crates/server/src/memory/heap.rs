@@ -135,7 +135,7 @@ impl Heap {
     }
 
     /// The same for what lies there.
-    pub(crate) fn purge_arena(&self, arena: u32) {
+    fn purge_arena(&self, arena: u32) {
         let mut name = self.decay;
         name[ARENA_AT] = arena as usize;
         // A decay time of zero has the allocator purge at once.
@@ -144,9 +144,11 @@ impl Heap {
         }
     }
 
-    /// Where this thread's memory comes from.
-    pub(crate) fn arena(&self) -> u32 {
-        self.arena
+    /// Gives all freed pages of the process back to the system. Pages that threads beside the shards have freed wait
+    /// there until such a thread allocates or frees again, however long that takes.
+    pub(crate) fn purge_all(&self) {
+        let count: u32 = "arenas.narenas\0".name().read().unwrap_or(0);
+        (0..count).for_each(|arena| self.purge_arena(arena));
     }
 
     /// Bytes of pages in which something of this thread is allocated, as of the last sample.

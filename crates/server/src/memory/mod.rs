@@ -33,8 +33,11 @@ pub use size::{Share, Size};
 
 use core::cell::Cell;
 use headwater_base::memory::Meter;
+use headwater_keep::Keeper;
 use heap::Heap;
+use std::cell::RefCell;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// What the engine may fill, in 1/1024 of the bound.
 const TARGET: usize = 972;
@@ -52,6 +55,10 @@ const LEAST_FOR_DATA: usize = 8 << 20;
 const SHARD_BYTES: usize = 2 << 20;
 /// How often a shard that has nothing to evict asks the others for one command.
 const ASKS_MAX: u32 = 8;
+/// How long a command waits at most for memory that a store's threads will give back.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks meanwhile.
+const STORE_LOOK: Duration = Duration::from_millis(2);
 
 fn part(bound: usize, of_1024: usize) -> usize {
     bound / 1024 * of_1024
@@ -69,10 +76,18 @@ pub(crate) struct Gauge {
     /// The count of allocated bytes at which the next sample is due.
     due: Cell<u64>,
     peak: Cell<usize>,
+    /// What was free for values and never written when it was looked at last.
+    untouched: Cell<usize>,
     /// What pages of the program may take at any time, resident or not.
     program: Cell<usize>,
     /// The other shards, where there are several.
     common: Option<CommonShare>,
+    /// The store on disk, whose threads take memory, too.
+    store: RefCell<Option<Keeper>>,
+    /// How long a command may still wait for it.
+    patience: Cell<Duration>,
+    /// What the threads of stores hold at most, about.
+    for_stores: Cell<usize>,
     /// How often others may still be asked for the command under way.
     asks_left: Cell<u32>,
 }
@@ -85,21 +100,19 @@ impl Meter for Gauge {
 
     #[cold]
     fn look_again(&self) {
-        if let Some(common) = &self.common {
-            self.refresh(common.untouched());
-        }
+        self.refresh(self.untouched.get());
     }
 
     #[cold]
     fn gain(&self, bytes: usize) -> bool {
         let (Some(common), Some(left)) = (&self.common, self.asks_left.get().checked_sub(1)) else {
-            return false;
+            return self.wait_for_store(bytes);
         };
         self.asks_left.set(left);
         // A little more than is lacking: what is freed leaves holes.
         let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
-        self.refresh(common.untouched());
-        gave
+        self.refresh(self.untouched.get());
+        gave || self.wait_for_store(bytes)
     }
 }
 
@@ -114,15 +127,51 @@ impl Gauge {
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
+            untouched: Cell::new(0),
             program: Cell::new(0),
             common,
+            store: RefCell::new(None),
+            patience: Cell::new(STORE_PATIENCE),
+            for_stores: Cell::new(0),
             asks_left: Cell::new(ASKS_MAX),
         };
-        if let Some(common) = &gauge.common {
-            common.tell_arena(gauge.heap.arena());
-        }
         gauge.refresh(0);
         Ok(gauge)
+    }
+
+    /// Counts on the threads of the stores of all shards: what those of one take may grow by `bytes` from one look to the
+    /// next, is `most` at most, and is given back when it is written.
+    pub(crate) fn set_store(&self, store: Keeper, (bytes, most): (usize, usize)) {
+        *self.store.borrow_mut() = Some(store);
+        self.apart.set(self.apart.get() + bytes * self.shards());
+        self.for_stores.set(most * self.shards());
+    }
+
+    /// Whether a store's threads hold memory that they will give back.
+    fn is_store_writing(&self) -> bool {
+        let writing = self.store.borrow().as_ref().is_some_and(Keeper::is_writing);
+        self.common.as_ref().map_or(writing, |common| common.tell_writing(writing))
+    }
+
+    /// Waits for a store's threads to give about so many bytes back; whether they gave any.
+    #[cold]
+    fn wait_for_store(&self, bytes: usize) -> bool {
+        let (began, before) = (Instant::now(), self.used());
+        let mut gave = false;
+        while began.elapsed() < self.patience.get() && self.is_store_writing() {
+            std::thread::sleep(STORE_LOOK);
+            if let Some(common) = self.common.as_ref().filter(|common| common.asked() > 0) {
+                // It has nothing to give itself, and who asks is not to wait for that (C1).
+                common.answer(0, true);
+            }
+            self.refresh(self.untouched.get());
+            gave = self.used() < before;
+            if self.used().saturating_add(bytes) <= before {
+                break;
+            }
+        }
+        self.patience.set(self.patience.get().saturating_sub(began.elapsed()));
+        gave
     }
 
     /// Sets the bound, in bytes.
@@ -135,7 +184,7 @@ impl Gauge {
     /// Leaves so many bytes of the bound to other threads: what they take is seen only by the next
     /// sample.
     pub(crate) fn set_apart(&self, bytes: usize) {
-        self.apart.set(bytes);
+        self.apart.set(self.apart.get() + bytes);
     }
 
     /// Leaves so many bytes of the bound to pages of the program: what runs seldom comes when it is
@@ -155,7 +204,10 @@ impl Gauge {
             .common
             .as_ref()
             .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
-        (empty + self.apart.get() + LEAST_FOR_DATA).div_ceil(STEP) * STEP
+        let beside = self.apart.get() + self.for_stores.get();
+        // What is read from a store needs room at each shard: none lends its last to another.
+        let shards = if self.for_stores.get() > 0 { self.shards() } else { 1 };
+        (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
     /// What the process took when all shards were ready; `ready`: when this one was.
@@ -195,6 +247,7 @@ impl Gauge {
     /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
     /// were never written.
     pub(crate) fn refresh(&self, untouched: usize) {
+        self.untouched.set(untouched);
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
         let bound = self.bound.get().unwrap_or(usize::MAX);
@@ -210,11 +263,10 @@ impl Gauge {
         if most(&sample) > part(bound, TARGET) {
             self.heap.purge();
             sample = self.heap.sample();
-            if let Some(common) = common
-                && most(&sample) > part(bound, TARGET)
+            if most(&sample) > part(bound, TARGET)
                 && sample.held.saturating_sub(sample.active + sample.metadata) > step
             {
-                common.arenas_of_others().for_each(|arena| self.heap.purge_arena(arena));
+                self.heap.purge_all();
                 sample = self.heap.sample();
             }
             // No page of freed memory is left in it: what is resident is taken.
@@ -230,6 +282,7 @@ impl Gauge {
         if let Some(common) = common {
             let promised = if self.bound.get().is_some() { step } else { 0 };
             common.tell(self.heap.own_active(), promised);
+            self.is_store_writing();
         }
     }
 
@@ -273,6 +326,7 @@ impl Gauge {
     #[inline]
     pub(crate) fn begin_command(&self) {
         self.asks_left.set(ASKS_MAX);
+        self.patience.set(STORE_PATIENCE);
     }
 
     /// A sample, for those who report.

@@ -211,10 +211,10 @@ impl Resp {
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;
         if let Some(keeping) = &keeping {
-            let keeper = Box::new(keeping.keeper());
-            node.engine_mut()
-                .set_keep(keeper, &keeping.tables(), true, config.data.data_plain)
-                .map_err(|error| ConfigError(format!("data-dir: {error}")))?;
+            gauge.set_store(keeping.keeper(), keeping.bytes_taken());
+            let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
+            let kept = node.engine_mut().set_keep(keeper, &tables, true, config.data.data_plain);
+            kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
         }
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
         for join in &config.joins {

@@ -210,6 +210,8 @@ impl Resp {
         let Ok(loaded) = &answer else { return answer };
         let bytes = loaded.pairs.iter().map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES);
         let bytes: usize = bytes.sum();
+        // Others, and the store's threads, may be waited for as for any command.
+        self.gauge.begin_command();
         if self.node.engine_mut().make_room(bytes) {
             return answer;
         }

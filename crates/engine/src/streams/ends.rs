@@ -1,0 +1,54 @@
+//! Where streams ended that are gone, so that another one under the same name begins behind them.
+//!
+//! Who follows a stream has an offset of it and nothing else. A stream that began at 0 again would give such a reader
+//! other bytes for what it takes for the same place. So an offset of a name never means two bytes: what was removed
+//! is behind the start of what comes later.
+//!
+//! # Cost
+//! A name is remembered by a hash and its end. There are two generations, of [`NAMES_MAX`] names each; when the
+//! younger one is full, the older one is forgotten.
+
+use alloc::collections::BTreeMap;
+
+/// How many names a generation has at most.
+pub(super) const NAMES_MAX: usize = 1 << 13;
+/// What one takes, about.
+const ENTRY_BYTES: usize = 32;
+
+/// What is known of a stream that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Gone {
+    /// Its end.
+    pub(super) end: u64,
+    /// It went for want of memory; nobody has removed it.
+    pub(super) evicted: bool,
+}
+
+/// The streams that are gone, by hashes of their names.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    young: BTreeMap<u64, Gone>,
+    old: BTreeMap<u64, Gone>,
+}
+
+impl Ends {
+    /// Notes that a stream is gone.
+    pub(super) fn note(&mut self, name: u64, gone: Gone) {
+        if gone.end == 0 {
+            return;
+        }
+        if self.young.len() >= NAMES_MAX && !self.young.contains_key(&name) {
+            self.old = core::mem::take(&mut self.young);
+        }
+        self.young.insert(name, gone);
+    }
+
+    /// What was the last stream of this name; its end is 0 where none is remembered.
+    pub(super) fn of(&self, name: u64) -> Gone {
+        self.young.get(&name).or_else(|| self.old.get(&name)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        (self.young.len() + self.old.len()) * ENTRY_BYTES
+    }
+}

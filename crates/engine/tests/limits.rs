@@ -1,0 +1,63 @@
+//! Keys and range ends beyond the longest key: nothing is lost, nothing crashes.
+
+use headwater_base::KeyRange;
+use headwater_engine::{Engine, Expiry, RangeOptions, Settings, TableOptions};
+
+fn keys(engine: &mut Engine, first: &[u8], last: &[u8]) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let read = engine.range(first, last, RangeOptions::default(), &mut |key, _| {
+        keys.push(key.to_vec());
+    });
+    assert_eq!(read, Ok(keys.len() as u64));
+    keys
+}
+
+fn engine(join: &str) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("j", join, false).expect("a join");
+    for table in [&b"o"[..], b"s", b"u"] {
+        let options = TableOptions { boundary: Some(1), ..TableOptions::default() };
+        engine.table_set(table, &options).expect("a boundary");
+    }
+    engine
+}
+
+#[test]
+fn outputs_longer_than_any_key_do_not_exist() {
+    // Sixteen copies of a long slot would be a key of 16 000 bytes.
+    let output = "<a>|".repeat(16);
+    let mut engine = engine(&format!("o|{output}<b> = copy s|<a>|<b>"));
+    for fill in [b'x', b'y', b'z'] {
+        let long = [b"s|", &[fill; 1000][..], b"|1"].concat();
+        engine.set(&long, b"v", Expiry::Never).expect("a key within the limit");
+    }
+    engine.set(b"s|k|1", b"v", Expiry::Never).expect("a short key");
+    let short = [&b"o|"[..], &b"k|".repeat(16), b"1"].concat();
+    assert_eq!(keys(&mut engine, b"o|", b"o}"), core::slice::from_ref(&short));
+    // Maintenance leaves them out as well.
+    for fill in [b'p', b'q'] {
+        let long = [b"s|", &[fill; 1000][..], b"|2"].concat();
+        engine.set(&long, b"v", Expiry::Never).expect("a key within the limit");
+    }
+    assert_eq!(keys(&mut engine, b"o|", b"o}"), [short]);
+    assert_eq!(engine.verify(&KeyRange::all(), 10), Ok(Vec::new()));
+    engine.check_invariants();
+}
+
+#[test]
+fn range_ends_may_be_of_any_length() {
+    let mut engine = engine("o|<a>|<b> = check u|<a> copy s|<a>|<b>");
+    engine.set(b"u|k", b"", Expiry::Never).expect("a key");
+    engine.set(b"s|k|1", b"v", Expiry::Never).expect("a key");
+    for length in [1023, 1024, 1025, 1026, 70_000, 3_000_000] {
+        let long = |head: &[u8], tail: &[u8]| [head, &vec![b'k'; length], tail].concat();
+        let none: Vec<Vec<u8>> = Vec::new();
+        assert_eq!(keys(&mut engine, &long(b"o|", b"|"), &long(b"o|", b"}")), none);
+        assert_eq!(keys(&mut engine, b"o|k", &long(b"o|~", b"|")), [b"o|k|1"]);
+        // A `|` sorts after letters, so the short key lies behind the long end.
+        let all = [&b"o|k|1"[..], b"s|k|1", b"u|k"];
+        assert_eq!(keys(&mut engine, &long(b"o|", b"|"), b""), all);
+        assert_eq!(engine.get(&long(b"o|", b"|1")).map(|value| value.is_some()), Ok(false));
+        engine.check_invariants();
+    }
+}
