@@ -93,7 +93,11 @@ impl Node {
     pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
         loop {
+            let alone = self.engine.begin_calls();
             let done = self.run(command, reply);
+            if alone {
+                self.engine.end_calls();
+            }
             self.record_writes();
             let Err(stop) = done else { return Outcome::Done };
             reply.rewind(mark);
