@@ -178,11 +178,7 @@ impl Resp {
         shards: Option<Box<Shards>>,
         sent: Option<Vec<SentModule>>,
     ) -> Result<Self, ConfigError> {
-        // The state's keys are from the system's randomness. What is drawn for other uses, and may come
-        // to light by them, has another one.
-        let drawn = RandomState::new();
-        let secret = Secret::new(array::from_fn(|number| drawn.hash_one(number)));
-        let random = || RandomState::new().hash_one(1);
+        let (secret, random) = (draw_secret(), || RandomState::new().hash_one(1));
         let run = shards.as_ref().map_or_else(random, |shards| shards.post.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
@@ -231,7 +227,6 @@ impl Resp {
         }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
-        let stats = Stats::new(random());
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -242,7 +237,7 @@ impl Resp {
             channels: Channels::new(secret),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(secret, run, shards.as_deref()),
-            stats,
+            stats: Stats::new(random()),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::default(),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
@@ -440,6 +435,13 @@ fn place_of(folder: &str, shards: Option<&Shards>) -> PathBuf {
         None => folder,
         Some(shards) => folder.join(format!("shard-{}", shards.me.0)),
     }
+}
+
+/// A secret that no client can know: the state's keys are from the system's randomness. What is drawn for other uses, and
+/// may come to light by them, is from another state.
+fn draw_secret() -> Secret {
+    let drawn = RandomState::new();
+    Secret::new(array::from_fn(|number| drawn.hash_one(number)))
 }
 
 /// Gives the node its host of functions, with the modules of the settings, and those that clients sent before.
