@@ -338,6 +338,18 @@ pub trait Functions: Debug {
     /// The call came to nothing.
     fn call(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError>;
 
+    /// One operation begins, which may call functions for many outputs.
+    fn begin_shared(&mut self) {}
+
+    /// As [`Functions::call`], for one of the outputs of an operation: what its calls take that are slow is one time for
+    /// all of them, and when it is over they come to nothing at once.
+    ///
+    /// # Errors
+    /// As for [`Functions::call`].
+    fn call_shared(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
+        self.call(name, subject)
+    }
+
     /// Calls `name` for as many subjects as `with` has.
     ///
     /// # Errors

@@ -48,8 +48,12 @@ impl Engine {
     /// Applies a change to all that reads the key's table. The caller keeps the references.
     pub(crate) fn notify(&mut self, table: TableId, key: &[u8], change: Change) {
         self.writing = true;
+        let alone = self.begin_calls();
         self.apply_change(table, key, change);
         self.drain();
+        if alone {
+            self.end_calls();
+        }
         self.writing = false;
     }
 

@@ -10,6 +10,7 @@
 //! A call of a short function takes some 200 ns more than what the function does: entering the
 //! module, and putting its instance back.
 
+mod budget;
 mod clock;
 mod compiling;
 mod files;
@@ -17,6 +18,7 @@ mod imports;
 mod instance;
 mod instrument;
 
+use budget::Budget;
 use clock::{Clock, TICK};
 use compiling::{Compiling, Progress};
 use hashbrown::HashMap;
@@ -67,6 +69,7 @@ pub struct Host {
     limits: FunctionLimits,
     directory: Option<PathBuf>,
     clock: Clock,
+    budget: Budget,
     compiling: Compiling,
     /// By number; a number that was dropped is vacant.
     modules: Vec<Option<Loaded>>,
@@ -118,6 +121,7 @@ impl Host {
             limits: limits.clone(),
             directory,
             clock,
+            budget: Budget::default(),
             compiling: Compiling::new(engine, linker),
             modules: Vec::new(),
             names: BTreeMap::new(),
@@ -370,6 +374,21 @@ impl Functions for Host {
     #[inline]
     fn call(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
         self.enter(name, |instance, _, export, limits| instance.call(export, subject, limits))
+    }
+
+    fn begin_shared(&mut self) {
+        self.budget = Budget::default();
+    }
+
+    fn call_shared(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
+        let most = self.limits.milliseconds_max;
+        if self.budget.is_spent(Duration::from_millis(most)) {
+            return Err(CallError::TimeLimit(most));
+        }
+        let call = self.budget.begin();
+        let done = self.call(name, subject);
+        self.budget.end(call, matches!(done, Err(CallError::TimeLimit(_))));
+        done
     }
 
     fn run(

@@ -119,7 +119,11 @@ impl Node {
         let mut attempts_left = ATTEMPTS_MAX;
         let told = self.engine.told_kept();
         loop {
+            let alone = self.engine.begin_calls();
             let done = self.run(command, reply);
+            if alone {
+                self.engine.end_calls();
+            }
             self.record_writes();
             let Err(stop) = done else { return Outcome::Done };
             reply.rewind(mark);

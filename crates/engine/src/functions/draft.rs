@@ -9,6 +9,7 @@
 
 use super::others::Others;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use headwater_base::Millis;
 use headwater_base::functions::{Refused, Subject, World};
 use headwater_pool::Value;
@@ -163,6 +164,8 @@ impl Draft {
 /// What a function sees: a stored value under a draft.
 pub(crate) struct Act<'a> {
     pub(crate) key: &'a [u8],
+    /// It has looked at the key.
+    pub(crate) key_seen: Cell<bool>,
     pub(crate) param: &'a [u8],
     /// `None`: the function must be pure.
     pub(crate) now: Option<Millis>,
@@ -212,6 +215,7 @@ impl Act<'_> {
 
 impl Subject for Act<'_> {
     fn key(&self) -> &[u8] {
+        self.key_seen.set(true);
         self.key
     }
 

@@ -3,6 +3,10 @@
 //! Such a function must be pure: it may not ask for the time, nor change anything, so that an output is
 //! the same whenever it is computed. Where it fails or replies nothing, there is no output. While a
 //! join uses a module, that stays as it is.
+//!
+//! One operation may give many outputs of one value. A function that has not looked at the output's key makes the
+//! same of that value for each of them, so it is called once and they share what it made. Where it has, it is called for
+//! each, and the slow calls of one operation have one time limit together.
 
 use super::draft::Act;
 use super::{no_host, refused};
@@ -11,10 +15,49 @@ use crate::engine::Engine;
 use crate::report::EngineError;
 use alloc::format;
 use alloc::string::String;
+use core::cell::Cell;
 use headwater_pattern::Join;
 use headwater_pool::ValueRef;
 
+/// What the calls of one operation share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// An operation is under way.
+    on: bool,
+    /// It has called a function.
+    begun: bool,
+    last: Option<Made>,
+}
+
+/// What a function made of a value without a look at the key.
+#[derive(Debug)]
+struct Made {
+    function: String,
+    /// One reference is held.
+    of: ValueRef,
+    /// One reference is held. `None`: it failed, or replied nothing.
+    value: Option<ValueRef>,
+}
+
 impl Engine {
+    /// An operation begins, whose calls of joins' functions share what they can; whether it is one by itself, which is to be
+    /// ended with [`Engine::end_calls`], and no part of another.
+    pub fn begin_calls(&mut self) -> bool {
+        !core::mem::replace(&mut self.calls.shared.on, true)
+    }
+
+    /// Ends what [`Engine::begin_calls`] began.
+    pub fn end_calls(&mut self) {
+        let Shared { last, .. } = core::mem::take(&mut self.calls.shared);
+        self.forget_made(last);
+    }
+
+    fn forget_made(&mut self, made: Option<Made>) {
+        if let Some(Made { of, value, .. }) = made {
+            [Some(of), value].into_iter().flatten().for_each(|it| self.store.pool.release(it));
+        }
+    }
+
     /// Refuses a join whose function cannot be used.
     pub(crate) fn check_function(&mut self, join: &Join) -> Result<(), EngineError> {
         let Some(function) = &join.function else { return Ok(()) };
@@ -57,12 +100,24 @@ impl Engine {
     /// What the function of a join makes of a value, as a reference; nothing where it fails.
     pub(crate) fn mapped(&mut self, plan: &Plan, key: &[u8], value: ValueRef) -> Option<ValueRef> {
         let calls = &mut self.calls;
-        let (host, function) = (calls.host.as_mut()?, plan.join.function.as_ref()?);
+        let function = plan.join.function.as_ref()?;
+        if let Some(made) = &calls.shared.last
+            && made.of == value
+            && made.function == *function
+        {
+            match made.value {
+                Some(made) => self.store.pool.retain(made),
+                None => self.counters.not_mapped += 1,
+            }
+            return made.value;
+        }
+        let host = calls.host.as_mut()?;
         let stored = self.store.pool.view(value);
         let draft = &mut calls.draft;
         draft.begin(Some(stored.len()));
         let mut act = Act {
             key,
+            key_seen: Cell::new(false),
             param: &[],
             now: None,
             world: None,
@@ -73,11 +128,129 @@ impl Engine {
             write_bytes_max: 0,
             value_bytes_max: 0,
         };
-        let done = host.call(function.as_bytes(), &mut act);
-        if done.is_err() || !draft.replied {
+        let done = if calls.shared.on {
+            if !core::mem::replace(&mut calls.shared.begun, true) {
+                host.begin_shared();
+            }
+            host.call_shared(function.as_bytes(), &mut act)
+        } else {
+            host.call(function.as_bytes(), &mut act)
+        };
+        let same_for_all = calls.shared.on && !act.key_seen.get();
+        let made = if done.is_err() || !draft.replied {
             self.counters.not_mapped += 1;
-            return None;
+            None
+        } else {
+            Some(self.store.pool.insert(&draft.reply))
+        };
+        // What a cell holds may change.
+        if same_for_all && !value.is_cell() {
+            [Some(value), made].into_iter().flatten().for_each(|it| self.store.pool.retain(it));
+            let new = Made { function: function.clone(), of: value, value: made };
+            let before = self.calls.shared.last.replace(new);
+            self.forget_made(before);
         }
-        Some(self.store.pool.insert(&draft.reply))
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, Expiry, Settings};
+    use alloc::boxed::Box;
+    use alloc::format;
+    use alloc::rc::Rc;
+    use alloc::vec::Vec;
+    use core::cell::Cell;
+    use headwater_base::functions::{
+        CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source, Subject,
+    };
+
+    /// Replies the value with a mark, or fails for values of no bytes; the key is looked at, or not.
+    #[derive(Debug)]
+    struct Marking {
+        looks: bool,
+        calls: Rc<Cell<u32>>,
+    }
+
+    impl Functions for Marking {
+        fn load(&mut self, _: &str, _: Source<'_>, _: Option<&str>, _: bool) -> Loading {
+            Loading::Done
+        }
+        fn is_loading(&self) -> bool {
+            false
+        }
+        fn poll(&mut self) -> bool {
+            false
+        }
+        fn remove(&mut self, _: &str) -> bool {
+            false
+        }
+        fn list(&self) -> Vec<FunctionReport> {
+            Vec::new()
+        }
+        fn is_pure(&self, _: &[u8]) -> Option<bool> {
+            Some(true)
+        }
+        fn set_limits(&mut self, _: &FunctionLimits) {}
+        fn call(&mut self, _: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
+            self.calls.update(|calls| calls + 1);
+            let mut value = alloc::vec![0; subject.len().unwrap_or(0)];
+            subject.read(0, &mut value);
+            if value.is_empty() {
+                return Err(CallError::Status(1));
+            }
+            if self.looks {
+                value.extend_from_slice(subject.key());
+            }
+            value.push(b'!');
+            subject.reply(&value).map_err(CallError::Refused)
+        }
+        fn run(
+            &mut self,
+            _: &[u8],
+            _: &mut dyn FnMut(&mut dyn Run) -> Result<(), CallError>,
+        ) -> Result<(), CallError> {
+            Err(CallError::NoSuchFunction)
+        }
+    }
+
+    #[test]
+    fn outputs_of_one_value_share_what_a_function_makes_of_it_without_the_key() {
+        for looks in [false, true] {
+            let calls = Rc::new(Cell::new(0));
+            let mut engine = Engine::new(Settings::default());
+            engine.set_functions(Box::new(Marking { looks, calls: calls.clone() }));
+            let join = "v|<user>|<post> = check f|<user> map:mark p|<post>";
+            engine.join_add("v", join, false).unwrap();
+            let set = |engine: &mut Engine, key: &str, value: &[u8]| {
+                engine.set(key.as_bytes(), value, Expiry::Never).unwrap();
+            };
+            let shown = |engine: &mut Engine, user: u32| {
+                let key = format!("v|{user:03}|1");
+                engine.get(key.as_bytes()).unwrap().map(|value| value.to_vec())
+            };
+            for user in 0..300 {
+                set(&mut engine, &format!("f|{user:03}"), b"1");
+            }
+            engine.range(b"v|", b"v}", crate::RangeOptions::default(), &mut |_, _| {}).unwrap();
+            for (value, made) in [(&b"short"[..], true), (&[b'x'; 5000], true), (b"", false)] {
+                calls.set(0);
+                set(&mut engine, "p|1", value);
+                // A value of no bytes fails before the key is looked at.
+                assert_eq!(calls.get(), if looks && made { 300 } else { 1 });
+                for user in [0, 7, 299] {
+                    let key = if looks { format!("v|{user:03}|1") } else { Default::default() };
+                    let wanted = [value, key.as_bytes(), b"!"].concat();
+                    assert_eq!(shown(&mut engine, user), made.then_some(wanted));
+                }
+            }
+            for user in 0..300 {
+                engine.remove(format!("f|{user:03}").as_bytes()).unwrap();
+            }
+            engine.remove(b"p|1").unwrap();
+            engine.range(b"v|", b"v}", crate::RangeOptions::default(), &mut |_, _| {}).unwrap();
+            assert_eq!(engine.stats().value_bytes, 0, "no reference is left behind");
+        }
     }
 }

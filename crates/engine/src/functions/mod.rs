@@ -18,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::ControlFlow;
 use draft::{Act, Draft};
 use headwater_base::functions::{
@@ -32,6 +33,8 @@ pub(crate) struct Calls {
     host: Option<Box<dyn Functions>>,
     limits: FunctionLimits,
     draft: Draft,
+    /// What the joins' functions have been called for in the operation under way.
+    shared: map::Shared,
     /// Operations that wait for a module to be compiled.
     loading: BTreeSet<Ticket>,
     woken: Vec<Ticket>,
@@ -208,6 +211,7 @@ impl Engine {
         draft.begin(stored.as_ref().map(Value::len));
         let mut act = Act {
             key,
+            key_seen: Cell::new(false),
             param,
             now: Some(now),
             stored,
@@ -438,6 +442,7 @@ fn act<'a>(
 ) -> Act<'a> {
     Act {
         key,
+        key_seen: Cell::new(false),
         param,
         now: Some(now),
         stored,

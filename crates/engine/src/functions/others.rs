@@ -15,6 +15,7 @@ use crate::report::{EngineError, Expiry, RangeOptions, Stop};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::functions::{FunctionLimits, Functions, Refused, World};
@@ -240,6 +241,7 @@ impl Engine {
         };
         let mut act = Act {
             key: call.key.unwrap_or(call.changed),
+            key_seen: Cell::new(false),
             param: call.param,
             now: Some(now),
             stored: value.map(Value::of),

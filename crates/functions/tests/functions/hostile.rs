@@ -255,3 +255,33 @@ fn mutated_modules_do_no_harm() {
     }
     assert!(refused > 0 && failed > 0 && well > 0, "{refused} {failed} {well}");
 }
+
+#[test]
+fn outputs_of_one_operation_share_the_time_of_slow_calls() {
+    let mut host =
+        Host::new(&FunctionLimits { milliseconds_max: 5, ..limits() }, None, Secret::fixed(7))
+            .unwrap();
+    let spin = module("(func (export \"call\") (result i32) (loop (br 0)) (i32.const 0))");
+    let quick = module("(func (export \"call\") (result i32) (i32.const 0))");
+    host.load_now("spin", Source::Bytes(&spin), None, false).unwrap();
+    host.load_now("quick", Source::Bytes(&quick), None, false).unwrap();
+    let called = |host: &mut Host, name: &str| {
+        let mut plain = Plain::default();
+        host.call_shared(name.as_bytes(), &mut plain)
+    };
+    let calls = |host: &Host| host.list().iter().map(|report| report.calls).sum::<u64>();
+    host.begin_shared();
+    for _ in 0..20_000 {
+        assert_eq!(called(&mut host, "quick"), Ok(()));
+    }
+    for _ in 0..5000 {
+        assert_eq!(called(&mut host, "spin"), Err(CallError::TimeLimit(5)));
+    }
+    // Two where nothing else runs; more where the system gives the thread little of their time.
+    let spun = calls(&host) - 20_000;
+    assert!((2..2500).contains(&spun), "{spun} of 5 000 calls were made");
+    // What is over is over for this operation alone.
+    assert_eq!(called(&mut host, "quick"), Err(CallError::TimeLimit(5)));
+    host.begin_shared();
+    assert_eq!(called(&mut host, "quick"), Ok(()));
+}

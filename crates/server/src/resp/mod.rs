@@ -184,11 +184,7 @@ impl Resp {
         shards: Option<Box<Shards>>,
         sent: Option<Vec<SentModule>>,
     ) -> Result<Self, ConfigError> {
-        // The state's keys are from the system's randomness. What is drawn for other uses, and may come
-        // to light by them, has another one.
-        let drawn = RandomState::new();
-        let secret = Secret::new(array::from_fn(|number| drawn.hash_one(number)));
-        let random = || RandomState::new().hash_one(1);
+        let (secret, random) = (draw_secret(), || RandomState::new().hash_one(1));
         let run = shards.as_ref().map_or_else(random, |shards| shards.post.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
@@ -454,6 +450,13 @@ fn place_of(folder: &str, shards: Option<&Shards>) -> PathBuf {
         None => folder,
         Some(shards) => folder.join(format!("shard-{}", shards.me.0)),
     }
+}
+
+/// A secret that no client can know: the state's keys are from the system's randomness. What is drawn for other uses, and
+/// may come to light by them, is from another state.
+fn draw_secret() -> Secret {
+    let drawn = RandomState::new();
+    Secret::new(array::from_fn(|number| drawn.hash_one(number)))
 }
 
 /// Gives the node its host of functions, with the modules of the settings, and those that clients sent before.

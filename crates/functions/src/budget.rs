@@ -1,0 +1,55 @@
+//! The time that the slow calls of one operation may take together.
+//!
+//! An operation may call functions for many outputs. Calls that end within a tick cost nothing here, however many they are: a
+//! read of a hundred thousand outputs is right, if not quick. A slow call makes the next one suspicious, whose
+//! processor time is taken then; what suspicious calls take is added up while they are slow. So a thread that was put aside by the
+//! system is not taken for a function that is slow, and one that spins is stopped after about two calls of the longest time.
+
+use crate::clock::TICK;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// What the slow calls of an operation have taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Budget {
+    suspicious: bool,
+    spent: Duration,
+}
+
+/// A call that has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    at: Instant,
+    processor: Option<Duration>,
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+impl Budget {
+    /// Whether so much has been spent.
+    pub(crate) fn is_spent(&self, most: Duration) -> bool {
+        self.spent >= most
+    }
+
+    pub(crate) fn begin(&self) -> Begun {
+        Begun { processor: self.suspicious.then(processor_time), at: Instant::now() }
+    }
+
+    /// The call has ended, by its time limit or otherwise.
+    pub(crate) fn end(&mut self, call: Begun, timed_out: bool) {
+        match call.processor {
+            None => self.suspicious = timed_out || call.at.elapsed() >= TICK,
+            Some(before) => {
+                let took = processor_time().saturating_sub(before);
+                self.suspicious = timed_out || took >= TICK;
+                if self.suspicious {
+                    self.spent += took;
+                }
+            }
+        }
+    }
+}
