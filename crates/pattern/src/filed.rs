@@ -199,9 +199,8 @@ mod tests {
                 filed.insert(&pattern, id);
                 patterns.push(Some(pattern));
             }
-            for id in 0..10 {
-                filed.remove(patterns[id].as_ref().expect("is there"), id as u32);
-                patterns[id] = None;
+            for (id, pattern) in patterns.iter_mut().enumerate().take(10) {
+                filed.remove(&pattern.take().expect("is there"), id as u32);
             }
             let held = || {
                 patterns.iter().enumerate().filter_map(|(id, it)| Some((id as u32, it.as_ref()?)))

@@ -176,6 +176,28 @@ pub(crate) struct Resp {
     pub(crate) time: Time,
 }
 
+/// Adds the flows that the settings name, and those that clients added before the start, over the journal that is kept.
+fn begin_flows(
+    config: &Config,
+    keeping: Option<&mut Keeping>,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
+    if let Some(keeping) = keeping {
+        node.set_journal(Box::new(keeping.journal()?));
+    }
+    for flow in &config.flows {
+        flows::add(node, &flow.words()?)
+            .map_err(|why| ConfigError(format!("flow '{}': {why}", flow.name)))?;
+    }
+    for words in &config.kept_flows {
+        flows::add(node, words).map_err(|why| {
+            let text = words.join(" ");
+            ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
+        })?;
+    }
+    Ok(())
+}
+
 impl Resp {
     /// A service with the tables and joins that `config` declares, and with the modules that clients sent earlier: those
     /// that the first shard knows, where this is another one.
@@ -218,19 +240,7 @@ impl Resp {
                 .join_add(&join.name, &join.spec, false)
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
-        if let Some(keeping) = &mut keeping {
-            node.set_journal(Box::new(keeping.journal()?));
-        }
-        for flow in &config.flows {
-            flows::add(&mut node, &flow.words()?)
-                .map_err(|why| ConfigError(format!("flow '{}': {why}", flow.name)))?;
-        }
-        for words in &config.kept_flows {
-            flows::add(&mut node, words).map_err(|why| {
-                let text = words.join(" ");
-                ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
-            })?;
-        }
+        begin_flows(&config, keeping.as_mut(), &mut node)?;
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
         let mut service = Self {
