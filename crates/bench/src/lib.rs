@@ -9,7 +9,7 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`watch`], [`flows`]: the workloads. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`stalls`], [`watch`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod cache;
@@ -19,6 +19,7 @@ pub mod experiment;
 pub mod flows;
 pub mod functions;
 pub mod growth;
+pub mod honest;
 pub mod measure;
 pub mod newp;
 pub mod peer;
@@ -27,6 +28,7 @@ pub mod raw;
 pub mod report;
 pub mod scale;
 pub mod sourced;
+pub mod stalls;
 pub mod twip;
 pub mod watch;
 pub mod wire;
@@ -54,6 +56,8 @@ pub enum Workload {
     Functions(Box<functions::run::Functions>),
     /// What hostile functions cost other clients.
     Hostile(Box<functions::hostile::Hostile>),
+    /// What commands that take long cost other clients.
+    Stalls(Box<stalls::Stalls>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -81,6 +85,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Pool(pool) => pool.run(),
         Workload::Functions(functions) => functions.run(),
         Workload::Hostile(hostile) => hostile.run(),
+        Workload::Stalls(stalls) => stalls.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

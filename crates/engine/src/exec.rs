@@ -10,7 +10,7 @@
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
-use crate::refresh::prefix_overlaps;
+use crate::logged::prefix_overlaps;
 use crate::status::{Fixed, StatusId};
 use crate::updaters::encode;
 use alloc::rc::Rc;

@@ -26,6 +26,7 @@ mod invariants;
 mod joins;
 mod lifetime;
 mod log;
+mod logged;
 mod maintain;
 mod marks;
 mod memory;

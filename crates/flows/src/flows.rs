@@ -1,6 +1,6 @@
 //! All flows of a shard, and their journal.
 
-use crate::dead::{Dead, DeadTasks};
+use crate::dead::{Dead, DeadTasks, GivenUp};
 use crate::definition::{Definition, WhenFull};
 use crate::flow::{Flow, Report};
 use crate::journal::Journal;
@@ -14,8 +14,6 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::Millis;
 
-/// Dead tasks that one flow keeps; beyond, the oldest goes.
-const DEAD_MAX: usize = 10_000;
 /// Records read at once, where they are counted.
 const READ: usize = 1024;
 /// How long a task rests that waits for something, in milliseconds.
@@ -58,7 +56,7 @@ pub enum Outcome {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal(pub String);
 
-fn refused<T>(text: String) -> Result<T, Refusal> {
+pub(crate) fn refused<T>(text: String) -> Result<T, Refusal> {
     Err(Refusal(text))
 }
 
@@ -77,24 +75,10 @@ pub struct Flows {
     /// For each flow and shard whose tasks were carried out here: below which position that is forgotten.
     pub(crate) forgotten: BTreeMap<Vec<u8>, u64>,
     /// Tasks that were given up and are to be told of.
-    given_up: Vec<GivenUp>,
+    pub(crate) given_up: Vec<GivenUp>,
     /// The next record's sequence number is at least this one.
     sequence: u64,
 }
-
-/// A task that was given up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GivenUp {
-    /// Its flow.
-    pub flow: String,
-    /// Its record's position.
-    pub position: u64,
-    /// How often it was tried.
-    pub attempts: u32,
-}
-
-/// Tasks that wait to be told of; further ones are not.
-const GIVEN_UP_MAX: usize = 64;
 
 impl Flows {
     /// No flows, over a journal.
@@ -319,12 +303,12 @@ impl Flows {
     }
 
     /// Tells the journal how far a flow has come.
-    fn tell_cursor(&mut self, name: &str, cursor: u64) {
+    pub(crate) fn tell_cursor(&mut self, name: &str, cursor: u64) {
         let state = cursor_bytes(cursor, self.sequence);
         self.journal.put(&state_name(b'c', name, None), Some(&state));
     }
 
-    fn record(
+    pub(crate) fn record(
         &mut self,
         (at, sequence): (Millis, u64),
         operation: Operation,
@@ -405,29 +389,6 @@ impl Flows {
                     self.settled(&task.flow, position);
                 }
             },
-        }
-    }
-
-    /// Takes the tasks that were given up since this was asked last.
-    #[inline]
-    pub fn take_given_up(&mut self) -> Vec<GivenUp> {
-        core::mem::take(&mut self.given_up)
-    }
-
-    fn bury(&mut self, name: &str, dead: Dead) {
-        let Some((_, flow)) = self.flows.get_mut(name) else { return };
-        let position = dead.record.position;
-        if self.given_up.len() < GIVEN_UP_MAX {
-            let (flow, attempts) = (String::from(name), dead.attempts);
-            self.given_up.push(GivenUp { flow, position, attempts });
-        }
-        self.journal.put(&state_name(b'x', name, Some(position)), Some(&dead_bytes(&dead)));
-        flow.dead.insert(dead);
-        if flow.dead.len() > DEAD_MAX
-            && let Some(oldest) = flow.dead.oldest()
-        {
-            flow.dead.remove(oldest);
-            self.journal.put(&state_name(b'x', name, Some(oldest)), None);
         }
     }
 
@@ -523,77 +484,6 @@ impl Flows {
         self.tell_cursor(name, position);
         self.journal.put(&state_name(b'g', name, None), Some(&replays));
         Ok(backlog)
-    }
-
-    /// The dead tasks of a flow, by position; `None` where there is no such flow.
-    #[must_use]
-    pub fn dead(&self, name: &str) -> Option<&BTreeMap<u64, Dead>> {
-        self.flows.get(name).map(|(_, flow)| flow.dead.by_position())
-    }
-
-    /// Has a dead task of a flow, or all, tried once more, behind the tasks that wait; gives how many. One that is older
-    /// than a write of its key that has had its effects, or waits, stays where it is, unless this is to be done by `force`:
-    /// it would hide the newer one's effects. `None` where there is no such flow.
-    ///
-    /// # Errors
-    /// That is so of the one that was asked for.
-    pub fn retry(
-        &mut self,
-        name: &str,
-        position: Option<u64>,
-        force: bool,
-        now: Millis,
-    ) -> Option<Result<usize, Refusal>> {
-        let (_, flow) = self.flows.get(name)?;
-        let (dead, all) = (flow.dead.by_position(), || flow.dead.by_position().values().collect());
-        let of = |position| dead.get(&position).into_iter().collect();
-        let wanted: Vec<&Dead> = position.map_or_else(all, of);
-        let keys = wanted.iter().map(|dead| &*dead.record.key).collect();
-        let newest =
-            if force { Some(BTreeMap::new()) } else { flow.newest_of(&keys, &mut *self.journal) };
-        let is_old = |dead: &Dead| {
-            let newer = |&newest: &u64| newest > dead.record.sequence;
-            let waits =
-                newest.as_ref().is_none_or(|all| all.get(&dead.record.key).is_some_and(newer));
-            !force && (dead.overtaken || waits)
-        };
-        if let (Some(_), [dead]) = (position, &*wanted)
-            && is_old(dead)
-        {
-            return Some(refused(format!(
-                "a newer write of '{}' has been done or waits: FORCE has the older one done behind it, FLOW.DISCARD \
-                 forgets it",
-                dead.record.key.escape_ascii()
-            )));
-        }
-        let mut again: Vec<_> = wanted.into_iter().filter(|dead| !is_old(dead)).collect();
-        // Several of one key keep their order.
-        again.sort_by_key(|dead| dead.record.sequence);
-        let again: Vec<u64> = again.into_iter().map(|dead| dead.record.position).collect();
-        for position in &again {
-            let Some(Dead { record, .. }) = self.take_dead(name, *position) else { continue };
-            let only = Some(name.as_bytes().to_vec());
-            self.record((now, record.sequence), record.operation, &record.key, &record.value, only);
-        }
-        if let Some((_, flow)) = self.flows.get(name) {
-            let cursor = flow.told();
-            self.tell_cursor(name, cursor);
-        }
-        Some(Ok(again.len()))
-    }
-
-    /// Forgets a dead task of a flow, or all; gives how many. `None` where there is no such flow.
-    pub fn discard(&mut self, name: &str, position: Option<u64>) -> Option<usize> {
-        let (_, flow) = self.flows.get(name)?;
-        let all = || flow.dead.by_position().keys().copied().collect();
-        let wanted: Vec<u64> = position.map_or_else(all, |position| alloc::vec![position]);
-        Some(wanted.iter().filter(|&&position| self.take_dead(name, position).is_some()).count())
-    }
-
-    fn take_dead(&mut self, name: &str, position: u64) -> Option<Dead> {
-        let dead = self.flows.get_mut(name)?.1.dead.remove(position)?;
-        self.journal.put(&state_name(b'x', name, Some(position)), None);
-        Some(dead)
     }
 
     /// A flow's declaration, and the text it was given in.

@@ -37,10 +37,10 @@ mod record;
 mod states;
 
 pub use backoff::Backoff;
-pub use dead::Dead;
+pub use dead::{Dead, GivenUp};
 pub use definition::{Action, Definition, WhenFull};
 pub use flow::{Report, WINDOW};
-pub use flows::{Flows, GivenUp, Outcome, Refusal, Task};
+pub use flows::{Flows, Outcome, Refusal, Task};
 pub use handed::Handed;
 pub use journal::{Journal, Memory};
 pub use record::{Operation, Record};

@@ -19,14 +19,16 @@
 //! `write`. A batch that is larger than the shared buffer takes one of each per 256 KiB.
 
 mod accept;
+mod ending;
 mod safety;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
-use crate::log::{self, event};
+use crate::log::event;
 use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
 use accept::listen;
+use ending::{SIGHUP, SIGINT, SIGTERM, hear};
 use headwater_base::Millis;
 use headwater_protocol::Held;
 use mio::net::TcpListener;
@@ -52,8 +54,6 @@ const EVENTS: usize = 1024;
 const TICK: Duration = Duration::from_millis(100);
 /// How often connections are checked for idleness, in milliseconds.
 const CHECK_EVERY: u64 = 1000;
-/// How long pending replies may take at the end.
-const FAREWELL: Duration = Duration::from_millis(1000);
 
 const SIGNALS: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -550,49 +550,6 @@ impl<S: Service> Reactor<S> {
         self.service.closed(&mut connection);
         self.connections.ended(connection.id, by_mail);
     }
-
-    /// Stops accepting, and gives clients a moment to take their pending replies.
-    fn farewell(&mut self) {
-        self.listeners.clear();
-        self.attend_dirty();
-        self.service.end_turn();
-        self.service.post();
-        self.service.settle();
-        let began = Instant::now();
-        while began.elapsed() < FAREWELL {
-            let slots: Vec<usize> = self.connections.slots().collect();
-            let mut pending = false;
-            for slot in slots {
-                if let Some(mut connection) = self.connections.take(slot) {
-                    connection.writable();
-                    if self.send(&mut connection) && connection.unsent() > 0 {
-                        pending = true;
-                        self.connections.put(connection);
-                    } else {
-                        self.end(connection);
-                    }
-                }
-            }
-            if !pending {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-/// A signal has come; whether it ends the process.
-fn hear(signal: i32) -> bool {
-    let reason = match signal {
-        SIGHUP => {
-            log::reopen();
-            return false;
-        }
-        SIGTERM => "SIGTERM",
-        _ => "SIGINT",
-    };
-    event!(info, "server", "ending", reason, "the end begins");
-    true
 }
 
 #[cold]
@@ -600,7 +557,3 @@ fn tell_overflow<S>(connection: &Connection<S>, most: usize) {
     let (peer, bytes) = (&connection.peer, connection.unsent());
     event!(warn, "clients", "output_overflow", %peer, bytes, most, "a client was ended: its unsent replies take too much");
 }
-
-const SIGHUP: i32 = rustix::process::Signal::HUP.as_raw();
-const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
-const SIGINT: i32 = rustix::process::Signal::INT.as_raw();

@@ -6,6 +6,7 @@
 
 use super::MODULE;
 use crate::args::{Common, within};
+use crate::honest::{KEYS, exchange, quantile};
 use crate::peer::{Server, System, stop};
 use crate::report::table;
 use crate::wire::{Connection, Key, bad, resp};
@@ -17,10 +18,6 @@ use std::time::Instant;
 
 /// How long each phase lasts.
 const PHASE: Duration = Duration::from_secs(10);
-/// Keys of the honest client.
-const KEYS: u64 = 1000;
-/// Bytes of a value.
-const VALUE_BYTES: usize = 1000;
 /// The functions, each of which ends in an error.
 const FUNCTIONS: [&str; 5] = ["f.spin", "f.hog", "f.recurse", "f.outside", "f.flood"];
 
@@ -102,7 +99,8 @@ impl Hostile {
                 .iter_mut()
                 .map(|connection| scope.spawn(|| call(connection, functions, &done)))
                 .collect();
-            let times = exchange(honest, time);
+            let begun = Instant::now();
+            let times = exchange(honest, || begun.elapsed() >= time);
             done.store(true, Ordering::Relaxed);
             let calls: io::Result<u64> = callers
                 .into_iter()
@@ -126,11 +124,7 @@ impl Hostile {
         ];
         let mut rows = vec![head.map(String::from).to_vec()];
         for Phase { name, times, calls, rss_bytes_max } in phases {
-            let at = |part: f64| {
-                let index = (times.len() as f64 * part) as usize;
-                let time = times.get(index.min(times.len().saturating_sub(1)));
-                format!("{:.3}", time.copied().unwrap_or_default().as_secs_f64() * 1e3)
-            };
+            let at = |part| quantile(times, part);
             rows.push(vec![
                 name.clone(),
                 calls.to_string(),
@@ -169,32 +163,4 @@ fn call(connection: &mut Connection, functions: &[&str], over: &AtomicBool) -> i
         }
     }
     Ok(calls)
-}
-
-/// Writes and reads keys for so long; how long each request took. What is read must be what was written.
-fn exchange(connection: &mut Connection, time: Duration) -> Result<Vec<Duration>> {
-    let (begun, mut times) = (Instant::now(), Vec::new());
-    for at in 0.. {
-        if begun.elapsed() >= time {
-            break;
-        }
-        let key = Key::new(b"k:").number(at % KEYS, 5);
-        let value = [b'a' + (at % 26) as u8; VALUE_BYTES];
-        for words in [&[&b"SET"[..], &key, &value][..], &[b"GET", &key]] {
-            resp::command(&mut connection.out, words);
-            let asked = Instant::now();
-            connection.flush()?;
-            if words.len() == 3 {
-                resp::skip(&mut connection.input)?;
-            } else if resp::string(&mut connection.input)? != value {
-                bail!("a value is not what was written");
-            }
-            times.push(asked.elapsed());
-        }
-        if at.is_multiple_of(1024) {
-            stop::check()?;
-        }
-    }
-    times.sort_unstable();
-    Ok(times)
 }

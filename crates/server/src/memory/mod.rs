@@ -199,12 +199,15 @@ impl Gauge {
     /// 0: it is about to be.
     pub(crate) fn least(&self, empty: usize) -> usize {
         const STEP: usize = 1 << 20;
-        let empty = if empty == 0 { self.heap.sample().resident } else { empty };
+        let sample = self.heap.sample();
+        let empty = if empty == 0 { sample.resident } else { empty };
+        // What is left to pages of the program counts as taken.
+        let program = self.program.get().saturating_sub(sample.files);
         let empty = self
             .common
             .as_ref()
             .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
-        let beside = self.apart.get() + self.for_stores.get();
+        let beside = program + self.apart.get() + self.for_stores.get();
         // What is read from a store needs room at each shard: none lends its last to another.
         let shards = if self.for_stores.get() > 0 { self.shards() } else { 1 };
         (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP

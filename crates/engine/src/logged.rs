@@ -1,0 +1,210 @@
+//! Partial invalidation: logged check keys are applied to a status range when it is read (Pequod §3.2).
+//!
+//! A check key that came or went is applied by running the rest of the loops with the key bound. Where that visits more
+//! rows than a recomputation of the range, the range is recomputed.
+
+use crate::catalog::Plan;
+use crate::engine::Engine;
+use crate::exec::{Execution, Missing, Tuples};
+use crate::log::LogEntry;
+use crate::status::StatusId;
+use crate::updaters::decode;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::key::before_end;
+use headwater_pattern::Bindings;
+
+/// What became of a logged check key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is applied, as far as there was anything to apply.
+    Applied,
+    /// The read does not concern it.
+    Unconcerned,
+    /// The status range has become clean meanwhile.
+    Gone,
+}
+
+impl Engine {
+    /// Applies the logged check keys that concern `wanted`; whether there were any.
+    pub(crate) fn apply_log(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
+        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
+        if work.log.is_empty() {
+            return Ok(false);
+        }
+        if let Some((LogEntry { source, context, key }, was_there)) = work.log.only() {
+            let mut room = core::mem::take(&mut self.entry_room);
+            room.clear();
+            room.extend_from_slice(key);
+            let entry = LogEntry { source, context, key: room.as_slice() };
+            let step = self.apply_logged(id, &entry, was_there, wanted);
+            self.entry_room = room;
+            let step = step?;
+            if step != Step::Gone {
+                self.settle(id);
+            }
+            return Ok(step != Step::Unconcerned);
+        }
+        let entries: Vec<_> = work.log.iter().map(|(entry, was)| (entry.clone(), was)).collect();
+        let mut applied = false;
+        let mut gone = entries.iter().filter(|(_, was_there)| *was_there).count();
+        for (LogEntry { source, context, key }, was_there) in entries {
+            if was_there && self.is_dearer_to_take_out(id, gone) {
+                self.invalidate(id);
+                return Ok(true);
+            }
+            gone -= usize::from(was_there);
+            let entry = LogEntry { source, context, key: &*key };
+            let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
+            if log.is_none_or(|log| log.get(&entry).is_none()) {
+                continue;
+            }
+            if self.slices.lets_others() {
+                return Err(Missing);
+            }
+            match self.apply_logged(id, &entry, was_there, wanted)? {
+                Step::Applied => applied = true,
+                Step::Unconcerned => {}
+                Step::Gone => return Ok(true),
+            }
+            let Some(work) = &self.statuses.get(id).work else { return Ok(true) };
+            if work.invalid || !work.upstream.is_empty() {
+                break;
+            }
+        }
+        self.settle(id);
+        Ok(applied)
+    }
+
+    /// Applies one logged key if it concerns `wanted`; forgets it if it concerns nothing.
+    fn apply_logged(
+        &mut self,
+        id: StatusId,
+        entry: &LogEntry<&[u8]>,
+        was_there: bool,
+        wanted: &KeyRange,
+    ) -> Result<Step, Missing> {
+        let status = self.statuses.get(id);
+        let plan = self.catalog.join(status.join).plan.clone();
+        let mut range = self.range_room.take().unwrap_or_else(KeyRange::all);
+        status.copy_range(&mut range);
+        let fixed = status.fixed;
+        let context = self.updaters.contexts.get(entry.context).to_vec();
+        let mut bindings = Bindings::new();
+        fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        decode(&context, &mut bindings);
+        let bound = plan.pattern(entry.source as usize).bind(entry.key, &mut bindings);
+        let mut prefix = core::mem::take(&mut self.prefix_room);
+        prefix.clear();
+        let output = &plan.join.output;
+        let whole = output.bound_prefix(&bindings, &mut prefix) == output.components.len();
+        let concerns = |wanted: &KeyRange| match (bound, whole) {
+            (false, _) => true,
+            (true, true) => wanted.contains(&prefix),
+            (true, false) => prefix_overlaps(&prefix, wanted),
+        };
+        let step = if concerns(wanted) { Step::Applied } else { Step::Unconcerned };
+        let keep = step == Step::Unconcerned && concerns(&range);
+        self.prefix_room = prefix;
+        let done = match step {
+            Step::Applied => {
+                let bindings = bound.then_some(&bindings);
+                self.apply_entry(id, &plan, entry, was_there, &range, bindings)
+            }
+            _ => Ok(()),
+        };
+        self.range_room = Some(range);
+        done?;
+        if keep {
+            return Ok(step);
+        }
+        let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(Step::Gone) };
+        if work.log.remove(entry) {
+            self.updaters.contexts.release(entry.context);
+        }
+        Ok(step)
+    }
+
+    /// Applies one check key that came or went, by running the rest of the loops for it.
+    /// Without `bindings` nothing can come of it.
+    fn apply_entry(
+        &mut self,
+        id: StatusId,
+        plan: &Rc<Plan>,
+        entry: &LogEntry<&[u8]>,
+        was_there: bool,
+        range: &KeyRange,
+        bindings: Option<&Bindings<'_>>,
+    ) -> Result<(), Missing> {
+        let source = entry.source as usize;
+        let table = plan.source_tables[source];
+        let role = self.catalog.role(table);
+        let is_base = role.is_some_and(|role| role.writers.is_empty() && role.sourced.is_none());
+        if is_base && self.placed.is_none() {
+            // A change of a base key is logged or undoes one that is (R2): it differs now.
+            debug_assert_eq!(self.is_visible(table, entry.key), Ok(!was_there), "R2");
+        } else if self.is_visible(table, entry.key)? == was_there {
+            return Ok(());
+        }
+        let is_there = !was_there;
+        self.counters.checks_applied += 1;
+        let Some(bindings) = bindings else { return Ok(()) };
+        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
+        let mut execution = Execution::new(join, plan.clone(), range);
+        execution.follow = Some((range, fixed));
+        self.run(&mut execution, source + 1, bindings)?;
+        let Execution { tuples, spans, read, rows, visited, .. } = execution;
+        self.slices.keep(rows);
+        if self.statuses.get(id).is_invalid() {
+            tuples.release(&mut self.store.pool);
+            return Ok(());
+        }
+        let status = self.statuses.get_mut(id);
+        if is_there {
+            status.visited += visited;
+            self.link(id, spans, read);
+        } else {
+            status.visited = status.visited.saturating_sub(visited);
+            if let Some(work) = &mut status.work {
+                work.taken_out.took(visited);
+            }
+            self.unlink(id, spans);
+        }
+        self.apply_tuples(id, &tuples, is_there);
+        tuples.release(&mut self.store.pool);
+        self.drain();
+        Ok(())
+    }
+
+    /// Whether taking out what so many more check keys gave that went visits more rows than recomputing
+    /// what they leave. What check keys that came give is visited by a recomputation too.
+    fn is_dearer_to_take_out(&self, id: StatusId, more: usize) -> bool {
+        let status = self.statuses.get(id);
+        if self.catalog.join(status.join).plan.is_plain_copy() {
+            // There each row is an output, which a recomputation would have to take out as well.
+            return false;
+        }
+        let rows = status.work.as_ref().map_or(0, |work| work.taken_out.rows_of(more));
+        rows > status.visited.saturating_sub(rows).max(1)
+    }
+
+    fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
+        let plan = self.catalog.join(self.statuses.get(id).join).plan.clone();
+        for (at, tuple) in tuples.tuples.iter().enumerate() {
+            let (key, source_key) = (tuples.key(at), tuples.source_key(at));
+            if added {
+                self.add_tuple(id, &plan, key, source_key, tuple.value);
+            } else {
+                self.remove_tuple(id, &plan, key, source_key, tuple.value);
+            }
+        }
+    }
+}
+
+/// Whether some key of `range` may start with `prefix`.
+pub(crate) fn prefix_overlaps(prefix: &[u8], range: &KeyRange) -> bool {
+    !range.is_empty()
+        && before_end(prefix, &range.last)
+        && (*range.first <= *prefix || range.first.starts_with(prefix))
+}
