@@ -235,6 +235,11 @@ impl Share {
         common.answered.notify_all();
     }
 
+    /// This shard may have something to give again: it is about to store what it has got room for.
+    pub(crate) fn end_dry(&self) {
+        self.own().dry_until.store(0, Ordering::Release);
+    }
+
     /// Asks the others for `bytes` altogether, and waits for their answers. This shard has nothing to give itself.
     /// `false`: neither have they.
     pub(crate) fn wait_for(&self, bytes: usize) -> bool {
@@ -306,6 +311,9 @@ mod tests {
             }
         });
         assert!(!shares[0].wait_for(50), "the other had nothing a moment ago");
+        shares[1].end_dry();
+        assert!(shares[0].may_gain(), "the other has stored something since");
+        shares[1].answer(0, true);
         assert_eq!((shares[0].asked(), shares[1].asked()), (0, 0));
     }
 

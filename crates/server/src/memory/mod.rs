@@ -112,6 +112,9 @@ impl Meter for Gauge {
         // A little more than is lacking: what is freed leaves holes.
         let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
         self.refresh(self.untouched.get());
+        if gave {
+            common.end_dry();
+        }
         gave || self.wait_for_store(bytes)
     }
 }
