@@ -300,7 +300,7 @@ fn no_copy_of_what_was_read_is_stale() {
 
 #[test]
 fn no_copy_is_stale_where_others_make_room() {
-    let server = Server::start(&["--memory", "24mb", "--memory-policy", "allkeys-lru"]);
+    let server = Server::start(&["--memory", "32mb", "--memory-policy", "allkeys-lru"]);
     let counts = no_copy_is_stale(&server, 10, 400_000, true);
     assert!(counts[0] > 5 * counts[1], "{counts:?}: they are told of keys, not of all");
     let mut client = server.client(2);

@@ -149,7 +149,7 @@ fn what_moves_keeps_its_time_and_its_flags() {
 fn what_is_too_large_to_move_at_once_stays() {
     let place = TempDir::new().unwrap();
     let mut options = options(&place, "none");
-    options.extend(["--memory".to_owned(), "80mb".to_owned()]);
+    options.extend(["--memory".to_owned(), "96mb".to_owned()]);
     let server = Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
     let mut client = server.client(3);
     let value = "v".repeat(125_000);
@@ -163,7 +163,7 @@ fn what_is_too_large_to_move_at_once_stays() {
         set(&mut client, &format!("p|ann|{at}"), &value);
     }
     let error = try_move(&mut client, "p|ann|0", shard).unwrap_err().to_string();
-    assert!(error.contains("more than 1310720 bytes"), "{error}");
+    assert!(error.contains("more than 1572864 bytes"), "{error}");
     assert_eq!((home(&mut client, "p|ann|0").1, all(&mut client, "p|").len()), (to, 14));
     // Another one can.
     set(&mut client, "p|bob|0", "x");
@@ -174,10 +174,10 @@ fn what_is_too_large_to_move_at_once_stays() {
 #[test]
 #[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn what_memory_has_no_room_for_moves_as_well() {
-    const BOUND: u64 = 64 << 20;
+    const BOUND: u64 = 96 << 20;
     let place = TempDir::new().unwrap();
     let mut options = options(&place, "interval");
-    options.extend(["--memory".to_owned(), "80mb".to_owned()]);
+    options.extend(["--memory".to_owned(), "96mb".to_owned()]);
     let start = || Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>());
     let server = start();
     let mut client = server.client(3);

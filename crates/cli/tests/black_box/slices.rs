@@ -149,7 +149,7 @@ fn a_transaction_is_not_divided() {
 /// What is to be verified takes more memory than there is: it ends all the same.
 #[test]
 fn a_verification_ends_where_memory_is_short() {
-    let server = Server::start(&["--memory", "24mb"]);
+    let server = Server::start(&["--memory", "32mb"]);
     let mut client = server.client(3);
     for table in ["a", "b"] {
         let mut set = redis::cmd("MSET");
