@@ -116,7 +116,11 @@ pub(crate) struct Execution<'r> {
     allowance: usize,
     /// Source rows visited.
     pub(crate) rows: usize,
-    /// How many it may visit; with more it is over, and its range is to be divided.
+    /// Those of them that are of its value source.
+    values: usize,
+    /// Those of these of which no output of the range came.
+    missed: usize,
+    /// How many it may visit of that, and of the others; with more it is over, and its range is to be divided.
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
     began: usize,
@@ -144,6 +148,8 @@ impl<'r> Execution<'r> {
             sifted: false,
             allowance: usize::MAX,
             rows: 0,
+            values: 0,
+            missed: 0,
             rows_max: usize::MAX,
             began: 0,
             over: false,
@@ -156,6 +162,10 @@ impl<'r> Execution<'r> {
     /// A key that divides the range such that the part before it has about half of the outputs that were found
     /// before the execution was over; nothing where none does.
     fn dividing_key(&self) -> Option<Vec<u8>> {
+        if self.missed > self.values / 4 {
+            // The range is a part already of what these rows are read for: each further part would read them again.
+            return None;
+        }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
         let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
         keys.sort_unstable();
@@ -367,7 +377,11 @@ impl Engine {
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
         let (allowance, mut visited) = (execution.allowance, 1);
-        let most = self.rows_left(execution).max(execution.rows_max / 2);
+        let most = match execution.rows_max {
+            usize::MAX => usize::MAX,
+            // What the loops above have visited leaves it as much as they had.
+            most => most.saturating_sub(execution.values),
+        };
         let mut rows_here = 0;
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
             visited += 1;
@@ -397,6 +411,8 @@ impl Engine {
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
             ControlFlow::Continue(())
         });
+        execution.values += rows_here;
+        execution.missed += rows_here.saturating_sub(tuples.tuples.len() - retained);
         execution.rows += rows_here;
         execution.visited += visited;
         if sifted {
@@ -430,7 +446,7 @@ impl Engine {
         }
         // What is computed for it from scratch, and stored nowhere, is a part of it.
         let within = if self.from_scratch { self.slices.visited() - execution.began } else { 0 };
-        execution.rows_max.saturating_sub(execution.rows + within)
+        execution.rows_max.saturating_sub(execution.rows - execution.values + within)
     }
 
     fn is_over(&self, execution: &mut Execution<'_>) -> bool {
