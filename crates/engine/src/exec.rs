@@ -9,16 +9,15 @@
 //! One containing range and one seek for each span; one match for each source key in it.
 
 use crate::catalog::Plan;
+use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
-use crate::logged::prefix_overlaps;
 use crate::status::{Fixed, StatusId};
 use crate::updaters::encode;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
-use headwater_base::key::before_end;
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Component, Mode, Pattern, containing_range};
+use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId, WARM_MAX};
 
@@ -117,9 +116,9 @@ pub(crate) struct Execution<'r> {
     /// Source rows visited.
     pub(crate) rows: usize,
     /// Those of them that are of its value source.
-    values: usize,
+    pub(crate) values: usize,
     /// Those of these of which no output of the range came.
-    missed: usize,
+    pub(crate) missed: usize,
     /// How many it may visit of that, and of the others; with more it is over, and its range is to be divided.
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
@@ -127,7 +126,7 @@ pub(crate) struct Execution<'r> {
     /// It has visited more rows than it may.
     over: bool,
     /// Beginnings of output keys, from the rows of sources that were visited before it was over.
-    sample: Vec<Vec<u8>>,
+    pub(crate) sample: Vec<Vec<u8>>,
     /// Where to divide the range, once it is over.
     pub(crate) split: Option<Vec<u8>>,
     /// Rows of sources that were looked at, a span counting as one.
@@ -157,27 +156,6 @@ impl<'r> Execution<'r> {
             split: None,
             visited: 0,
         }
-    }
-
-    /// A key that divides the range such that the part before it has about half of the outputs that were found
-    /// before the execution was over; nothing where none does.
-    fn dividing_key(&self) -> Option<Vec<u8>> {
-        if self.missed > self.values / 4 {
-            // The range is a part already of what these rows are read for: each further part would read them again.
-            return None;
-        }
-        let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
-        let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
-        keys.sort_unstable();
-        let divides = |key: &[u8]| *key > *self.range.first && before_end(key, &self.range.last);
-        let (low, high) = keys.split_at(keys.len() / 2);
-        let found = high.iter().chain(low.iter().rev()).find(|key| divides(key));
-        if let Some(key) = found {
-            return Some(key.to_vec());
-        }
-        // All are one key, at the start of the range: it is a part of its own.
-        let next = [keys.first()?, &[0][..]].concat();
-        divides(&next).then_some(next)
     }
 }
 
@@ -529,53 +507,6 @@ impl Engine {
     /// Whether reads of the join compute it each time.
     pub(crate) fn is_pull(&self, join: u32) -> bool {
         self.catalog.join(join).mode() == Mode::Pull
-    }
-}
-
-/// Whether keys of a source say more of the output key's beginning than `bindings` do.
-fn divides(plan: &Plan, level: usize, bindings: &Bindings<'_>) -> bool {
-    let output = &plan.join.output;
-    let (depth, _) = output.bound_prefix_size(bindings);
-    match output.components.get(depth) {
-        Some(Component::Slot { slot, .. }) => plan.source_slots(level) & (1 << slot) != 0,
-        _ => false,
-    }
-}
-
-/// Whether outputs that come of a source key may lie in `range`.
-fn leads_into(
-    range: &KeyRange,
-    plan: &Plan,
-    (pattern, key): (&Pattern, &[u8]),
-    bindings: &Bindings<'_>,
-    prefix: &mut Vec<u8>,
-) -> bool {
-    let mut inner = *bindings;
-    if !pattern.bind(key, &mut inner) {
-        return false;
-    }
-    prefix.clear();
-    plan.join.output.bound_prefix(&inner, prefix);
-    prefix_overlaps(prefix, range)
-}
-
-/// Takes the beginnings of output keys that the rows of a level lead to.
-fn sample_rows(
-    execution: &mut Execution<'_>,
-    plan: &Plan,
-    level: usize,
-    bindings: &Bindings<'_>,
-    (text, ends): (&[u8], &[usize]),
-) {
-    let mut start = 0;
-    for &end in ends {
-        let mut inner = *bindings;
-        if plan.pattern(level).bind(&text[start..end], &mut inner) {
-            let mut prefix = Vec::new();
-            plan.join.output.bound_prefix(&inner, &mut prefix);
-            execution.sample.push(prefix);
-        }
-        start = end;
     }
 }
 

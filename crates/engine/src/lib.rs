@@ -15,6 +15,7 @@ mod accept;
 mod catalog;
 mod cells;
 mod changed;
+mod divide;
 mod engine;
 mod exec;
 mod explain;

@@ -1,0 +1,79 @@
+//! Where a range is divided that takes more rows than a slice has.
+
+use crate::catalog::Plan;
+use crate::exec::Execution;
+use crate::logged::prefix_overlaps;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::key::before_end;
+use headwater_pattern::{Bindings, Component, Pattern};
+
+impl Execution<'_> {
+    /// A key that divides the range such that the part before it has about half of the outputs that were found
+    /// before the execution was over; nothing where none does.
+    pub(crate) fn dividing_key(&self) -> Option<Vec<u8>> {
+        if self.missed > self.values / 4 {
+            // The range is a part already of what these rows are read for: each further part would read them again.
+            return None;
+        }
+        let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
+        let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
+        keys.sort_unstable();
+        let divides = |key: &[u8]| *key > *self.range.first && before_end(key, &self.range.last);
+        let (low, high) = keys.split_at(keys.len() / 2);
+        let found = high.iter().chain(low.iter().rev()).find(|key| divides(key));
+        if let Some(key) = found {
+            return Some(key.to_vec());
+        }
+        // All are one key, at the start of the range: it is a part of its own.
+        let next = [keys.first()?, &[0][..]].concat();
+        divides(&next).then_some(next)
+    }
+}
+
+/// Whether keys of a source say more of the output key's beginning than `bindings` do.
+pub(crate) fn divides(plan: &Plan, level: usize, bindings: &Bindings<'_>) -> bool {
+    let output = &plan.join.output;
+    let (depth, _) = output.bound_prefix_size(bindings);
+    match output.components.get(depth) {
+        Some(Component::Slot { slot, .. }) => plan.source_slots(level) & (1 << slot) != 0,
+        _ => false,
+    }
+}
+
+/// Whether outputs that come of a source key may lie in `range`.
+pub(crate) fn leads_into(
+    range: &KeyRange,
+    plan: &Plan,
+    (pattern, key): (&Pattern, &[u8]),
+    bindings: &Bindings<'_>,
+    prefix: &mut Vec<u8>,
+) -> bool {
+    let mut inner = *bindings;
+    if !pattern.bind(key, &mut inner) {
+        return false;
+    }
+    prefix.clear();
+    plan.join.output.bound_prefix(&inner, prefix);
+    prefix_overlaps(prefix, range)
+}
+
+/// Takes the beginnings of output keys that the rows of a level lead to.
+pub(crate) fn sample_rows(
+    execution: &mut Execution<'_>,
+    plan: &Plan,
+    level: usize,
+    bindings: &Bindings<'_>,
+    (text, ends): (&[u8], &[usize]),
+) {
+    let mut start = 0;
+    for &end in ends {
+        let mut inner = *bindings;
+        if plan.pattern(level).bind(&text[start..end], &mut inner) {
+            let mut prefix = Vec::new();
+            plan.join.output.bound_prefix(&inner, &mut prefix);
+            execution.sample.push(prefix);
+        }
+        start = end;
+    }
+}
