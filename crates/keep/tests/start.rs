@@ -12,7 +12,7 @@ use std::time::Instant;
 const VALUE: u64 = 4096;
 /// Bytes that are written.
 const WRITTEN: u64 = 300 << 20;
-/// A start reads a journal twice, and there are two of up to 64 MiB, or three where the disk is slow to take the tables
+/// A start reads a journal twice, and there are two, or three where the disk is slow to take the tables
 /// of the oldest. Without a bound it would be twice what is written.
 const READ_AFTER_CRASH: u64 = 400 << 20;
 /// After an end there is nothing in journals.
