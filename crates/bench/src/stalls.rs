@@ -41,7 +41,7 @@ struct Phase {
     name: &'static str,
     took: Duration,
     cpu: Duration,
-    /// Of the other client's requests, sorted.
+    /// Times of the other client's requests, in ascending order.
     times: Vec<Duration>,
 }
 

@@ -113,13 +113,14 @@ pub(crate) struct Execution<'r> {
     sifted: bool,
     /// How many bytes the tuples may take.
     allowance: usize,
-    /// Source rows visited.
+    /// Source rows visited that count towards `rows_max`.
     pub(crate) rows: usize,
-    /// Those of them that are of its value source.
+    /// Rows of the value source among `rows`.
     pub(crate) values: usize,
-    /// Those of these of which no output of the range came.
+    /// Rows of the value source of which no output of the range came.
     pub(crate) missed: usize,
-    /// How many it may visit of that, and of the others; with more it is over, and its range is to be divided.
+    /// How many rows of the value source, and how many of the check sources, it may visit; with more it is over, and its
+    /// range is to be divided.
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
     began: usize,

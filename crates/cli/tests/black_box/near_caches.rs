@@ -31,7 +31,7 @@ const TRIES: usize = 10;
 struct Cache {
     line: Line,
     words: &'static str,
-    /// Of keys and of ranges that begin with this, where it is told by prefixes.
+    /// The prefix of the keys that it is told of; for clients that track by prefixes.
     prefix: Option<&'static str>,
     copies: BTreeMap<String, Option<Vec<u8>>>,
     /// Copies of whole ranges, by their bounds: told of any key in it, it counts no longer.
@@ -117,7 +117,7 @@ impl Cache {
     fn keep(&mut self, words: &[String], answer: Value, wanted: bool) {
         let values = match (words[0].as_str(), answer) {
             ("GET", value) => vec![value],
-            // Of a key that is not there it gives nothing.
+            // The command gives nothing for a key that is not there.
             ("GETRANGE", value) if !bytes(&value).is_empty() => vec![value],
             ("MGET", Value::Array(values)) => values,
             ("RANGE" | "PREFIX", value) => return self.keep_range(words, pairs(value)),
@@ -148,7 +148,7 @@ impl Cache {
         }
     }
 
-    /// Of what it writes itself, it knows.
+    /// Drops the copies of what this client wrote itself: with NOLOOP it is not told of that.
     fn forget_own(&mut self, words: &[String]) {
         if self.words.contains("NOLOOP") && words[0] != "RANGE.DEL" {
             let step = if words[0] == "MSET" { 2 } else { 1 };

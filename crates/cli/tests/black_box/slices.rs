@@ -13,17 +13,22 @@ const SIDE: usize = 1000;
 fn server() -> (Server, Connection) {
     let server = Server::start(&[]);
     let mut client = server.client(3);
+    install(&mut client);
+    configure(&mut client, "slice-rows", 100);
+    (server, client)
+}
+
+/// Fills two tables and adds a join of all their pairs.
+fn install(client: &mut Connection) {
     for table in ["a", "b"] {
         let mut set = redis::cmd("MSET");
         for number in 0..SIDE {
             set.arg(format!("{table}|{number:04}")).arg(number);
         }
-        set.exec(&mut client).unwrap();
+        set.exec(client).unwrap();
     }
     let join = "c|<x>|<y> = check a|<x> copy b|<y>";
-    redis::cmd("JOIN.ADD").arg("c").arg(join).exec(&mut client).unwrap();
-    configure(&mut client, "slice-rows", 100);
-    (server, client)
+    redis::cmd("JOIN.ADD").arg("c").arg(join).exec(client).unwrap();
 }
 
 fn configure(client: &mut Connection, name: &str, value: u64) {
@@ -151,15 +156,7 @@ fn a_transaction_is_not_divided() {
 fn a_verification_ends_where_memory_is_short() {
     let server = Server::start(&["--memory", "32mb"]);
     let mut client = server.client(3);
-    for table in ["a", "b"] {
-        let mut set = redis::cmd("MSET");
-        for number in 0..SIDE {
-            set.arg(format!("{table}|{number:04}")).arg(number);
-        }
-        set.exec(&mut client).unwrap();
-    }
-    let join = "c|<x>|<y> = check a|<x> copy b|<y>";
-    redis::cmd("JOIN.ADD").arg("c").arg(join).exec(&mut client).unwrap();
+    install(&mut client);
     let differences: Vec<redis::Value> =
         redis::cmd("VERIFY").arg("c|").arg("c}").query(&mut client).unwrap();
     assert_eq!(differences, []);

@@ -172,7 +172,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Of a stream that is connected.
+    /// A bare connection over a stream that is connected.
     pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
