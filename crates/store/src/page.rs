@@ -18,6 +18,8 @@
 //!   `dead`, until the page is rebuilt.
 //! - G4. `start` is where `capacity` initialized bytes begin that belong to this page alone; a
 //!   page without capacity has no memory.
+//! - G5. A page has at most `PAGE_BYTES_MOST` bytes: a slot has no bits for an offset beyond
+//!   `PAGE_BYTES_CEILING`. Asserted where memory is allocated, in release as well.
 //!
 //! # Cost
 //! Search is a binary search over slots; a key greater than all goes to the end after one
@@ -50,6 +52,13 @@ const SPLIT_ENTRIES_MIN: usize = 4;
 
 /// No page grows larger: offsets are of 13 bits.
 const PAGE_BYTES_CEILING: usize = 1 << 13;
+
+/// What the longest keys make of a page that has too few to be split.
+const PAGE_BYTES_MOST: usize = {
+    let few = SPLIT_ENTRIES_MIN * (SLOT_BYTES + Limits::KEY_BYTES_CEILING);
+    if few > PAGE_BYTES_MAX { few } else { PAGE_BYTES_MAX }
+};
+const _: () = assert!(PAGE_BYTES_MOST.is_multiple_of(16) && PAGE_BYTES_MOST < PAGE_BYTES_CEILING);
 
 /// Bits of the length of a key's bytes in a slot; those of the offset follow.
 const LEN_BITS: u32 = 11;
@@ -171,6 +180,7 @@ fn outside(prefix: usize) -> usize {
 impl Page {
     /// An empty page with room for so many bytes.
     fn with_capacity(capacity: usize) -> Self {
+        assert!(capacity <= PAGE_BYTES_MOST, "G5: a page of {capacity} bytes");
         let mut page = Self::default();
         if capacity > 0 {
             let layout = layout_of(capacity);
@@ -388,9 +398,10 @@ impl Page {
         self.search(key).unwrap_or_else(|at| at)
     }
 
-    /// Asserts G1 to G4.
+    /// Asserts G1 to G5.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
+        assert!(self.capacity() <= PAGE_BYTES_MOST, "G5");
         assert!(self.len() * SLOT_BYTES <= usize::from(self.heap) || self.capacity() == 0);
         let inside = self.prefix().len().min(PREFIX_INSIDE_MAX);
         assert_eq!(self.inside[..inside], self.prefix()[..inside]);

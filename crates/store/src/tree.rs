@@ -564,6 +564,31 @@ mod churn {
     use alloc::vec::Vec;
 
     #[test]
+    fn a_page_that_is_the_last_again_and_again_does_not_grow() {
+        // The last page gives its last key to a new page where it is full; that goes, and the
+        // page is the last again.
+        let mut tree = Tree::new();
+        let last = |tree: &Tree| match &tree.0 {
+            Body::Page(_) => NONE,
+            Body::Pages(pages) => pages.last,
+        };
+        // Nothing is shared with this key, so that the page's prefix stays as it is.
+        tree.insert(b"a", 0, Some(&Secret::fixed(5)));
+        let mut splits = 0;
+        for next in 0..3_000u32 {
+            let (key, before) = (alloc::format!("v{next:06}"), last(&tree));
+            tree.insert(key.as_bytes(), 0, Some(&Secret::fixed(5)));
+            if last(&tree) != before {
+                splits += 1;
+                tree.remove(alloc::format!("v{:06}", next - 1).as_bytes());
+                tree.remove(key.as_bytes());
+            }
+            tree.check_invariants();
+        }
+        assert!(splits > 1_000, "{splits} splits");
+    }
+
+    #[test]
     fn a_tree_of_rising_keys_from_which_any_go_stays_whole() {
         let mut tree = Tree::new();
         let mut keys: Vec<u32> = Vec::new();

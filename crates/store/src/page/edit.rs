@@ -8,6 +8,13 @@ use super::{
 };
 use alloc::vec::Vec;
 
+/// The capacity of a page that needs `need` bytes and would like `wanted`: room alone makes no page
+/// larger than [`PAGE_BYTES_MAX`] (G5).
+fn capacity_for(need: usize, wanted: usize) -> usize {
+    let most = need.max(PAGE_BYTES_MAX);
+    wanted.clamp(need, most).next_multiple_of(16)
+}
+
 impl Page {
     /// Inserts at the place that [`Page::search`] gave. `false`: the page is full, and must be
     /// split first.
@@ -51,12 +58,7 @@ impl Page {
         }
         // Room to grow by a third, in steps of 16 bytes as allocators have them.
         let capacity = if self.len() == 0 { need } else { need + need * 2 / 5 };
-        let capacity = capacity.max(need).next_multiple_of(16);
-        let capacity = if need <= PAGE_BYTES_MAX {
-            capacity.min(PAGE_BYTES_MAX)
-        } else {
-            need.next_multiple_of(16)
-        };
+        let capacity = capacity_for(need, capacity);
         let same = prefix == stored && self.dead == 0 && capacity > self.capacity();
         *self = if same && self.count > 0 {
             self.grown(capacity)
@@ -155,7 +157,7 @@ impl Page {
         let need: usize =
             range.clone().map(|at| SLOT_BYTES + stored + self.slot(at).1 - prefix).sum::<usize>()
                 + outside(prefix);
-        self.rebuilt(range, prefix, (need + need / 8).next_multiple_of(16))
+        self.rebuilt(range, prefix, capacity_for(need, need + need / 8))
     }
 
     /// Splits off the entries that belong behind a split for an insert at `at`: none where the
