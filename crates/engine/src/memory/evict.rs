@@ -1,6 +1,7 @@
 //! Letting go of what can be had again, so that no answer changes (M1).
 
 use super::victims::Victim;
+use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::report::Effect;
@@ -110,8 +111,7 @@ impl Engine {
         if let Some(keys) = &mut self.memory.keys {
             keys.evicted(hash, heat, self.memory.key_count);
         }
-        self.expiries.set(key, None);
-        self.remove_base(table, key);
+        self.take(table, key, Gone::Evicted);
     }
 
     /// Forgets what is loaded of `range`, and stops following it.

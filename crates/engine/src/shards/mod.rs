@@ -36,6 +36,7 @@ mod moves;
 pub(crate) use held::RemoteRange;
 pub use held::RemoteReport;
 
+use crate::base::Put;
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
@@ -413,7 +414,7 @@ impl Engine {
         }
         placed.replica_bytes += value.len();
         let value = self.store.pool.insert(value);
-        self.place_base(table, key, value);
+        self.put(table, key, Put::loaded(value, None, 0));
     }
 
     fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {

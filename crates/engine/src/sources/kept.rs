@@ -199,21 +199,6 @@ impl Engine {
         }
     }
 
-    /// Gives a base key of a kept table its value, of which one reference is taken over.
-    pub(crate) fn put_kept(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        value: ValueRef,
-        expires: Option<Millis>,
-    ) {
-        self.tell_kept(table, key, value, expires);
-        self.put_base(table, key, value);
-        if expires.is_some() || self.expiries.len() > 0 {
-            self.expiries.set(key, expires);
-        }
-    }
-
     /// Tells the embedded store what a key holds now.
     pub(crate) fn tell_kept(
         &mut self,

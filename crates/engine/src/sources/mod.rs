@@ -25,6 +25,7 @@ pub(crate) use kept::{KEPT, Keeping};
 pub(crate) use ranges::{Here, Ranges};
 pub(crate) use waits::Waits;
 
+use crate::base::{Gone, Put};
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Effect, EngineError, Stop, Ticket};
@@ -384,13 +385,7 @@ impl Engine {
                 continue;
             }
             let value = self.store.pool.insert(&value);
-            self.place_base(table, &key, value);
-            if expires.is_some() {
-                self.expiries.set(&key, expires);
-            }
-            if flags != 0 {
-                self.marks.loaded(&key, flags);
-            }
+            self.put(table, &key, Put::loaded(value, expires, flags));
         }
     }
 
@@ -434,11 +429,9 @@ impl Engine {
         match &change.value {
             Some(value) => {
                 let value = self.store.pool.insert(value);
-                self.put_base(table, &change.key, value);
+                self.put(table, &change.key, Put::from_keeper(value, None, 0));
             }
-            None => {
-                self.remove_base(table, &change.key);
-            }
+            None => _ = self.take(table, &change.key, Gone::ByKeeper),
         }
     }
 
@@ -513,17 +506,7 @@ impl Engine {
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {
-            if self.expiries.len() > 0 {
-                self.expiries.set(&key, None);
-            }
-            if let Some(value) = self.store.remove(table, &key) {
-                self.store.pool.release(value);
-            }
-            if kept {
-                self.marks.unloaded(&key);
-            } else {
-                self.marks.written(&key, Some(0));
-            }
+            self.unload_key(table, &key, kept);
         }
     }
 
