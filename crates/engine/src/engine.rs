@@ -2,6 +2,7 @@
 
 use crate::catalog::Catalog;
 use crate::expiry::Expiries;
+use crate::fan_out::FanOuts;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::maintain::Changed;
@@ -62,6 +63,8 @@ pub struct Engine {
     pub(crate) waits: Waits,
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
+    /// Changes that large fan-outs have yet to bring to some ranges.
+    pub(crate) fan_outs: FanOuts,
     pub(crate) sources: Sources,
     pub(crate) keeping: Keeping,
     pub(crate) notes: Notes,
@@ -110,6 +113,7 @@ impl Engine {
             spilled: SpilledValues::default(),
             waits: Waits::default(),
             slices: Slices::default(),
+            fan_outs: FanOuts::default(),
             sources: Sources::default(),
             keeping: Keeping::default(),
             notes: Notes::default(),
@@ -189,6 +193,7 @@ impl Engine {
             ("executions", counters.executions),
             ("rows_read", counters.rows_read),
             ("readers_told", counters.readers_told),
+            ("fan_outs_noted", counters.fan_outs_noted),
             ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
