@@ -82,6 +82,8 @@ impl Engine {
         text: &str,
         replace: bool,
     ) -> Result<(Join, Option<u32>), EngineError> {
+        // What is no key any more is in nobody's way.
+        self.expire_all();
         let old = self.catalog.find(name);
         self.check_name(name, old.is_some(), replace)?;
         let limits = &self.settings.limits;

@@ -86,6 +86,9 @@ impl Engine {
     pub(crate) fn put(&mut self, table: TableId, key: &[u8], put: Put<'_>) {
         let Put { value, expiry, flags, origin } = put;
         let is_client = origin == Origin::Client;
+        if is_client {
+            self.expire_due(key);
+        }
         let kept = is_client && self.writes_kept(table);
         if is_client && self.notes(table) {
             match value {

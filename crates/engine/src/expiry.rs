@@ -1,7 +1,12 @@
 //! When keys expire, and time, which is an input.
+//!
+//! Where very many keys expire at one moment they are removed in slices, a slice in each turn of the loop. Nobody sees one that is
+//! still there: an operation that names its keys removes those of them whose time has come first
+//! ([`Engine::expire_due`]), and one that does not waits until all are gone.
 
 use crate::base::Gone;
 use crate::engine::Engine;
+use crate::exec::Missing;
 use crate::report::Stop;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -19,11 +24,17 @@ const TRIM_BYTES: usize = 64 << 20;
 pub(crate) struct Expiries {
     by_key: HashMap<Rc<[u8]>, Millis, KeyHashBuilder>,
     order: BTreeSet<(Millis, Rc<[u8]>)>,
+    /// There are keys whose time has come, and which are removed in slices: whoever looks at one removes it first.
+    pub(crate) overdue: bool,
 }
 
 impl Expiries {
     pub(crate) fn new(secret: Secret) -> Self {
-        Self { by_key: HashMap::with_hasher(KeyHashBuilder::new(secret)), order: BTreeSet::new() }
+        Self {
+            by_key: HashMap::with_hasher(KeyHashBuilder::new(secret)),
+            order: BTreeSet::new(),
+            overdue: false,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -80,18 +91,86 @@ impl Engine {
             self.store.pool.trim(TRIM_BYTES);
         }
         self.now = now;
-        while let Some(key) = self.expiries.due(now) {
-            self.counters.expired += 1;
-            match self.store.table_of(&key) {
-                Some(table) => _ = self.take(table, &key, Gone::Expired),
-                None => self.expiries.set(&key, None),
+        self.expire_slice();
+    }
+
+    /// Removes keys whose time has come, and snapshots: as many as a slice has rows.
+    pub(crate) fn expire_slice(&mut self) {
+        let most = self.slices.rows().unwrap_or(usize::MAX);
+        let mut done = 0;
+        while let Some(key) = self.expiries.due(self.now)
+            && done < most
+        {
+            self.expire(&key);
+            done += 1;
+        }
+        self.expiries.overdue = self.expiries.due(self.now).is_some();
+        // Nobody reads a snapshot whose time is over, whether it is there or not.
+        while self.is_snapshot_due() && done < most {
+            if let Some(&(_, id)) = self.snapshots.first() {
+                done += (self.statuses.get(id).rows as usize).max(1);
+                self.discard(id);
             }
         }
-        while let Some(&(at, id)) = self.snapshots.first()
-            && at <= now
-        {
-            self.discard(id);
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        self.snapshots.first().is_some_and(|&(at, _)| at <= self.now)
+    }
+
+    /// Whether there is something whose time has come.
+    pub(crate) fn is_late(&self) -> bool {
+        self.expiries.overdue || self.is_snapshot_due()
+    }
+
+    /// Whether the time of a key has come that is still there.
+    #[inline]
+    pub(crate) fn is_due(&self, key: &[u8]) -> bool {
+        self.expiries.overdue && self.expiries.get(key).is_some_and(|at| at <= self.now)
+    }
+
+    fn expire(&mut self, key: &[u8]) {
+        self.counters.expired += 1;
+        match self.store.table_of(key) {
+            Some(table) => _ = self.take(table, key, Gone::Expired),
+            None => self.expiries.set(key, None),
         }
+    }
+
+    /// Removes a key whose time has come. To be called before an operation looks at a key.
+    #[inline]
+    pub(crate) fn expire_due(&mut self, key: &[u8]) {
+        if self.is_due(key) {
+            self.expire(key);
+        }
+    }
+
+    /// Removes all keys whose time has come; nothing, where [`Engine::advance`] could remove all of them at once.
+    pub fn expire_all(&mut self) {
+        while self.expiries.overdue {
+            self.expire_slice();
+        }
+    }
+
+    /// Has all keys gone whose time has come. To be called before an operation looks at keys that it cannot name.
+    ///
+    /// # Errors
+    /// The operation is sliced, and others go first.
+    #[inline]
+    pub(crate) fn expire_all_or_wait(&mut self) -> Result<(), Missing> {
+        if !self.expiries.overdue {
+            return Ok(());
+        }
+        if !self.slices.is_active() {
+            self.expire_all();
+            return Ok(());
+        }
+        self.expire_slice();
+        if self.expiries.overdue {
+            self.slices.end_for_now();
+            return Err(Missing);
+        }
+        Ok(())
     }
 
     /// The next moment at which [`Engine::advance`] has something to do.

@@ -264,6 +264,7 @@ impl Engine {
         if range.is_empty() {
             return Ok(Vec::new());
         }
+        self.expire_all();
         let mut verified = self.slices.take_verified().unwrap_or_else(|| Verified {
             left: Some(range),
             next: None,

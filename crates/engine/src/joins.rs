@@ -17,6 +17,12 @@ use headwater_base::key::SEPARATOR;
 use headwater_pattern::{Join, Mode, Pattern};
 use headwater_store::{Store, TableId};
 
+/// What dropping a range costs beside its rows, in rows.
+const RANGE_ROWS: usize = 4;
+
+/// How many slices may drop what a join has materialized while others read it anew.
+const VACATED_MAX: u32 = 100_000;
+
 impl Engine {
     /// Installs a join under `name`; with `replace`, in place of one of that name.
     ///
@@ -74,6 +80,7 @@ impl Engine {
             canonical,
             plan,
             warnings,
+            vacated: 0,
             layer: output_table,
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
@@ -140,6 +147,56 @@ impl Engine {
         let id = self.catalog.find(name);
         let id = id.ok_or_else(|| EngineError::NoSuchJoin(String::from(name)))?;
         self.drop_join(id);
+        Ok(())
+    }
+
+    /// Does, in slices, most of the work of [`Engine::join_drop`], if there is such a join.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where the slice is over.
+    pub fn join_drop_ahead(&mut self, name: &str) -> Result<(), Stop> {
+        self.catalog.find(name).map_or(Ok(()), |id| self.vacate(id))
+    }
+
+    /// Does, in slices, most of the work of an [`Engine::join_add`] that replaces a join.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where the slice is over; as for [`Engine::join_add`].
+    pub fn join_replace_ahead(&mut self, name: &str, text: &str) -> Result<(), Stop> {
+        if self.catalog.find(name).is_none() {
+            return Ok(());
+        }
+        match self.accept(name, text, true)?.1 {
+            Some(old) => self.vacate(old),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops, in slices, most of what a join and those that read it have materialized, so that dropping the join takes
+    /// little. It changes no answer: what is read meanwhile is computed anew.
+    fn vacate(&mut self, join: u32) -> Result<(), Stop> {
+        let is_alone = self.placed.is_none();
+        let most = self.slices.rows_max();
+        for id in self.catalog.downstream(join) {
+            // Who follows outputs would be told of each range by itself.
+            if !is_alone || self.is_followed(self.catalog.join(id).plan.output_table) {
+                continue;
+            }
+            while self.catalog.join(id).cover.len() > most / RANGE_ROWS
+                && self.catalog.join(join).vacated < VACATED_MAX
+            {
+                if self.slices.lets_others() {
+                    self.catalog.join_mut(join).vacated += 1;
+                    return Err(self.stop());
+                }
+                let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else {
+                    break;
+                };
+                let rows = self.statuses.get(status).rows as usize;
+                self.discard(status);
+                self.slices.keep(rows + RANGE_ROWS);
+            }
+        }
         Ok(())
     }
 

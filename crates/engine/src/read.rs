@@ -91,6 +91,7 @@ impl Engine {
         if key.len() > Limits::KEY_BYTES_CEILING {
             return Ok(None);
         }
+        self.expire_due(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         if self.catalog.role(table).is_some() {
             return self.get_derived(table, key).map_err(|Missing| self.stop());
@@ -101,6 +102,7 @@ impl Engine {
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
     /// operation.
     fn get_derived(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef>, Missing> {
+        self.expire_all_or_wait()?;
         self.release_row_holds();
         self.ensure_key(table, key)?;
         let role = self.catalog.role(table);
@@ -249,6 +251,7 @@ impl Engine {
             let range = KeyRange::new(first, last).cut(Limits::KEY_BYTES_CEILING);
             return self.range_until(&range.first, &range.last, options, each);
         }
+        self.expire_all_or_wait().map_err(|Missing| self.stop())?;
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };

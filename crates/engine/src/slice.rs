@@ -64,6 +64,11 @@ impl Slices {
         self.rows
     }
 
+    /// Whether the operation under way is sliced.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
     /// How many source rows one execution may visit.
     pub(crate) fn rows_max(&self) -> usize {
         self.rows.filter(|_| self.active).unwrap_or(usize::MAX)
@@ -200,11 +205,14 @@ impl Engine {
         self.slices.later.retain(|later| *later != ticket);
     }
 
-    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out. To be called once in
+    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out and of what expires. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
             self.feed_next();
+        }
+        if self.is_late() {
+            self.expire_slice();
         }
         if let Some(ticket) = self.slices.later.pop_front() {
             self.waits.effects.push(Effect::Wake(ticket));
@@ -214,7 +222,7 @@ impl Engine {
     /// Whether something has had a slice and is to go on.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        !self.slices.later.is_empty() || !self.fan_outs.is_empty()
+        !self.slices.later.is_empty() || !self.fan_outs.is_empty() || self.is_late()
     }
 
     /// Where a read of `wanted` begins that was ended for now before; nothing where it begins at the start.

@@ -120,6 +120,7 @@ impl Engine {
     /// # Errors
     /// The key is a join's output.
     pub fn remove_known(&mut self, key: &[u8]) -> Result<bool, EngineError> {
+        self.expire_due(key);
         self.check_owner(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
         Ok(self.take(table, key, Gone::Deleted))
@@ -130,6 +131,7 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where some must be loaded first; or a table in the range is kept by a source.
     pub fn know_range(&mut self, first: &[u8], last: &[u8]) -> Result<(), Stop> {
+        self.expire_all_or_wait().map_err(|Missing| self.stop())?;
         let mut missing = Ok(());
         for (table, from, to) in self.store.parts(first, last) {
             self.check_source(table)?;
@@ -304,7 +306,7 @@ impl Engine {
         let mut left = count.max(1);
         let sifted = self.replica_count() > 0;
         let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
-            if sifted && !self.owns(key) {
+            if (sifted && !self.owns(key)) || self.is_due(key) {
                 return ControlFlow::Continue(());
             }
             if left == 0 {

@@ -269,3 +269,82 @@ fn ranges_that_go_are_forgotten_by_fan_outs() {
     engine.check_invariants();
     assert_eq!(read(&mut engine, "t").0, []);
 }
+
+#[test]
+fn a_join_with_much_materialized_is_dropped_in_slices() {
+    let mut engine = followed(2000);
+    let mut slices = 0;
+    loop {
+        engine.begin_slice();
+        let done = engine.join_drop_ahead("timeline");
+        engine.end_slice();
+        let Err(stop) = done else { break };
+        let headwater_engine::Stop::Wait(ticket) = stop else { panic!("{stop:?}") };
+        engine.forget_later(ticket);
+        slices += 1;
+        // The join is there until all is done, and what is read of it meanwhile is right.
+        let (pairs, _) = read(&mut engine, &format!("t|u{:05}", slices * 7));
+        assert_eq!(pairs.len(), 1);
+        engine.check_invariants();
+    }
+    assert!((20..200).contains(&slices), "{slices} slices");
+    assert!(engine.stats().status_ranges <= 100, "little is left for the last step");
+    engine.join_drop("timeline").expect("a join");
+    assert_eq!(read(&mut engine, "t").0, []);
+}
+
+#[test]
+fn keys_that_expire_together_go_in_slices_and_nobody_sees_them() {
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("sum", "sum|<a> = count v|<a>|<b>", false).expect("a join");
+    let at = headwater_base::Millis(1000);
+    let keep = Expiry::At(headwater_base::Millis(5000));
+    for key in 0..5000 {
+        let (plain, base) = (format!("k{key:04}"), format!("v|a|{key:04}"));
+        let expiry = if key % 10 == 3 { keep } else { Expiry::At(at) };
+        engine.set(plain.as_bytes(), b"x", expiry).expect("a base key");
+        engine.set(base.as_bytes(), b"x", expiry).expect("a base key");
+    }
+    assert_eq!(read(&mut engine, "sum").0, [("sum|a".into(), "5000".into())]);
+    engine.set_slice(Some(100));
+    engine.advance(at);
+    let expired = |engine: &Engine| engine.stats().expired;
+    assert_eq!(expired(&engine), 100);
+    assert!(engine.goes_on());
+    // Who names a key does not see it; nor does who gives it a value keep anything of it.
+    assert!(engine.get(b"k4990").expect("no source").is_none());
+    assert!(!engine.remove(b"k4991").expect("a base key"));
+    assert!(!engine.set_expiry(b"k4992", None).expect("a base key"));
+    assert_eq!(engine.append(b"k4994", b"y").expect("a base key"), 1);
+    engine.set(b"k4995", b"new", Expiry::Keep).expect("a base key");
+    assert_eq!(engine.expiry(b"k4995").expect("no source"), Some(None));
+    assert!(engine.get(b"k4993").expect("no source").is_some(), "its time has not come");
+    assert_eq!(expired(&engine), 105);
+    // What reads ranges, or what joins give, goes on when all are gone; others come in between.
+    for by_range in [true, false] {
+        let mut slices = 0;
+        loop {
+            engine.begin_slice();
+            let done = if by_range {
+                engine.range(b"k", b"l", RangeOptions::default(), &mut |_, _| {})
+            } else {
+                let found = engine.get(b"sum|a").map(|value| value.map(|value| value.to_vec()));
+                found.map(|found| u64::from(found == Some(b"500".to_vec())))
+            };
+            engine.end_slice();
+            match done {
+                Ok(answer) => {
+                    assert_eq!(answer, if by_range { 502 } else { 1 });
+                    assert_eq!(expired(&engine), 9000);
+                    assert_eq!(slices > 80, by_range);
+                    break;
+                }
+                Err(headwater_engine::Stop::Wait(ticket)) => engine.forget_later(ticket),
+                Err(stop) => panic!("{stop:?}"),
+            }
+            slices += 1;
+        }
+    }
+    engine.check_invariants();
+    assert!(!engine.goes_on());
+}

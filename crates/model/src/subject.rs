@@ -168,6 +168,7 @@ pub trait Subject {
         false
     }
     fn key_count(&mut self) -> u64 {
+        self.engine().expire_all();
         self.engine().key_count()
     }
     fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {

@@ -12,12 +12,16 @@ pub(crate) fn joins(
     match *command {
         Joins::Add { name, spec, replace } => {
             engine.know_outputs(spec)?;
+            if replace {
+                engine.join_replace_ahead(name, spec)?;
+            }
             let installed = engine.join_add(name, spec, replace)?;
             reply.map(2);
             write_text("spec", &installed.canonical, reply);
             write_warnings(&installed.warnings, reply);
         }
         Joins::Drop { name } => {
+            engine.join_drop_ahead(name)?;
             engine.join_drop(name)?;
             reply.ok();
         }

@@ -97,6 +97,12 @@ impl Node {
         self.record_writes();
     }
 
+    /// Does the next slice of what is done in slices. To be called once in each turn of the loop.
+    pub fn go_on(&mut self) {
+        self.engine.go_on();
+        self.record_writes();
+    }
+
     pub(crate) fn working_seed(&self) -> u64 {
         self.draws
     }
@@ -195,6 +201,11 @@ impl Node {
 
     fn run_keys(&mut self, command: &Keys<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
         let engine = &mut self.engine;
+        if let Keys::Matching { .. } | Keys::Scan { .. } | Keys::RandomKey | Keys::DbSize = command
+        {
+            // They count what is stored.
+            engine.expire_all();
+        }
         match *command {
             Keys::Del { keys } => keys::del(engine, keys, reply),
             Keys::Exists { keys } | Keys::Touch { keys } => keys::exists(engine, keys, reply),

@@ -302,6 +302,7 @@ impl Engine {
     /// [`Stop::Wait`] where it must be loaded first.
     #[inline]
     pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
+        self.expire_due(key);
         if !self.keeping.is_some() {
             return Ok(());
         }

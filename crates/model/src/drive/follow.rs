@@ -34,6 +34,10 @@ impl Run<'_> {
 
     /// Applies what followers are told; what they lose they follow anew.
     pub(super) fn hear(&mut self) -> Result<(), String> {
+        if !self.copies.is_empty() {
+            // Followers hear of what expires when it is removed, which may take several slices.
+            self.subject.engine().expire_all();
+        }
         for _ in 0..PATIENCE {
             let told = self.subject.told();
             if told.is_empty() {

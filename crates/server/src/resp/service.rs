@@ -34,7 +34,7 @@ impl Service for Resp {
         self.look_in_time(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
-        self.node.engine_mut().go_on();
+        self.node.go_on();
         if let Some(keeping) = &mut self.keeping {
             keeping.look_for_failure();
         }
