@@ -9,10 +9,10 @@
 //! - C4. `upstream[i]` names every join that may produce keys of source i.
 //! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
 
+use crate::loads::LoadedData;
 use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
-use crate::sources::Sourced;
 use crate::status::StatusId;
 use crate::updaters::Reader;
 use alloc::boxed::Box;
@@ -169,7 +169,7 @@ pub(crate) struct Role {
     /// TABLE.SET was called for it.
     pub(crate) declared: bool,
     /// Where its base keys come from, if not from clients.
-    pub(crate) sourced: Option<Box<Sourced>>,
+    pub(crate) sourced: Option<Box<LoadedData>>,
     /// TABLE.SET has said that the embedded store does not keep it.
     pub(crate) unkept: bool,
     /// Writes of its base keys are noted.

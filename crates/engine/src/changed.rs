@@ -65,7 +65,7 @@ impl Engine {
     pub fn is_given(&self, key: &[u8]) -> bool {
         let Some(table) = self.store.table_of(key) else { return false };
         let Some(role) = self.catalog.role(table) else { return false };
-        role.sourced.as_ref().is_some_and(|sourced| !sourced.kept)
+        role.sourced.as_ref().is_some_and(|data| !data.is_kept())
             || self.catalog.writer_of(table, key).is_some()
     }
 

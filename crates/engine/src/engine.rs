@@ -3,6 +3,7 @@
 use crate::catalog::Catalog;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::loads::Waits;
 use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
@@ -11,7 +12,7 @@ use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
 use crate::snapshots::Window;
-use crate::sources::{Keeping, Sources, Waits};
+use crate::sources::{Keeping, Sources};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
 use crate::streams::Streams;

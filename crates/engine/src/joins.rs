@@ -335,7 +335,7 @@ impl Engine {
         }
         let existing = self.store.find(prefix);
         let held = existing.and_then(|id| self.sourced(id));
-        if held.is_some_and(|held| held.name != *source) {
+        if held.is_some_and(|held| held.source() != source) {
             return refused(format!("table '{shown}' has another source already"));
         }
         let keys = existing.map_or(0, |id| self.own_keys(id));

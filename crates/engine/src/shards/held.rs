@@ -1,6 +1,7 @@
 //! What is here of other shards' keys: for eviction, for reports and for tests.
 
 use crate::engine::Engine;
+use crate::loads::LoadedId;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
@@ -23,44 +24,32 @@ pub struct RemoteReport {
     pub doomed: u64,
 }
 
-/// A loaded range of a table, by its home and its first key.
-pub(crate) type RemoteRange = (TableId, Shard, Vec<u8>);
-
 impl Engine {
-    /// A range of a table's keys elsewhere in its turn, with how it is used.
-    pub(crate) fn next_elsewhere(&mut self, table: TableId) -> Option<(RemoteRange, Heat)> {
+    /// A range of a table's keys elsewhere in its turn: its first key, and how it is used.
+    pub(crate) fn next_elsewhere(&mut self, table: TableId) -> Option<(LoadedId, Vec<u8>, Heat)> {
         let remote = self.placed.as_deref_mut()?.tables.get_mut(&table)?;
         let draw = self.memory.ranges.chance() as usize % remote.homes.len().max(1);
         let homes = remote.homes.iter_mut();
-        let mut parts: Vec<_> = homes.filter(|(_, part)| part.loaded.len() > 0).collect();
+        let mut parts: Vec<_> = homes.filter(|(_, data)| data.ranges.len() > 0).collect();
         let at = draw % parts.len().max(1);
-        let (home, part) = parts.get_mut(at)?;
-        let (first, heat) = part.loaded.next_in_turn()?;
-        Some(((table, **home, first), heat))
+        let (home, data) = parts.get_mut(at)?;
+        let (first, heat) = data.ranges.next_in_turn()?;
+        Some((LoadedId { table, home: Some(**home) }, first, heat))
     }
 
     /// Some range of a table's keys elsewhere, named by a number.
-    pub(crate) fn any_elsewhere(&self, table: TableId, draw: u64) -> Option<RemoteRange> {
+    pub(crate) fn any_elsewhere(&self, table: TableId, draw: u64) -> Option<(LoadedId, Vec<u8>)> {
         let remote = self.placed.as_ref()?.tables.get(&table)?;
-        let parts: Vec<_> = remote.homes.iter().filter(|(_, part)| part.loaded.len() > 0).collect();
+        let parts: Vec<_> = remote.homes.iter().filter(|(_, data)| data.ranges.len() > 0).collect();
         let count = parts.len().max(1) as u64;
-        let (home, part) = parts.get((draw % count) as usize)?;
-        Some((table, **home, part.loaded.any(draw / count)?.to_vec()))
-    }
-
-    /// Lets go of a range of keys elsewhere.
-    pub(crate) fn evict_elsewhere(&mut self, (table, home, first): &RemoteRange) {
-        let placed = self.placed.as_deref_mut();
-        let part = placed.and_then(|placed| placed.part_mut(*table, *home));
-        if let Some(range) = part.and_then(|part| part.loaded.at(first)) {
-            self.unload_from(*home, *table, &range);
-        }
+        let (home, data) = parts.get((draw % count) as usize)?;
+        Some((LoadedId { table, home: Some(**home) }, data.ranges.any(draw / count)?.to_vec()))
     }
 
     /// How many ranges of a table's keys elsewhere are loaded.
     pub(crate) fn loaded_elsewhere(&self, table: TableId) -> usize {
         let remote = self.placed.as_ref().and_then(|placed| placed.tables.get(&table));
-        remote.map_or(0, |remote| remote.homes.values().map(|part| part.loaded.len()).sum())
+        remote.map_or(0, |remote| remote.homes.values().map(|data| data.ranges.len()).sum())
     }
 
     /// What is here of other shards' keys.
@@ -71,9 +60,9 @@ impl Engine {
         RemoteReport {
             replicas: placed.replicas as u64,
             replica_bytes: placed.replica_bytes as u64,
-            loaded: parts().map(|part| part.loaded.len() as u64).sum(),
-            loading: parts().map(|part| part.loading.len() as u64).sum(),
-            doomed: placed.doomed.len() as u64,
+            loaded: parts().map(|data| data.ranges.len() as u64).sum(),
+            loading: parts().map(|data| data.loading() as u64).sum(),
+            doomed: self.waits.useless() as u64,
         }
     }
 
@@ -82,7 +71,7 @@ impl Engine {
     pub fn homes_used(&self) -> Vec<Shard> {
         let Some(placed) = &self.placed else { return Vec::new() };
         let parts = placed.tables.values().flat_map(|remote| &remote.homes);
-        let used = parts.filter(|(_, part)| part.loaded.len() + part.loading.len() > 0);
+        let used = parts.filter(|(_, data)| data.ranges.len() + data.loading() > 0);
         let mut homes: Vec<_> = used.map(|(&home, _)| home).collect();
         homes.sort_unstable();
         homes.dedup();
@@ -94,7 +83,7 @@ impl Engine {
     pub fn loaded_of(&self, home: Shard) -> Vec<KeyRange> {
         let Some(placed) = &self.placed else { return Vec::new() };
         let parts = placed.tables.values().filter_map(|remote| remote.homes.get(&home));
-        parts.flat_map(|part| part.loaded.all()).collect()
+        parts.flat_map(|data| data.ranges.all()).collect()
     }
 
     /// Calls `each` with every replica: for tests.
@@ -116,9 +105,8 @@ impl Engine {
             let home = placed.placement.home(key);
             if home != placed.me {
                 let table = self.store.table_of(key).expect("a stored key has a table");
-                let remote = placed.tables.get(&table).expect("D1");
-                let part = remote.homes.get(&home).expect("D1");
-                assert!(part.loaded.around(key).is_some(), "D1: {}", key.escape_ascii());
+                let data = placed.data(table, home).expect("D1");
+                assert!(data.ranges.position_of(key).is_some(), "D1: {}", key.escape_ascii());
                 replicas += 1;
                 bytes += key.len() + self.store.pool.view(value).len();
             }

@@ -14,8 +14,8 @@
 //! # Invariants
 //! - D1. A stored key whose home is another shard is a replica, and lies in a range that is loaded from that home. There
 //!   are none in layers.
-//! - D2. Loaded ranges of one home are disjoint; one holds exactly the keys that the home has in it and is
-//!   home of, as of the last thing the home said. So what a home says must be given to the engine in
+//! - D2. Ranges that are loaded from a home are as L1 says (`loads`): they hold exactly the keys that the home has there and
+//!   is home of, as of the last thing the home said. So what a home says must be given to the engine in
 //!   the order in which it was said.
 //! - D3. A valid status range has read no span that is not loaded from each home that may have keys of it, but
 //!   for spans of *aligned* sources: those whose placing components are the output's, so that only own keys give
@@ -30,27 +30,22 @@
 mod boundary;
 mod give;
 mod held;
-mod loads;
 mod moves;
 
-pub(crate) use held::RemoteRange;
 pub use held::RemoteReport;
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
-use crate::report::{Effect, EngineError};
-use crate::sources::{Here, Ranges, subtract};
+use crate::loads::{LoadedData, LoadedId, Origin};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::placement::{Placement, Shard};
-use headwater_base::source::{Change, FetchId, Pair};
+use headwater_base::source::Change;
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_store::TableId;
-use loads::Loads;
 
 /// The placement, and what is here of other shards' keys.
 #[derive(Debug)]
@@ -59,12 +54,6 @@ pub(crate) struct Placed {
     pub(crate) placement: Placement,
     /// Tables that joins read, and so pinned ones.
     tables: BTreeMap<TableId, Remote>,
-    /// Where each load under way is, among those of its table and home, by its first key.
-    loading: BTreeMap<FetchId, (TableId, Shard, Vec<u8>)>,
-    /// Loads whose answers will be of no use: they were asked for under another placement, or for a join that is
-    /// gone. Nothing of their ranges is asked for again before they have come, and the home was told
-    /// to forget them.
-    doomed: Vec<(FetchId, Shard, KeyRange)>,
     /// Replicas in all tables.
     replicas: usize,
     /// Bytes of their keys and values.
@@ -75,14 +64,7 @@ pub(crate) struct Placed {
 #[derive(Debug, Default)]
 struct Remote {
     replicas: usize,
-    homes: BTreeMap<Shard, Part>,
-}
-
-/// What is here of one home's keys.
-#[derive(Debug, Default)]
-struct Part {
-    loaded: Ranges,
-    loading: Loads,
+    homes: BTreeMap<Shard, LoadedData>,
 }
 
 impl Placed {
@@ -124,14 +106,30 @@ impl Placed {
         self.tables.get(&table).map_or(0, |remote| remote.replicas)
     }
 
-    fn part_mut(&mut self, table: TableId, home: Shard) -> Option<&mut Part> {
+    /// What is here of a table's keys at `home`.
+    pub(crate) fn data(&self, table: TableId, home: Shard) -> Option<&LoadedData> {
+        self.tables.get(&table)?.homes.get(&home)
+    }
+
+    pub(crate) fn data_mut(&mut self, table: TableId, home: Shard) -> Option<&mut LoadedData> {
         self.tables.get_mut(&table)?.homes.get_mut(&home)
     }
-}
 
-/// What a shard is called where sources have names.
-fn name_of(home: Shard) -> String {
-    alloc::format!("shard-{}", home.0)
+    /// What was asked for of other homes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = LoadedId> {
+        self.tables.iter().flat_map(|(&table, remote)| {
+            remote.homes.keys().map(move |&home| LoadedId { table, home: Some(home) })
+        })
+    }
+
+    /// After all keys have gone: there are no replicas. Gives what else is to be forgotten.
+    pub(crate) fn forget_all(&mut self) -> impl Iterator<Item = &mut LoadedData> {
+        (self.replicas, self.replica_bytes) = (0, 0);
+        self.tables.values_mut().flat_map(|remote| {
+            remote.replicas = 0;
+            remote.homes.values_mut()
+        })
+    }
 }
 
 impl Engine {
@@ -144,8 +142,6 @@ impl Engine {
                 me,
                 placement,
                 tables: BTreeMap::new(),
-                loading: BTreeMap::new(),
-                doomed: Vec::new(),
                 replicas: 0,
                 replica_bytes: 0,
             }));
@@ -254,8 +250,8 @@ impl Engine {
     fn need_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
         let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
         // What is loaded lies within the table.
-        if let Some(part) = placed.part_mut(table, home)
-            && part.loaded.serve(&span.first, &span.last, &self.memory.ranges)
+        if let Some(data) = placed.data_mut(table, home)
+            && data.ranges.serve(&span.first, &span.last, &self.memory.ranges)
         {
             return Ok(());
         }
@@ -271,86 +267,23 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
-        let part = placed.tables.entry(table).or_default().homes.entry(home).or_default();
-        part.loaded.touch(&wanted, &self.memory.ranges);
-        let gaps = part.loaded.gaps(&wanted);
-        if gaps.is_empty() {
-            return Ok(());
-        }
-        let doomed = placed
-            .doomed
-            .iter()
-            .filter(|(_, of, range)| *of == home && gaps.iter().any(|gap| gap.overlaps(range)));
-        let doomed: Vec<_> = doomed.map(|(fetch, ..)| *fetch).collect();
-        if !doomed.is_empty() {
-            self.waits.lacking.extend(doomed);
+        let homes = &mut placed.tables.entry(table).or_default().homes;
+        let data = homes.entry(home).or_insert_with(|| LoadedData::new(Origin::Home(home)));
+        data.ranges.touch(&wanted, &self.memory.ranges);
+        let gaps = data.ranges.gaps(&wanted);
+        if self.waits.lacks_useless(home, &gaps) {
             return Err(Missing);
         }
-        for gap in &gaps {
-            let under_way: Vec<_> = part.loading.overlapping(gap).collect();
-            self.waits.lacking.extend(under_way.iter().map(|(.., fetch)| *fetch));
-            let others = under_way.iter().map(|&(first, last, _)| (first, last));
-            for range in subtract(gap, others) {
-                let fetch = self.waits.fetch();
-                self.waits.lacking.insert(fetch);
-                part.loading.insert(&range, fetch);
-                placed.loading.insert(fetch, (table, home, range.first.clone()));
-                self.waits.effects.push(Effect::LoadFrom { fetch, home, range });
-            }
-        }
-        Err(Missing)
-    }
-
-    /// The answer to [`Effect::LoadFrom`]: the keys of its range that `home` is home of, or why not. An answer that nobody
-    /// waits for any more is ignored.
-    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
-        match answer {
-            Ok(_) => self.retry_followed(),
-            Err(_) => self.give_up_followed(),
-        }
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        let of_doomed =
-            |(doomed, of, _): &(FetchId, Shard, KeyRange)| *doomed == fetch && *of == home;
-        if let Some(at) = placed.doomed.iter().position(of_doomed) {
-            let (_, home, range) = placed.doomed.swap_remove(at);
-            if answer.is_ok() {
-                self.waits.effects.push(Effect::UnfollowAt { home, range });
-            }
-            self.waits.wake(fetch);
-            return;
-        }
-        let Some((table, of, first)) = placed.loading.remove(&fetch) else { return };
-        debug_assert_eq!(of, home, "loads have numbers of their own");
-        let Some(part) = placed.part_mut(table, home) else { return };
-        let Some(range) = part.loading.remove(&first) else { return };
-        match answer {
-            Err(message) => {
-                let source = name_of(home);
-                self.waits.fail(fetch, &EngineError::SourceFailed { source, message });
-            }
-            Ok(pairs) => {
-                let hash = self.memory.range_hash(table.0, &range.first);
-                let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-                let position = headwater_base::source::Position(0);
-                let here = Here { last: range.last.clone(), position, heat };
-                part.loaded.insert(range.first.clone(), here);
-                for pair in pairs {
-                    if range.contains(&pair.key) {
-                        self.put_replica(home, table, &pair.key, &pair.value);
-                    }
-                }
-                self.waits.wake(fetch);
-            }
-        }
+        let part = LoadedId { table, home: Some(home) };
+        data.ask(part, &gaps, |_| true, (&mut self.waits, &mut self.keeping))
     }
 
     /// Changes at `home`, in its order and all at once. Those outside of what was loaded from there are ignored.
     pub fn changed_at(&mut self, home: Shard, changes: &[Change]) {
         for Change { key, value } in changes {
             let Some(table) = self.store.table_of(key) else { continue };
-            let Some(placed) = self.placed.as_deref_mut() else { return };
-            let Some(part) = placed.part_mut(table, home) else { continue };
-            if part.loaded.around(key).is_none() {
+            let part = LoadedId { table, home: Some(home) };
+            if self.loaded_data(part).is_none_or(|data| data.ranges.position_of(key).is_none()) {
                 continue;
             }
             match value {
@@ -363,40 +296,15 @@ impl Engine {
     /// What was loaded of `range` from `home` is not to be believed any more, and not followed there: it is forgotten, and
     /// loaded again when it is wanted.
     pub fn reset_at(&mut self, home: Shard, range: &KeyRange) {
-        let Some(placed) = &self.placed else { return };
-        let tables: Vec<_> = placed.tables.keys().copied().collect();
-        for table in tables {
-            let prefix = KeyRange::prefix(self.store.table(table).prefix());
-            let part = prefix.intersection(range);
-            if !part.is_empty() {
-                self.forget_from(home, table, &part);
+        for table in self.tables_elsewhere() {
+            let within = KeyRange::prefix(self.store.table(table).prefix()).intersection(range);
+            if !within.is_empty() {
+                self.forget_part(LoadedId { table, home: Some(home) }, &within);
             }
         }
     }
 
-    /// Forgets what is loaded of `range` from `home`, and gives the parts that were.
-    fn forget_from(&mut self, home: Shard, table: TableId, range: &KeyRange) -> Vec<KeyRange> {
-        let placed = self.placed.as_deref_mut();
-        let Some(part) = placed.and_then(|placed| placed.part_mut(table, home)) else {
-            return Vec::new();
-        };
-        let parts = part.loaded.cut(range);
-        for range in &parts {
-            // What was computed from the range is not kept up to date any more.
-            self.invalidate_readers(table, range);
-            self.drop_replicas(home, table, range);
-        }
-        parts
-    }
-
-    /// As [`Engine::forget_from`], and has the home told.
-    pub(crate) fn unload_from(&mut self, home: Shard, table: TableId, range: &KeyRange) {
-        for range in self.forget_from(home, table, range) {
-            self.waits.effects.push(Effect::UnfollowAt { home, range });
-        }
-    }
-
-    fn put_replica(&mut self, home: Shard, table: TableId, key: &[u8], value: &[u8]) {
+    pub(crate) fn put_replica(&mut self, home: Shard, table: TableId, key: &[u8], value: &[u8]) {
         let Some(placed) = self.placed.as_deref_mut() else { return };
         if placed.placement.home(key) != home {
             return;
@@ -443,7 +351,7 @@ impl Engine {
     }
 
     /// Removes the replicas of a range, of which nobody is told.
-    fn drop_replicas(&mut self, home: Shard, table: TableId, range: &KeyRange) {
+    pub(crate) fn drop_replicas(&mut self, home: Shard, table: TableId, range: &KeyRange) {
         let mut keys = Vec::new();
         self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
         keys.retain(|key| self.placed.as_ref().is_some_and(|it| it.placement.home(key) == home));
@@ -462,24 +370,12 @@ impl Engine {
         let Some(remote) = placed.tables.get(&table) else { return };
         let homes: Vec<_> = remote.homes.keys().copied().collect();
         for home in homes {
-            self.unload_from(home, table, &KeyRange::all());
-            self.doom(home, table, |_| true);
+            let part = LoadedId { table, home: Some(home) };
+            self.unload(part, &KeyRange::all());
+            self.spoil_loads(part, |_| true);
         }
         if let Some(placed) = self.placed.as_deref_mut() {
             placed.tables.remove(&table);
-        }
-    }
-
-    /// Makes the answers of loads that `concerned` names of no use.
-    fn doom(&mut self, home: Shard, table: TableId, concerned: impl Fn(&KeyRange) -> bool) {
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        let Some(part) = placed.tables.get_mut(&table).and_then(|it| it.homes.get_mut(&home))
-        else {
-            return;
-        };
-        for (fetch, range) in part.loading.take(concerned) {
-            placed.loading.remove(&fetch);
-            placed.doomed.push((fetch, home, range));
         }
     }
 
@@ -489,23 +385,6 @@ impl Engine {
             if !self.has_readers(table) {
                 self.forget_elsewhere(table);
             }
-        }
-    }
-
-    /// After all keys have gone: forgets what was loaded from elsewhere.
-    pub(crate) fn forget_all_elsewhere(&mut self) {
-        for table in self.tables_elsewhere() {
-            let Some(placed) = self.placed.as_deref_mut() else { return };
-            let Some(remote) = placed.tables.get_mut(&table) else { continue };
-            for (&home, part) in &mut remote.homes {
-                for range in part.loaded.take() {
-                    self.waits.effects.push(Effect::UnfollowAt { home, range });
-                }
-            }
-            remote.replicas = 0;
-        }
-        if let Some(placed) = self.placed.as_deref_mut() {
-            (placed.replicas, placed.replica_bytes) = (0, 0);
         }
     }
 

@@ -20,6 +20,7 @@ use super::Placed;
 use crate::accept::refused;
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::loads::LoadedId;
 use crate::report::{Effect, EngineError};
 use alloc::format;
 use alloc::vec::Vec;
@@ -51,7 +52,7 @@ impl Engine {
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            if self.sourced(table).is_some_and(|sourced| !sourced.kept) {
+            if self.sourced(table).is_some_and(|data| !data.is_kept()) {
                 continue;
             }
             self.keys_of(table, partition, &mut found);
@@ -203,12 +204,11 @@ impl Engine {
             match effect {
                 Effect::Load { fetch, ref range, .. } if self.is_elsewhere(range) => {
                     for table in self.catalog.sourced_tables() {
-                        let role = self.catalog.role_mut(table);
-                        if let Some(sourced) = role.and_then(|role| role.sourced.as_deref_mut()) {
-                            sourced.withdraw(fetch);
+                        if let Some(data) = self.catalog.sourced_mut(table) {
+                            data.take_loads(|_, load| load == fetch);
                         }
                     }
-                    self.waits.wake(fetch);
+                    self.waits.withdraw(fetch);
                 }
                 effect => self.waits.effects.push(effect),
             }
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// Whether a join gives the key.
-    fn is_output(&self, table: TableId, key: &[u8]) -> bool {
+    pub(crate) fn is_output(&self, table: TableId, key: &[u8]) -> bool {
         let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
         writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
     }
@@ -253,13 +253,14 @@ impl Engine {
     fn forget_sourced(&mut self, partition: Partition) {
         let Some(placement) = self.placement().cloned() else { return };
         for table in self.catalog.sourced_tables() {
-            let Some(sourced) = self.sourced(table).filter(|sourced| !sourced.kept) else {
+            let part = LoadedId::own(table);
+            let Some(data) = self.loaded_data(part).filter(|data| !data.is_kept()) else {
                 continue;
             };
-            let loaded: Vec<_> = sourced.loaded_ranges().collect();
+            let loaded: Vec<_> = data.ranges.all().collect();
             for range in loaded {
                 if may_hold(&placement, &range, partition) {
-                    self.unload(table, &range);
+                    self.unload(part, &range);
                 }
             }
             self.ask_anew(table);
@@ -293,17 +294,15 @@ impl Engine {
         for table in self.tables_elsewhere() {
             let Some(placed) = self.placed.as_deref() else { return };
             let Some(remote) = placed.tables.get(&table) else { continue };
-            let mut gone = Vec::new();
-            for (&home, part) in &remote.homes {
-                let ranges = part.loaded.all().filter(|range| concerned(range));
-                gone.extend(ranges.map(|range| (home, range)));
-            }
-            let homes: Vec<_> = remote.homes.keys().copied().collect();
-            for (home, range) in gone {
-                self.unload_from(home, table, &range);
-            }
-            for home in homes {
-                self.doom(home, table, concerned);
+            let parts = remote.homes.iter().map(|(&home, data)| {
+                let gone: Vec<_> = data.ranges.all().filter(|range| concerned(range)).collect();
+                (LoadedId { table, home: Some(home) }, gone)
+            });
+            for (part, gone) in parts.collect::<Vec<_>>() {
+                for range in gone {
+                    self.unload(part, &range);
+                }
+                self.spoil_loads(part, concerned);
             }
         }
     }

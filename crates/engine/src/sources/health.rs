@@ -1,6 +1,7 @@
 //! How sources do: where they stand, whether they are up, and who waits for them to come so far.
 
 use crate::engine::Engine;
+use crate::loads::LoadedId;
 use crate::report::{Effect, EngineError, SourceReport, Stop, TableOptions, Ticket};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -82,9 +83,9 @@ impl Engine {
         for table in self.catalog.sourced_tables() {
             let prefix = KeyRange::prefix(self.store.table(table).prefix());
             let part = prefix.intersection(range);
-            let is_its = self.sourced(table).is_some_and(|sourced| sourced.name == source);
+            let is_its = self.sourced(table).is_some_and(|data| data.source() == source);
             if is_its && !part.is_empty() {
-                self.unload(table, &part);
+                self.unload(LoadedId::own(table), &part);
             }
         }
     }
@@ -120,18 +121,18 @@ impl Engine {
     pub fn sources(&self) -> Vec<SourceReport> {
         let mut reports: BTreeMap<&str, SourceReport> = BTreeMap::new();
         for table in self.catalog.sourced_tables() {
-            let Some(sourced) = self.sourced(table) else { continue };
-            let report = reports.entry(&sourced.name).or_insert_with(|| SourceReport {
-                name: sourced.name.clone(),
-                down: self.sources.down(&sourced.name).map(String::from),
+            let Some(data) = self.sourced(table) else { continue };
+            let source = data.source();
+            let report = reports.entry(source).or_insert_with(|| SourceReport {
+                name: String::from(source),
+                down: self.sources.down(source).map(String::from),
                 ..SourceReport::default()
             });
-            let (loaded, loading) = sourced.counts();
             let prefix = self.store.table(table).prefix();
             report.tables.push(prefix.strip_suffix(b"|").unwrap_or(prefix).to_vec());
-            report.position = report.position.max(sourced.seen());
-            report.loaded += loaded as u64;
-            report.loading += loading as u64;
+            report.position = report.position.max(data.seen);
+            report.loaded += data.ranges.len() as u64;
+            report.loading += data.loading() as u64;
             report.keys += self.store.table(table).sizes().keys as u64;
         }
         for (name, state) in &self.sources.map {

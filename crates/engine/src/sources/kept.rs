@@ -5,9 +5,9 @@
 //! key that is in memory needs none (L3), so that keys that are read one by one are evicted one by
 //! one, and no range is remembered for each.
 
-use super::{Here, Sourced};
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Origin};
 use crate::report::{EngineError, Stop};
 use crate::status::GroupNote;
 use alloc::boxed::Box;
@@ -54,7 +54,7 @@ impl Keeping {
         self.gone.as_ref().is_some_and(|gone| gone.contains(key))
     }
 
-    pub(super) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+    pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
         self.keep.as_mut().expect("a kept table has a store").load(fetch, range);
     }
 
@@ -144,11 +144,11 @@ impl Engine {
 
     /// As [`Engine::is_kept`], where the store may be out for a while.
     pub(crate) fn has_kept(&self, table: TableId) -> bool {
-        self.sourced(table).is_some_and(|sourced| sourced.kept)
+        self.sourced(table).is_some_and(LoadedData::is_kept)
     }
 
     #[inline]
-    pub(crate) fn sourced(&self, table: TableId) -> Option<&Sourced> {
+    pub(crate) fn sourced(&self, table: TableId) -> Option<&LoadedData> {
         self.catalog.role(table).and_then(|role| role.sourced.as_deref())
     }
 
@@ -162,7 +162,7 @@ impl Engine {
         if let Some(role) = self.catalog.role(table)
             && (role.sourced.is_some() || role.unkept)
         {
-            return role.sourced.as_ref().is_some_and(|sourced| sourced.kept);
+            return role.sourced.as_deref().is_some_and(LoadedData::is_kept);
         }
         let named = !self.store.table(table).prefix().is_empty();
         let adopts = if named { self.keeping.named } else { self.keeping.plain };
@@ -183,11 +183,9 @@ impl Engine {
         if role.sourced.is_some() {
             return;
         }
-        let mut sourced = Sourced::new(String::from(KEPT));
-        sourced.kept = true;
+        let mut sourced = LoadedData::new(Origin::Store(KeptReads::Keys));
         if nothing {
-            let here = Here { last: range.last, position: Position(0), heat: Heat::default() };
-            sourced.loaded.insert(range.first, here);
+            sourced.ranges.insert(&range, Here { position: Position(0), heat: Heat::default() });
         } else {
             self.tell_reset(&range);
         }
@@ -279,22 +277,21 @@ impl Engine {
         self.keeping.told = position;
         for table in self.catalog.sourced_tables() {
             let range = KeyRange::prefix(self.store.table(table).prefix());
-            let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut());
-            let Some(sourced) = role.filter(|sourced| sourced.kept) else { continue };
-            sourced.seen = position;
-            // What they show was there before.
-            for loading in core::mem::take(&mut sourced.loading) {
-                self.waits.wake(loading.fetch);
+            let kept = self.catalog.sourced_mut(table).filter(|data| data.is_kept());
+            let Some(data) = kept else { continue };
+            data.seen = position;
+            data.ranges.take();
+            data.ranges.insert(&range, Here { position, heat: Heat::default() });
+            // What loads under way show was there before.
+            for (_, fetch) in data.take_loads(|_, _| true) {
+                self.waits.withdraw(fetch);
             }
-            sourced.loaded.take();
-            let here = Here { last: range.last, position, heat: Heat::default() };
-            sourced.loaded.insert(range.first, here);
         }
     }
 
     /// Whether a pair that was loaded is to be taken into memory: not where memory knows better, and
     /// not where its time is over.
-    pub(super) fn takes_kept(
+    pub(crate) fn takes_kept(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -327,20 +324,18 @@ impl Engine {
     /// Lets go of a key of a kept table, with others that are read with it.
     pub(crate) fn evict_kept(&mut self, table: TableId, key: &[u8]) {
         let Some(role) = self.catalog.role(table) else { return };
-        let Some(sourced) = role.sourced.as_deref() else { return };
-        if sourced.ranged || !role.readers.is_empty() {
-            let around = sourced.loaded.around(key);
-            let whole = around.map(|(first, here)| KeyRange::new(first, &here.last));
-            let range = self.run_from(table, key, whole);
-            self.unload(table, &range);
+        let Some(data) = role.sourced.as_deref() else { return };
+        let around = data.ranges.around(key);
+        if matches!(data.origin, Origin::Store(KeptReads::Ranges)) || !role.readers.is_empty() {
+            let range = self.run_from(table, key, around);
+            self.unload(LoadedId::own(table), &range);
             return;
         }
         // Keys that are read one by one: where a range has been evicted from, it is none.
-        if sourced.loaded.around(key).is_some()
-            && let Some(sourced) =
-                self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        if around.is_some()
+            && let Some(data) = self.catalog.sourced_mut(table)
         {
-            sourced.loaded.take();
+            data.ranges.take();
         }
         self.drop_base_keys(table, &KeyRange::point(key));
     }

@@ -49,10 +49,10 @@ impl Engine {
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
         let by = match (join, &role.sourced) {
             (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
-            (None, Some(sourced)) if sourced.kept => {
+            (None, Some(data)) if data.is_kept() => {
                 String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
             }
-            (None, Some(sourced)) => format!("source '{}' keeps it", sourced.name),
+            (None, Some(data)) => format!("source '{}' keeps it", data.source()),
             (None, None) => return Ok(()),
         };
         let prefix = self.store.table(table).prefix();

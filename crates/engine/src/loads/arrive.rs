@@ -1,0 +1,115 @@
+//! Answers of loads: what was asked for is here, and goes into the store.
+
+use super::{Here, Load, LoadedId, Origin};
+use crate::engine::Engine;
+use crate::report::EngineError;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::placement::Shard;
+use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
+use headwater_store::TableId;
+
+impl Engine {
+    /// The answer to [`Effect::Load`](crate::Effect::Load): the pairs of its range as of a position, or why not.
+    /// An answer that nobody waits for any more is ignored.
+    pub fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        self.arrived(None, fetch, answer);
+    }
+
+    /// The answer to [`Effect::LoadFrom`](crate::Effect::LoadFrom): the keys of its range that `home` is home of, or why not.
+    /// An answer that nobody waits for any more is ignored.
+    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
+        // Answers and changes of another shard come in one order: they need no positions.
+        let answer = answer.map(|pairs| Loaded { position: Position(0), pairs });
+        self.arrived(Some(home), fetch, answer);
+    }
+
+    fn arrived(&mut self, from: Option<Shard>, fetch: FetchId, answer: Result<Loaded, String>) {
+        match answer {
+            Ok(_) => self.retry_followed(),
+            Err(_) => self.give_up_followed(),
+        }
+        if let Some(useless) = self.waits.take_useless(fetch) {
+            if answer.is_ok() {
+                Origin::Home(useless.home).unfollow(useless.range, &mut self.waits);
+            }
+            self.waits.wake(fetch);
+            return;
+        }
+        let Some((part, first)) = self.waits.end_load(fetch) else { return };
+        assert_eq!(part.home, from, "loads have numbers of their own");
+        let Some(data) = self.loaded_data_mut(part) else { return };
+        let Some((range, load)) = data.under_way.remove(&first) else { return };
+        let (origin, seen) = (data.origin.clone(), data.seen);
+        let loaded = match answer {
+            Err(message) => {
+                let error = EngineError::SourceFailed { source: origin.name(), message };
+                self.waits.fail(fetch, &error);
+                return;
+            }
+            Ok(loaded) => loaded,
+        };
+        if matches!(origin, Origin::Source(_)) && self.is_elsewhere(&range) {
+            // Its home is another shard by now.
+            origin.unfollow(range, &mut self.waits);
+            self.waits.wake(fetch);
+        } else if loaded.position < load.asked_at {
+            // Changes between were delivered before they were of interest: ask again. A source follows the range for
+            // each answer.
+            let load = Load { fetch, asked_at: seen, changes: Vec::new() };
+            if let Some(data) = self.loaded_data_mut(part) {
+                data.under_way.insert(&range, load);
+            }
+            self.waits.file(fetch, part, &first);
+            origin.unfollow(range.clone(), &mut self.waits);
+            origin.load(fetch, range, &mut self.waits, &mut self.keeping);
+        } else {
+            self.take_in(part, &range, load, loaded);
+            self.waits.wake(fetch);
+        }
+    }
+
+    /// Notes that a range is loaded, and stores its keys.
+    fn take_in(&mut self, part: LoadedId, range: &KeyRange, load: Load, loaded: Loaded) {
+        let hash = self.memory.range_hash(part.table.0, &range.first);
+        let heat = self.memory.ranges.inserted(hash, self.statuses.len());
+        let here = Here { position: loaded.position, heat };
+        let Some(data) = self.loaded_data_mut(part) else { return };
+        if data.is_kept() {
+            data.ranges.merge(range.clone(), here);
+        } else {
+            data.ranges.insert(range, here);
+        }
+        let mut pairs = load.with_changes(loaded);
+        pairs.retain(|pair| range.contains(&pair.key));
+        match part.home {
+            Some(home) => {
+                for Pair { key, value, .. } in pairs {
+                    self.put_replica(home, part.table, &key, &value);
+                }
+            }
+            None => self.take_in_own(part.table, pairs),
+        }
+    }
+
+    fn take_in_own(&mut self, table: TableId, pairs: Vec<Pair>) {
+        let kept = self.is_kept(table);
+        for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
+            if self.is_output(table, &key)
+                || !self.owns(&key)
+                || (kept && !self.takes_kept(table, &key, expires))
+            {
+                continue;
+            }
+            let value = self.store.pool.insert(&value);
+            self.place_base(table, &key, value);
+            if expires.is_some() {
+                self.expiries.set(&key, expires);
+            }
+            if flags != 0 {
+                self.marks.loaded(&key, flags);
+            }
+        }
+    }
+}
