@@ -1,6 +1,7 @@
 //! The engine: what it is made of, and its sizes.
 
 use crate::catalog::Catalog;
+use crate::expiry::Expiries;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::loads::Waits;
@@ -18,7 +19,6 @@ use crate::status::{GroupNote, StatusId, Statuses};
 use crate::streams::Streams;
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
-use crate::write::Expiries;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;

@@ -12,12 +12,14 @@
 extern crate alloc;
 
 mod accept;
+mod base;
 mod catalog;
 mod cells;
 mod changed;
 mod divide;
 mod engine;
 mod exec;
+mod expiry;
 mod explain;
 mod fold;
 mod follow;

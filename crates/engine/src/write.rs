@@ -1,120 +1,27 @@
-//! Writes of base keys, and their expiry.
+//! What clients write: base keys, one by one and by ranges.
 
-use crate::cells::Change;
+use crate::base::{Gone, NewValue, Origin, Put};
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::expiry::Expiries;
 use crate::handles::Handle;
-use crate::noted::NotedChange;
 use crate::report::{EngineError, Expiry, Stop};
-use alloc::collections::BTreeSet;
-use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use hashbrown::HashMap;
-use headwater_base::hash::{KeyHashBuilder, Secret};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::KeyRange;
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
-/// How often memory that values left goes back to the system, in milliseconds, and how much at
-/// once: a few milliseconds' work at most.
-const TRIM_EVERY: u64 = 1000;
-const TRIM_BYTES: usize = 64 << 20;
-
-/// When keys expire: by key, and in the order of their moments.
-#[derive(Debug)]
-pub(crate) struct Expiries {
-    by_key: HashMap<Rc<[u8]>, Millis, KeyHashBuilder>,
-    order: BTreeSet<(Millis, Rc<[u8]>)>,
-}
-
-impl Expiries {
-    pub(crate) fn new(secret: Secret) -> Self {
-        Self { by_key: HashMap::with_hasher(KeyHashBuilder::new(secret)), order: BTreeSet::new() }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Millis> {
-        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
-    }
-
-    pub(crate) fn set(&mut self, key: &[u8], at: Option<Millis>) {
-        if !self.by_key.is_empty()
-            && let Some((key, old)) = self.by_key.remove_entry(key)
-        {
-            self.order.remove(&(old, key));
-        }
-        if let Some(at) = at {
-            let key: Rc<[u8]> = key.into();
-            self.by_key.insert(key.clone(), at);
-            self.order.insert((at, key));
-        }
-    }
-
-    /// The keys that expire, the first one first.
-    pub(crate) fn in_order(&self) -> impl Iterator<Item = &[u8]> {
-        self.order.iter().map(|(_, key)| &**key)
-    }
-
-    /// The next key whose time has come.
-    fn due(&self, now: Millis) -> Option<Rc<[u8]>> {
-        self.order.first().filter(|(at, _)| *at <= now).map(|(_, key)| key.clone())
-    }
-
-    /// The first moment at which a key expires.
-    pub(crate) fn next(&self) -> Option<Millis> {
-        self.order.first().map(|(at, _)| *at)
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        // A map slot, a share of a tree node, and the text with its counts.
-        self.by_key.capacity() * 25 + self.order.len() * (40 + 32)
-    }
-}
-
 impl Engine {
-    /// Moves time to `now`: keys whose time has come are removed, in every view.
-    /// Time that goes backwards is ignored.
-    pub fn advance(&mut self, now: Millis) {
-        if now <= self.now {
-            return;
-        }
-        if now.0 / TRIM_EVERY > self.now.0 / TRIM_EVERY {
-            self.store.pool.trim(TRIM_BYTES);
-        }
-        self.now = now;
-        while let Some(key) = self.expiries.due(now) {
-            self.expiries.set(&key, None);
-            self.counters.expired += 1;
-            if let Some(table) = self.store.table_of(&key) {
-                self.erase(table, &key, NotedChange::Expire);
-            }
-        }
-        while let Some(&(at, id)) = self.snapshots.first()
-            && at <= now
-        {
-            self.discard(id);
-        }
-    }
-
-    /// The next moment at which [`Engine::advance`] has something to do.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Millis> {
-        let snapshot = self.snapshots.first().map(|&(at, _)| at);
-        self.expiries.next().into_iter().chain(snapshot).min()
-    }
-
     /// Gives `key` this value. What keeps the expiry keeps the key's flags too.
     ///
     /// # Errors
     /// The key is a join's output, or the key or the value is too long.
+    #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
-        self.set_with(key, value, expiry, if expiry == Expiry::Keep { None } else { Some(0) })
+        let flags = if expiry == Expiry::Keep { None } else { Some(0) };
+        self.set_with(key, value, expiry, flags)
     }
 
     /// As [`Engine::set`], with flags that are kept beside the value.
@@ -131,6 +38,21 @@ impl Engine {
         self.set_with(key, value, expiry, Some(flags))
     }
 
+    #[inline]
+    fn set_with(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        flags: Option<u32>,
+    ) -> Result<(), EngineError> {
+        self.check_write(key, value.len())?;
+        let table = self.store.table_for(key);
+        let value = NewValue::Bytes(value);
+        self.put(table, key, Put { value, expiry, flags, origin: Origin::Client });
+        Ok(())
+    }
+
     /// A value that several keys are to be given with [`Engine::set_shared`]; to be given back with
     /// [`Engine::release`].
     pub fn share(&mut self, value: &[u8]) -> ValueRef {
@@ -144,53 +66,13 @@ impl Engine {
     pub fn set_shared(&mut self, key: &[u8], value: ValueRef) -> Result<(), EngineError> {
         self.check_write(key, self.store.pool.view(value).len())?;
         let table = self.store.table_for(key);
-        self.note_value(table, key, value);
         self.store.pool.retain(value);
-        if self.writes_kept(table) {
-            self.put_kept(table, key, value, None);
-        } else {
-            self.put_base(table, key, value);
-            if self.expiries.len() > 0 {
-                self.expiries.set(key, None);
-            }
-        }
-        self.marks.written(key, Some(0));
-        Ok(())
-    }
-
-    /// Gives `key` this value, and these flags or those that it has.
-    #[inline]
-    fn set_with(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        expiry: Expiry,
-        flags: Option<u32>,
-    ) -> Result<(), EngineError> {
-        self.check_write(key, value.len())?;
-        let table = self.store.table_for(key);
-        if self.writes_kept(table) {
-            self.marks.written(key, flags);
-            self.set_kept(table, key, value, expiry);
-            return Ok(());
-        }
-        self.note_set(table, key, value);
-        // Where no join reads the table, nobody asks for the old value.
-        if self.has_readers(table) || !self.replace(table, key, value) {
-            let value = self.store.pool.insert(value);
-            self.put_base(table, key, value);
-        }
-        self.marks.written(key, flags);
-        match expiry {
-            Expiry::Keep => {}
-            Expiry::Never if self.expiries.len() == 0 => {}
-            Expiry::Never => self.expiries.set(key, None),
-            Expiry::At(at) if at <= self.now => {
-                self.expiries.set(key, None);
-                self.erase(table, key, NotedChange::Delete);
-            }
-            Expiry::At(at) => self.expiries.set(key, Some(at)),
-        }
+        let value = NewValue::Held(value);
+        self.put(
+            table,
+            key,
+            Put { value, expiry: Expiry::Never, flags: Some(0), origin: Origin::Client },
+        );
         Ok(())
     }
 
@@ -219,14 +101,7 @@ impl Engine {
         // The old value must outlive the exchange: readers of the table are told of it.
         self.store.pool.retain(old);
         let value = self.store.pool.append(old, tail, 0);
-        self.note_value(table, key, value);
-        if self.writes_kept(table) {
-            let expires = self.expiries.get(key);
-            self.put_kept(table, key, value, expires);
-        } else {
-            self.put_base(table, key, value);
-        }
-        self.marks.written(key, None);
+        self.put(table, key, Put::rewritten(NewValue::Held(value)));
         Ok(length)
     }
 
@@ -247,70 +122,7 @@ impl Engine {
     pub fn remove_known(&mut self, key: &[u8]) -> Result<bool, EngineError> {
         self.check_owner(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
-        if self.expiries.len() > 0 {
-            self.expiries.set(key, None);
-        }
-        Ok(self.erase(table, key, NotedChange::Delete))
-    }
-
-    /// Removes a base key, from the embedded store as well where it is kept there.
-    fn erase(&mut self, table: TableId, key: &[u8], change: NotedChange) -> bool {
-        let there = self.remove_base(table, key);
-        if there {
-            self.note_gone(table, key, change);
-        }
-        if there && self.is_kept(table) {
-            self.erase_kept(table, key);
-        }
-        there
-    }
-
-    /// [`Engine::set`] for a kept table.
-    fn set_kept(&mut self, table: TableId, key: &[u8], value: &[u8], expiry: Expiry) {
-        let expires = match expiry {
-            Expiry::Keep => self.expiries.get(key),
-            Expiry::Never => None,
-            Expiry::At(at) => Some(at),
-        };
-        self.note_set(table, key, value);
-        let value = self.store.pool.insert(value);
-        self.put_kept(table, key, value, expires);
-        if expires.is_some_and(|at| at <= self.now) {
-            self.expiries.set(key, None);
-            self.erase(table, key, NotedChange::Delete);
-        }
-    }
-
-    /// Sets or clears the expiry of `key`; whether the key is there.
-    /// A moment that has passed removes the key.
-    ///
-    /// # Errors
-    /// The key is a join's output.
-    pub fn set_expiry(&mut self, key: &[u8], at: Option<Millis>) -> Result<bool, Stop> {
-        self.check_owner(key)?;
-        self.know(key)?;
-        let Some(table) = self.store.table_of(key) else { return Ok(false) };
-        let Some(value) = self.store.table(table).get(key) else { return Ok(false) };
-        let passed = at.is_some_and(|at| at <= self.now);
-        self.expiries.set(key, at.filter(|_| !passed));
-        if passed {
-            self.erase(table, key, NotedChange::Delete);
-        } else {
-            self.watches.note(key);
-            if self.is_kept(table) {
-                self.tell_kept(table, key, value, at);
-            }
-        }
-        Ok(true)
-    }
-
-    /// When `key` expires: `None` if there is no such key, `Some(None)` if it never does.
-    ///
-    /// # Errors
-    /// As for [`Engine::get`].
-    pub fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
-        let there = self.find(key)?.is_some();
-        Ok(there.then(|| self.expiries.get(key)))
+        Ok(self.take(table, key, Gone::Deleted))
     }
 
     /// Waits until memory knows all base keys of `[first, last)` that an embedded store keeps.
@@ -355,10 +167,7 @@ impl Engine {
             });
             keys.retain(|key| self.owns(key));
             for key in keys {
-                if self.expiries.len() > 0 {
-                    self.expiries.set(&key, None);
-                }
-                removed += u64::from(self.erase(table, &key, NotedChange::Delete));
+                removed += u64::from(self.take(table, &key, Gone::Deleted));
             }
         }
         Ok(removed)
@@ -426,71 +235,6 @@ impl Engine {
                 )))
             }
         }
-    }
-
-    /// Gives a base key that has a value another one, in the old one's place if possible; whether
-    /// it was done. No reader is told.
-    #[inline]
-    fn replace(&mut self, id: TableId, key: &[u8], bytes: &[u8]) -> bool {
-        let (table, pool) = self.store.table_mut(id);
-        let is_followed = table.is_marked();
-        let replaced = table.replace(pool, key, bytes, |heat| self.memory.used(heat));
-        if replaced {
-            self.watches.note(key);
-            if is_followed && let Some(value) = self.store.table(id).get(key) {
-                self.tell_set(key, value);
-            }
-        }
-        replaced
-    }
-
-    /// Gives a base key its value, of which one reference is taken over, and tells its readers.
-    pub(crate) fn put_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
-        self.watches.note(key);
-        self.place_base(table, key, value);
-    }
-
-    /// As [`Engine::put_base`], of a value that the key has had: it comes back into memory.
-    pub(crate) fn place_base(&mut self, table: TableId, key: &[u8], value: ValueRef) {
-        let old = self.store.insert(table, key, value);
-        self.note_written(table, key, old.is_none());
-        if self.is_followed(table) {
-            self.tell_set(key, value);
-        }
-        if self.has_readers(table) {
-            let change = self.replaced((table, key), old, value);
-            self.notify(table, key, change);
-        }
-        if let Some(old) = old {
-            self.drop_value(old);
-        }
-    }
-
-    /// Gives back what a key held.
-    #[inline]
-    fn drop_value(&mut self, old: ValueRef) {
-        match Handle::of(old) {
-            Some(Handle::Stream(number)) => self.drop_stream(number),
-            Some(Handle::Spilled(number)) => self.drop_spilled(number),
-            None => self.store.pool.release(old),
-        }
-    }
-
-    /// Removes a base key and tells its readers; whether it was there.
-    pub(crate) fn remove_base(&mut self, table: TableId, key: &[u8]) -> bool {
-        let is_followed = self.is_followed(table);
-        let Some(old) = self.store.remove(table, key) else { return false };
-        self.watches.note(key);
-        if is_followed {
-            self.tell_gone(key);
-        }
-        self.marks.written(key, Some(0));
-        if self.has_readers(table) {
-            let was = self.store.pool.content(old);
-            self.notify(table, key, Change::new(Some(was), None));
-        }
-        self.drop_value(old);
-        true
     }
 
     /// Removes all keys; joins and tables stay.
@@ -570,24 +314,5 @@ impl Engine {
             ControlFlow::Continue(())
         });
         next
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{Engine, Expiry, Settings};
-    use headwater_base::Millis;
-
-    #[test]
-    fn memory_that_keys_left_goes_back_as_time_passes() {
-        let mut engine = Engine::new(Settings::default());
-        let key = |at: u64| alloc::format!("{at}").into_bytes();
-        for at in 0..100 {
-            engine.set(&key(at), &[b'x'; 50_000], Expiry::Never).unwrap();
-        }
-        let full = engine.store.pool.allocated();
-        (0..100).for_each(|at| assert!(engine.remove(&key(at)).unwrap()));
-        (1..=3).for_each(|second| engine.advance(Millis(second * 1000)));
-        assert!(engine.store.pool.allocated() < full / 10);
     }
 }

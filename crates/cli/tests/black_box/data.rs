@@ -149,6 +149,22 @@ fn flags_of_memcached_are_kept_with_their_values() {
     let mut items = server.memcached();
     items.send(b"get a p|b\r\n");
     items.expect(b"VALUE a 7 4\r\none!\r\nVALUE p|b 4294967295 3\r\ntwo\r\nEND\r\n");
+    // A flow's output has no flags, whatever the key had before.
+    let mut client = server.client(2);
+    let copy = ["FLOW.ADD", "copy", "ON", "n|<x>", "COPY", "p|<x> = copy n|<x>"];
+    let _: Value = ask(&mut client, &copy);
+    let _: String = ask(&mut client, &["SET", "n|b", "new"]);
+    while ask::<String>(&mut client, &["GET", "p|b"]) != "new" {
+        thread::yield_now();
+    }
+    items.send(b"get p|b\r\n");
+    items.expect(b"VALUE p|b 0 3\r\nnew\r\nEND\r\n");
+    server.signal(Signal::TERM);
+    server.wait();
+    let server = start(&place, &options);
+    let mut items = server.memcached();
+    items.send(b"get p|b\r\n");
+    items.expect(b"VALUE p|b 0 3\r\nnew\r\nEND\r\n");
 }
 
 #[test]

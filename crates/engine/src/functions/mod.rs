@@ -11,6 +11,7 @@ mod others;
 #[cfg(test)]
 mod tests;
 
+use crate::base::{NewValue, Put};
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::report::{EngineError, Expiry, RangeOptions, Stop, Ticket};
@@ -271,9 +272,7 @@ impl Engine {
             }
             if draft.kept == len && draft.tail.is_empty() {
                 // Finding it has counted as a use.
-                self.note_value(table, key, value);
-                self.watches.note(key);
-                self.marks.written(key, None);
+                self.put(table, key, Put::rewritten(NewValue::InPlace(value)));
                 return Ok(());
             }
         }
@@ -288,14 +287,7 @@ impl Engine {
         if !draft.tail.is_empty() {
             new = self.store.pool.append(new, &draft.tail, 0);
         }
-        self.note_value(table, key, new);
-        if kept {
-            let expires = self.expiries.get(key);
-            self.put_kept(table, key, new, expires);
-        } else {
-            self.put_base(table, key, new);
-        }
-        self.marks.written(key, None);
+        self.put(table, key, Put::rewritten(NewValue::Held(new)));
         Ok(())
     }
 

@@ -2,11 +2,14 @@
 //! calls that fail change nothing.
 
 use crate::functions::{CallOptions, FlowCall, Folded};
-use crate::{Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions};
+use crate::{
+    Engine, EngineError, Expiry, Follower, RangeOptions, Settings, Stop, TableOptions, ToldWhat,
+};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
+use headwater_base::KeyRange;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
     World,
@@ -315,7 +318,17 @@ fn what_a_call_changes_is_written_in_place() {
         let at = draws.below(10_020);
         count == 1 && draws.below(10) < 4 && len > 0 && at + len < 10_000
     });
+    engine.follow(&KeyRange::all(), Follower(0)).unwrap();
+    engine.take_told();
     engine.function_call(b"act", b"k", &seed.unwrap_or(0_u64).to_le_bytes(), UPDATE).unwrap();
+    let told = engine.take_told();
+    let is_told = |what: &ToldWhat| matches!(what, ToldWhat::Set { key, .. } if **key == *b"k");
+    assert!(told.iter().any(|told| is_told(&told.what)), "who follows the range is told: {told:?}");
+    for told in told {
+        if let ToldWhat::Set { value, .. } = told.what {
+            engine.release(value);
+        }
+    }
     assert_ne!(get(&mut engine, b"k").unwrap(), [b'x'; 10_000]);
     assert_eq!(engine.store.table(table).get(b"k"), word);
     assert_eq!(engine.stats().value_bytes, bytes);

@@ -1,6 +1,7 @@
 //! Answers of loads: what was asked for is here, and goes into the store.
 
-use super::{Here, Load, LoadedId, Origin};
+use super::{Here, Load, LoadedId, Provider};
+use crate::base::Put;
 use crate::engine::Engine;
 use crate::report::EngineError;
 use alloc::string::String;
@@ -32,7 +33,7 @@ impl Engine {
         }
         if let Some(useless) = self.waits.take_useless(fetch) {
             if answer.is_ok() {
-                Origin::Home(useless.home).unfollow(useless.range, &mut self.waits);
+                Provider::Home(useless.home).unfollow(useless.range, &mut self.waits);
             }
             self.waits.wake(fetch);
             return;
@@ -41,18 +42,18 @@ impl Engine {
         assert_eq!(part.home, from, "loads have numbers of their own");
         let Some(data) = self.loaded_data_mut(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
-        let (origin, seen) = (data.origin.clone(), data.seen);
+        let (provider, seen) = (data.provider.clone(), data.seen);
         let loaded = match answer {
             Err(message) => {
-                let error = EngineError::SourceFailed { source: origin.name(), message };
+                let error = EngineError::SourceFailed { source: provider.name(), message };
                 self.waits.fail(fetch, &error);
                 return;
             }
             Ok(loaded) => loaded,
         };
-        if matches!(origin, Origin::Source(_)) && self.is_elsewhere(&range) {
+        if matches!(provider, Provider::Source(_)) && self.is_elsewhere(&range) {
             // Its home is another shard by now.
-            origin.unfollow(range, &mut self.waits);
+            provider.unfollow(range, &mut self.waits);
             self.waits.wake(fetch);
         } else if loaded.position < load.asked_at {
             // Changes between were delivered before they were of interest: ask again. A source follows the range for
@@ -62,8 +63,8 @@ impl Engine {
                 data.under_way.insert(&range, load);
             }
             self.waits.file(fetch, part, &first);
-            origin.unfollow(range.clone(), &mut self.waits);
-            origin.load(fetch, range, &mut self.waits, &mut self.keeping);
+            provider.unfollow(range.clone(), &mut self.waits);
+            provider.load(fetch, range, &mut self.waits, &mut self.keeping);
         } else {
             self.take_in(part, &range, load, loaded);
             self.waits.wake(fetch);
@@ -103,13 +104,7 @@ impl Engine {
                 continue;
             }
             let value = self.store.pool.insert(&value);
-            self.place_base(table, &key, value);
-            if expires.is_some() {
-                self.expiries.set(&key, expires);
-            }
-            if flags != 0 {
-                self.marks.loaded(&key, flags);
-            }
+            self.put(table, &key, Put::loaded(value, expires, flags));
         }
     }
 }

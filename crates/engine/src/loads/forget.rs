@@ -1,6 +1,6 @@
 //! What was loaded goes again: it is evicted, of no interest, or not to be believed any more.
 
-use super::{LoadedId, Origin};
+use super::{LoadedId, Provider};
 use crate::engine::Engine;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -10,9 +10,9 @@ impl Engine {
     /// Forgets what is loaded of `range`, and stops following it.
     pub(crate) fn unload(&mut self, part: LoadedId, range: &KeyRange) {
         let Some(data) = self.loaded_data(part) else { return };
-        let origin = data.origin.clone();
+        let provider = data.provider.clone();
         for range in self.forget_part(part, range) {
-            origin.unfollow(range, &mut self.waits);
+            provider.unfollow(range, &mut self.waits);
         }
     }
 
@@ -41,14 +41,14 @@ impl Engine {
         for table in self.catalog.sourced_tables() {
             if let Some(data) = self.catalog.sourced_mut(table).filter(|data| !data.is_kept()) {
                 for range in data.ranges.take() {
-                    data.origin.unfollow(range, &mut self.waits);
+                    data.provider.unfollow(range, &mut self.waits);
                 }
             }
         }
         if let Some(placed) = self.placed.as_deref_mut() {
             for data in placed.forget_all() {
                 for range in data.ranges.take() {
-                    data.origin.unfollow(range, &mut self.waits);
+                    data.provider.unfollow(range, &mut self.waits);
                 }
             }
         }
@@ -57,7 +57,7 @@ impl Engine {
     /// Has loads from another shard that `concerned` names be of no use.
     pub(crate) fn spoil_loads(&mut self, part: LoadedId, concerned: impl Fn(&KeyRange) -> bool) {
         let Some(data) = self.loaded_data_mut(part) else { return };
-        let Origin::Home(home) = data.origin else { return };
+        let Provider::Home(home) = data.provider else { return };
         for (range, fetch) in data.take_loads(|range, _| concerned(range)) {
             self.waits.spoil(fetch, home, range);
         }
@@ -72,17 +72,7 @@ impl Engine {
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {
-            if self.expiries.len() > 0 {
-                self.expiries.set(&key, None);
-            }
-            if let Some(value) = self.store.remove(table, &key) {
-                self.store.pool.release(value);
-            }
-            if kept {
-                self.marks.unloaded(&key);
-            } else {
-                self.marks.written(&key, Some(0));
-            }
+            self.unload_key(table, &key, kept);
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Base data that lives elsewhere and is here: what was loaded, is followed, and is on its way.
 //!
 //! A read of what is not here asks for it to be loaded, from a source, the embedded store or the shard that is
-//! home of the keys ([`Origin`]), and waits. When it has come, the operation runs again from its start, and so answers
+//! home of the keys ([`Provider`]), and waits. When it has come, the operation runs again from its start, and so answers
 //! from one state. Reads that lack the same range share one load. What was loaded is followed: whoever it came
 //! from tells its changes, until it is told that the range is of no interest any more.
 //!
-//! [`LoadedData`] is the state of it, for one table and origin. What is particular to sources, to the embedded store and to
+//! [`LoadedData`] is the state of it, for one table and provider. What is particular to sources, to the embedded store and to
 //! other shards is in `sources`, `sources/kept` and `shards`.
 //!
 //! # Invariants
-//! - L1. Loaded ranges of a table and origin are disjoint, and so are the ranges under way; a loaded range holds exactly what
-//!   the origin had at the later of its load's position and the last change delivered, as far as the keys are those that
+//! - L1. Loaded ranges of a table and provider are disjoint, and so are the ranges under way; a loaded range holds exactly what
+//!   the provider had at the later of its load's position and the last change delivered, as far as the keys are those that
 //!   are loaded from it (own ones from a source, its own from another shard).
 //! - L2. Changes of a range that is being loaded are kept until the load arrives; those up to
 //!   the load's position are in it already. Other shards need none kept: their answers and changes come in one order.
@@ -42,7 +42,7 @@ use headwater_store::TableId;
 
 /// Where base data is loaded from, and its changes come from.
 #[derive(Clone, Debug)]
-pub(crate) enum Origin {
+pub(crate) enum Provider {
     /// The embedded store: clients write the table, and it is told of every write.
     Store(KeptReads),
     /// A source, by its name.
@@ -60,7 +60,7 @@ pub(crate) enum KeptReads {
     Ranges,
 }
 
-impl Origin {
+impl Provider {
     /// What it is called where sources have names.
     fn name(&self) -> String {
         match self {
@@ -90,7 +90,7 @@ impl Origin {
     }
 }
 
-/// The keys of a table that come from one origin.
+/// The keys of a table that come from one provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LoadedId {
     pub(crate) table: TableId,
@@ -105,13 +105,13 @@ impl LoadedId {
     }
 }
 
-/// What is here of one origin's keys of a table.
+/// What is here of one provider's keys of a table.
 #[derive(Debug)]
 pub(crate) struct LoadedData {
-    pub(crate) origin: Origin,
+    pub(crate) provider: Provider,
     pub(crate) ranges: LoadedRanges,
     under_way: RangeMap<Load>,
-    /// Where the origin stands, as far as is known here: the last change delivered.
+    /// Where the provider stands, as far as is known here: the last change delivered.
     pub(crate) seen: Position,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct LoadedData {
 #[derive(Debug)]
 struct Load {
     fetch: FetchId,
-    /// Where the origin stood, as far as known here, when the load was asked for.
+    /// Where the provider stood, as far as known here, when the load was asked for.
     asked_at: Position,
     /// Changes that it may not show (L2).
     changes: Vec<Late>,
@@ -150,9 +150,9 @@ impl Load {
 }
 
 impl LoadedData {
-    pub(crate) fn new(origin: Origin) -> Self {
+    pub(crate) fn new(provider: Provider) -> Self {
         Self {
-            origin,
+            provider,
             ranges: LoadedRanges::default(),
             under_way: RangeMap::default(),
             seen: Position(0),
@@ -162,21 +162,21 @@ impl LoadedData {
     /// Whether clients write the table, and the embedded store is told.
     #[inline]
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.origin, Origin::Store(_))
+        matches!(self.provider, Provider::Store(_))
     }
 
     /// The source that has the keys, as clients name it.
     pub(crate) fn source(&self) -> &str {
-        match &self.origin {
-            Origin::Source(name) => name,
-            Origin::Store(_) | Origin::Home(_) => KEPT,
+        match &self.provider {
+            Provider::Source(name) => name,
+            Provider::Store(_) | Provider::Home(_) => KEPT,
         }
     }
 
     /// Notes that a range was asked for.
     #[inline]
     pub(crate) fn note_read(&mut self, range: &KeyRange) {
-        if let Origin::Store(reads) = &mut self.origin
+        if let Provider::Store(reads) = &mut self.provider
             && !is_point(range)
         {
             *reads = KeptReads::Ranges;
@@ -224,7 +224,7 @@ impl LoadedData {
                 let fetch = waits.begin_load(part, &range.first);
                 let load = Load { fetch, asked_at: self.seen, changes: Vec::new() };
                 self.under_way.insert(&range, load);
-                self.origin.load(fetch, range, waits, keeping);
+                self.provider.load(fetch, range, waits, keeping);
             }
         }
         missing

@@ -13,7 +13,7 @@ use headwater_base::key::end_at_most;
 use headwater_base::source::Position;
 use headwater_policy::{Evictor, Heat};
 
-/// The loaded ranges of one table and origin (L1).
+/// The loaded ranges of one table and provider (L1).
 #[derive(Debug, Default)]
 pub(crate) struct LoadedRanges {
     map: RangeMap<Here>,

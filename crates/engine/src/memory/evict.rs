@@ -1,6 +1,7 @@
 //! Letting go of what can be had again, so that no answer changes (M1).
 
 use super::victims::Victim;
+use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::status::StatusId;
@@ -108,8 +109,7 @@ impl Engine {
         if let Some(keys) = &mut self.memory.keys {
             keys.evicted(hash, heat, self.memory.key_count);
         }
-        self.expiries.set(key, None);
-        self.remove_base(table, key);
+        self.take(table, key, Gone::Evicted);
     }
 
     /// Has what was computed from keys of `range` recomputed.

@@ -34,10 +34,11 @@ mod moves;
 
 pub use held::RemoteReport;
 
+use crate::base::Put;
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
-use crate::loads::{LoadedData, LoadedId, Origin};
+use crate::loads::{LoadedData, LoadedId, Provider};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -268,7 +269,7 @@ impl Engine {
             return Ok(());
         }
         let homes = &mut placed.tables.entry(table).or_default().homes;
-        let data = homes.entry(home).or_insert_with(|| LoadedData::new(Origin::Home(home)));
+        let data = homes.entry(home).or_insert_with(|| LoadedData::new(Provider::Home(home)));
         data.ranges.touch(&wanted, &self.memory.ranges);
         let gaps = data.ranges.gaps(&wanted);
         if self.waits.lacks_useless(home, &gaps) {
@@ -321,7 +322,7 @@ impl Engine {
         }
         placed.replica_bytes += value.len();
         let value = self.store.pool.insert(value);
-        self.place_base(table, key, value);
+        self.put(table, key, Put::loaded(value, None, 0));
     }
 
     fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {

@@ -18,6 +18,7 @@
 
 use super::Placed;
 use crate::accept::refused;
+use crate::base::Put;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::loads::LoadedId;
@@ -140,9 +141,6 @@ impl Engine {
             if self.is_kept(table) {
                 self.erase_kept(table, key);
             }
-            if self.expiries.len() > 0 {
-                self.expiries.set(key, None);
-            }
             // Readers are invalidated as a whole, and who watches the key is told with its new home.
             self.drop_base_keys(table, &KeyRange::point(key));
             self.marks.written(key, Some(0));
@@ -234,11 +232,7 @@ impl Engine {
                 continue;
             }
             let value = self.store.pool.insert(value);
-            self.put_base(table, key, value);
-            self.marks.written(key, Some(flags));
-            if expires.is_some() {
-                self.expiries.set(key, expires);
-            }
+            self.put(table, key, Put::from_keeper(value, expires, flags));
         }
     }
 

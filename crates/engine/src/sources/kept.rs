@@ -7,7 +7,7 @@
 
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Origin};
+use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Provider};
 use crate::report::{EngineError, Stop};
 use crate::status::GroupNote;
 use alloc::boxed::Box;
@@ -183,7 +183,7 @@ impl Engine {
         if role.sourced.is_some() {
             return;
         }
-        let mut sourced = LoadedData::new(Origin::Store(KeptReads::Keys));
+        let mut sourced = LoadedData::new(Provider::Store(KeptReads::Keys));
         if nothing {
             sourced.ranges.insert(&range, Here { position: Position(0), heat: Heat::default() });
         } else {
@@ -194,21 +194,6 @@ impl Engine {
         if !role.declared {
             role.declared = true;
             self.store.pin(table);
-        }
-    }
-
-    /// Gives a base key of a kept table its value, of which one reference is taken over.
-    pub(crate) fn put_kept(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        value: ValueRef,
-        expires: Option<Millis>,
-    ) {
-        self.tell_kept(table, key, value, expires);
-        self.put_base(table, key, value);
-        if expires.is_some() || self.expiries.len() > 0 {
-            self.expiries.set(key, expires);
         }
     }
 
@@ -326,7 +311,7 @@ impl Engine {
         let Some(role) = self.catalog.role(table) else { return };
         let Some(data) = role.sourced.as_deref() else { return };
         let around = data.ranges.around(key);
-        if matches!(data.origin, Origin::Store(KeptReads::Ranges)) || !role.readers.is_empty() {
+        if matches!(data.provider, Provider::Store(KeptReads::Ranges)) || !role.readers.is_empty() {
             let range = self.run_from(table, key, around);
             self.unload(LoadedId::own(table), &range);
             return;

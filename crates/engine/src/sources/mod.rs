@@ -11,9 +11,10 @@ mod kept;
 pub(crate) use health::Sources;
 pub(crate) use kept::{KEPT, Keeping};
 
+use crate::base::{Gone, Put};
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::loads::{LoadedData, LoadedId, Origin, is_point};
+use crate::loads::{LoadedData, LoadedId, Provider, is_point};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -106,11 +107,9 @@ impl Engine {
         match &change.value {
             Some(value) => {
                 let value = self.store.pool.insert(value);
-                self.put_base(table, &change.key, value);
+                self.put(table, &change.key, Put::from_keeper(value, None, 0));
             }
-            None => {
-                self.remove_base(table, &change.key);
-            }
+            None => _ = self.take(table, &change.key, Gone::ByKeeper),
         }
     }
 
@@ -127,7 +126,7 @@ impl Engine {
         let range = KeyRange::prefix(self.store.table(table).prefix());
         self.tell_reset(&range);
         self.invalidate_readers(table, &range);
-        let data = LoadedData::new(Origin::Source(String::from(source)));
+        let data = LoadedData::new(Provider::Source(String::from(source)));
         self.catalog.role_for(table).sourced = Some(Box::new(data));
     }
 
@@ -155,7 +154,7 @@ impl Engine {
         let Some(role) = self.catalog.role_mut(table) else { return };
         let Some(data) = &mut role.sourced else { return };
         let ranges = data.ranges.cut(&plan.join.output.range_of_all());
-        let origin = data.origin.clone();
+        let provider = data.provider.clone();
         // What was computed from these ranges is not kept up to date any more.
         let readers: Vec<_> = role.readers.iter().map(|reader| reader.join).collect();
         for reader in readers {
@@ -163,7 +162,7 @@ impl Engine {
         }
         for range in ranges {
             self.drop_base_keys(table, &range);
-            origin.unfollow(range, &mut self.waits);
+            provider.unfollow(range, &mut self.waits);
         }
     }
 }

@@ -14,6 +14,7 @@
 //! Memory: 16 bytes for each, beside its key. A read: one of the port, and a copy.
 
 use super::{Spilled, Spilling};
+use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::report::EngineError;
@@ -210,8 +211,7 @@ impl Engine {
 
     /// Removes a key whose value is lost: whoever watches it is told.
     pub(crate) fn lose_key(&mut self, table: TableId, key: &[u8]) {
-        self.expiries.set(key, None);
-        self.remove_base(table, key);
+        self.take(table, key, Gone::Evicted);
     }
 
     /// Gives a key the value that was fetched for it, where there is room in memory.

@@ -2,9 +2,10 @@
 
 use super::bytes::Place;
 use super::{Body, Stream, StreamBytes};
+use crate::base::{NewValue, Origin, Put};
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::report::{EngineError, Ticket};
+use crate::report::{EngineError, Expiry, Ticket};
 use alloc::format;
 use alloc::string::String;
 use headwater_base::Millis;
@@ -100,7 +101,8 @@ impl Engine {
                 }
                 let name = self.name_of_stream(key);
                 let number = self.streams.insert(Stream::new(name, self.streams.gone(name)));
-                self.put_base(table, key, Handle::Stream(number).word());
+                let value = NewValue::Held(Handle::Stream(number).word());
+                self.put(table, key, Put::rewritten(value));
                 number
             }
         };
@@ -245,9 +247,9 @@ impl Engine {
         let table = self.store.table_for(to);
         let copy = self.streams.insert(copy);
         self.streams.refile(copy);
-        self.put_base(table, to, Handle::Stream(copy).word());
-        self.marks.written(to, Some(0));
-        self.expiries.set(to, expiry);
+        let value = NewValue::Held(Handle::Stream(copy).word());
+        let expiry = expiry.map_or(Expiry::Never, Expiry::At);
+        self.put(table, to, Put { value, expiry, flags: Some(0), origin: Origin::Client });
         Ok(())
     }
 
