@@ -4,7 +4,7 @@ use crate::catalog::Catalog;
 use crate::expiry::Expiries;
 use crate::follow::Follows;
 use crate::functions::Calls;
-use crate::loads::Waits;
+use crate::loads::Loads;
 use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
@@ -13,7 +13,6 @@ use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
 use crate::snapshots::Window;
-use crate::sources::{Keeping, Sources};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
 use crate::streams::Streams;
@@ -60,11 +59,10 @@ pub struct Engine {
     pub(crate) streams: Streams,
     pub(crate) spilling: Spilling,
     pub(crate) spilled: SpilledValues,
-    pub(crate) waits: Waits,
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
-    pub(crate) sources: Sources,
-    pub(crate) keeping: Keeping,
+    /// Base data that lives elsewhere.
+    pub(crate) loads: Loads,
     pub(crate) notes: Notes,
     pub(crate) follows: Follows,
     /// Where keys live, if not all here.
@@ -109,10 +107,8 @@ impl Engine {
             streams: Streams::default(),
             spilling: Spilling::default(),
             spilled: SpilledValues::default(),
-            waits: Waits::default(),
             slices: Slices::default(),
-            sources: Sources::default(),
-            keeping: Keeping::default(),
+            loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
             placed: None,

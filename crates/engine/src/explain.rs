@@ -99,7 +99,7 @@ impl Engine {
             ));
             return;
         };
-        if let Some(data) = &role.sourced {
+        if let Some(data) = self.loads.own(table) {
             let (source, loaded, loading) = (data.source(), data.ranges.len(), data.loading());
             lines.push(line(
                 1,
@@ -109,7 +109,7 @@ impl Engine {
                     data.seen.0
                 ),
             ));
-            if let Some(reason) = self.sources.down(source) {
+            if let Some(reason) = self.loads.sources.down(source) {
                 lines.push(line(1, "stale", format!("'{source}' is down: {reason}")));
             }
         }
@@ -183,8 +183,8 @@ impl Engine {
         }
         for &table in &self.catalog.join(join).plan.source_tables {
             let Some(role) = self.catalog.role(table) else { continue };
-            if let Some(data) = &role.sourced
-                && let Some(reason) = self.sources.down(data.source())
+            if let Some(data) = self.loads.own(table)
+                && let Some(reason) = self.loads.sources.down(data.source())
             {
                 down.insert(data.source(), reason);
             }

@@ -271,7 +271,7 @@ impl Engine {
         }
         match options.source.as_deref() {
             Some("") => self.end_source(table),
-            Some(source) if self.sourced(table).is_none() => self.begin_source(table, source),
+            Some(source) if self.loads.own(table).is_none() => self.begin_source(table, source),
             _ => {}
         }
         if let Some(boundary) = options.boundary
@@ -334,7 +334,7 @@ impl Engine {
             ));
         }
         let existing = self.store.find(prefix);
-        let held = existing.and_then(|id| self.sourced(id));
+        let held = existing.and_then(|id| self.loads.own(id));
         if held.is_some_and(|held| held.source() != source) {
             return refused(format!("table '{shown}' has another source already"));
         }

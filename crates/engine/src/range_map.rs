@@ -213,3 +213,86 @@ impl<T: PartialEq> RangeMap<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::RangeMap;
+    use alloc::vec::Vec;
+    use headwater_base::KeyRange;
+
+    /// Keys of one byte below this.
+    const KEYS: u8 = 24;
+
+    fn key(at: u8) -> Vec<u8> {
+        if at == 0 || at >= KEYS { Vec::new() } else { [at].into() }
+    }
+
+    fn expand(ranges: impl Iterator<Item = (KeyRange, u64)>) -> [Option<u64>; KEYS as usize] {
+        let mut keys = [None; KEYS as usize];
+        for (range, value) in ranges {
+            for at in (0..KEYS).filter(|at| range.contains(&[*at])) {
+                assert_eq!(keys[at as usize].replace(value), None, "I1");
+            }
+        }
+        keys
+    }
+
+    /// Random changes, compared with a value for each key.
+    #[test]
+    fn ranges_say_what_each_key_has() {
+        let mut draw = 11u64;
+        let mut below = |most: u64| {
+            draw = draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (draw >> 33) % most
+        };
+        let mut map = RangeMap::default();
+        let mut right = [None; KEYS as usize];
+        for step in 0..20_000 {
+            let first = below(u64::from(KEYS)) as u8;
+            let last = (first + 1 + below(6) as u8).min(KEYS);
+            let range = KeyRange { first: key(first), last: key(last) };
+            let part = first as usize..last as usize;
+            let gaps = expand(map.gaps(&range).into_iter().map(|gap| (gap, 0)));
+            let overlap: Vec<u64> = map.overlapping(&range).map(|(_, span)| span.value).collect();
+            let mut values: Vec<u64> = right[part.clone()].iter().flatten().copied().collect();
+            for (at, value) in right.iter().enumerate() {
+                assert_eq!(gaps[at].is_some(), part.contains(&at) && value.is_none());
+                assert_eq!(map.around(&[at as u8]).map(|(_, span)| span.value), *value);
+            }
+            values.dedup();
+            let mut different = overlap.clone();
+            different.dedup();
+            assert_eq!(different, values);
+            let mut reversed: Vec<u64> = map.overlapping_mut(&range).map(|value| *value).collect();
+            reversed.reverse();
+            assert_eq!(reversed, overlap);
+            match below(4) {
+                0 => {
+                    let cut = expand(map.cut(&range).into_iter());
+                    for at in 0..KEYS as usize {
+                        let taken = if part.contains(&at) { right[at].take() } else { None };
+                        assert_eq!(cut[at], taken);
+                    }
+                }
+                1 => {
+                    let at = below(3);
+                    let taken = expand(map.take_where(|_, value| value % 3 == at).into_iter());
+                    for (value, taken) in right.iter_mut().zip(taken) {
+                        assert_eq!(value.take_if(|value| *value % 3 == at), taken);
+                    }
+                }
+                _ => {
+                    let value = if below(4) == 0 { 7 } else { step };
+                    for gap in map.gaps(&range) {
+                        map.insert(&gap, value);
+                    }
+                    right[part].iter_mut().for_each(|at| _ = at.get_or_insert(value));
+                    map.join_neighbours(&range);
+                }
+            }
+            assert_eq!(expand(map.iter().map(|(range, value)| (range, *value))), right);
+        }
+    }
+}

@@ -119,7 +119,7 @@ impl Engine {
     /// Makes what joins and sources give for `key` current.
     fn ensure_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        if role.writers.is_empty() && role.sourced.is_none() {
+        if role.writers.is_empty() && self.loads.own(table).is_none() {
             return Ok(());
         }
         let mut missing = Ok(());
@@ -136,8 +136,7 @@ impl Engine {
                 missing = Err(Missing);
             }
         }
-        let sourced = self.catalog.role(table).is_some_and(|role| role.sourced.is_some());
-        if sourced && self.need_key(table, key).is_err() {
+        if self.need_key(table, key).is_err() {
             missing = Err(Missing);
         }
         missing
@@ -191,8 +190,9 @@ impl Engine {
         mut group: Option<GroupId>,
         range: &KeyRange,
     ) -> Result<(), Missing> {
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        let sourced = role.sourced.is_some();
+        if self.catalog.role(table).is_none() {
+            return Ok(());
+        }
         let mut missing = Ok(());
         let some = self.catalog.some_writers(table, range);
         for at in 0.. {
@@ -205,7 +205,7 @@ impl Engine {
                 missing = Err(Missing);
             }
         }
-        if sourced && self.need(table, range).is_err() {
+        if self.need(table, range).is_err() {
             missing = Err(Missing);
         }
         missing
@@ -251,9 +251,9 @@ impl Engine {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
             let mut group = self.store.table(table).group_holding(first, last);
             if let Some(role) = self.catalog.role(table)
-                && (!role.writers.is_empty() || role.sourced.is_some())
+                && (!role.writers.is_empty() || self.loads.own(table).is_some())
             {
-                let simple = role.sourced.is_none() && role.merged == 0;
+                let simple = self.loads.own(table).is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if !ready {
                     let range = KeyRange::new(first, last);
@@ -448,7 +448,7 @@ impl Engine {
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
         let own = self.placed.is_none() || self.need_elsewhere(table, &KeyRange::point(key))?;
-        if own && self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
+        if own {
             self.need_key(table, key)?;
         }
         if self.store.table(table).get(key).is_some() {

@@ -198,7 +198,7 @@ impl Engine {
     /// Wakes the operation whose next slice it is. To be called once in each turn of the loop.
     pub fn go_on(&mut self) {
         if let Some(ticket) = self.slices.later.pop_front() {
-            self.waits.effects.push(Effect::Wake(ticket));
+            self.loads.waits.effects.push(Effect::Wake(ticket));
         }
     }
 

@@ -223,7 +223,7 @@ impl Engine {
     }
 
     fn check_source(&self, table: TableId) -> Result<(), EngineError> {
-        match self.catalog.role(table).and_then(|role| role.sourced.as_ref()) {
+        match self.loads.own(table) {
             None => Ok(()),
             Some(data) if data.is_kept() => Ok(()),
             Some(data) => {

@@ -1,6 +1,7 @@
 //! Answers of loads: what was asked for is here, and goes into the store.
 
-use super::{Here, Load, LoadedId, Provider};
+use super::data::Load;
+use super::{Here, LoadedId, Provider};
 use crate::base::Put;
 use crate::engine::Engine;
 use crate::report::EngineError;
@@ -31,43 +32,42 @@ impl Engine {
             Ok(_) => self.retry_followed(),
             Err(_) => self.give_up_followed(),
         }
-        if let Some(useless) = self.waits.take_useless(fetch) {
+        if let Some(useless) = self.loads.waits.take_useless(fetch) {
             if answer.is_ok() {
-                Provider::Home(useless.home).unfollow(useless.range, &mut self.waits);
+                Provider::Home(useless.home).unfollow(useless.range, &mut self.loads.waits);
             }
-            self.waits.wake(fetch);
+            self.loads.waits.wake(fetch);
             return;
         }
-        let Some((part, first)) = self.waits.end_load(fetch) else { return };
+        let Some((part, first)) = self.loads.waits.end_load(fetch) else { return };
         assert_eq!(part.home, from, "loads have numbers of their own");
-        let Some(data) = self.loaded_data_mut(part) else { return };
+        let Some((data, waits, keeping)) = self.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
-        let (provider, seen) = (data.provider.clone(), data.seen);
-        let loaded = match answer {
+        let is_own = part.home.is_some()
+            || data.is_kept()
+            || self.placed.as_deref().is_none_or(|placed| placed.may_own(&range));
+        match answer {
             Err(message) => {
-                let error = EngineError::SourceFailed { source: provider.name(), message };
-                self.waits.fail(fetch, &error);
-                return;
+                let error = EngineError::SourceFailed { source: data.provider.name(), message };
+                waits.fail(fetch, &error);
             }
-            Ok(loaded) => loaded,
-        };
-        if matches!(provider, Provider::Source(_)) && self.is_elsewhere(&range) {
-            // Its home is another shard by now.
-            provider.unfollow(range, &mut self.waits);
-            self.waits.wake(fetch);
-        } else if loaded.position < load.asked_at {
-            // Changes between were delivered before they were of interest: ask again. A source follows the range for
-            // each answer.
-            let load = Load { fetch, asked_at: seen, changes: Vec::new() };
-            if let Some(data) = self.loaded_data_mut(part) {
-                data.under_way.insert(&range, load);
+            Ok(_) if !is_own => {
+                // Its home is another shard by now.
+                data.provider.unfollow(range, waits);
+                waits.wake(fetch);
             }
-            self.waits.file(fetch, part, &first);
-            provider.unfollow(range.clone(), &mut self.waits);
-            provider.load(fetch, range, &mut self.waits, &mut self.keeping);
-        } else {
-            self.take_in(part, &range, load, loaded);
-            self.waits.wake(fetch);
+            Ok(loaded) if loaded.position < load.asked_at => {
+                // Changes between were delivered before they were of interest: ask again.
+                data.under_way.insert(&range, Load::new(fetch, data.seen));
+                waits.file(fetch, part, &first);
+                // A source follows the range for each answer.
+                data.provider.unfollow(range.clone(), waits);
+                data.provider.load(fetch, range, waits, keeping);
+            }
+            Ok(loaded) => {
+                self.take_in(part, &range, load, loaded);
+                self.loads.waits.wake(fetch);
+            }
         }
     }
 
@@ -76,7 +76,7 @@ impl Engine {
         let hash = self.memory.range_hash(part.table.0, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let here = Here { position: loaded.position, heat };
-        let Some(data) = self.loaded_data_mut(part) else { return };
+        let Some(data) = self.loads.data_mut(part) else { return };
         if data.is_kept() {
             data.ranges.merge(range.clone(), here);
         } else {

@@ -1,6 +1,6 @@
 //! What was loaded goes again: it is evicted, of no interest, or not to be believed any more.
 
-use super::{LoadedId, Provider};
+use super::{LoadedId, Loads};
 use crate::engine::Engine;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -9,16 +9,14 @@ use headwater_store::TableId;
 impl Engine {
     /// Forgets what is loaded of `range`, and stops following it.
     pub(crate) fn unload(&mut self, part: LoadedId, range: &KeyRange) {
-        let Some(data) = self.loaded_data(part) else { return };
-        let provider = data.provider.clone();
         for range in self.forget_part(part, range) {
-            provider.unfollow(range, &mut self.waits);
+            self.loads.unfollow(part, range);
         }
     }
 
     /// Forgets what is loaded of `range`, and gives the parts that were.
     pub(crate) fn forget_part(&mut self, part: LoadedId, range: &KeyRange) -> Vec<KeyRange> {
-        let Some(data) = self.loaded_data_mut(part) else { return Vec::new() };
+        let Some(data) = self.loads.data_mut(part) else { return Vec::new() };
         let mut parts = data.ranges.cut(range);
         if data.is_kept() {
             // Single keys are in memory without being in a loaded range (L3).
@@ -38,28 +36,21 @@ impl Engine {
     /// After all keys have gone: forgets what was loaded, and stops following it. What is kept is told to the embedded store
     /// by itself.
     pub(crate) fn forget_all_loaded(&mut self) {
-        for table in self.catalog.sourced_tables() {
-            if let Some(data) = self.catalog.sourced_mut(table).filter(|data| !data.is_kept()) {
-                for range in data.ranges.take() {
-                    data.provider.unfollow(range, &mut self.waits);
-                }
-            }
-        }
-        if let Some(placed) = self.placed.as_deref_mut() {
-            for data in placed.forget_all() {
-                for range in data.ranges.take() {
-                    data.provider.unfollow(range, &mut self.waits);
-                }
+        let Loads { own, elsewhere, waits, .. } = &mut self.loads;
+        let own = own.iter_mut().flatten().map(|data| &mut **data).filter(|data| !data.is_kept());
+        for data in own.chain(elsewhere.forget_all()) {
+            for range in data.ranges.take() {
+                data.provider.unfollow(range, waits);
             }
         }
     }
 
     /// Has loads from another shard that `concerned` names be of no use.
     pub(crate) fn spoil_loads(&mut self, part: LoadedId, concerned: impl Fn(&KeyRange) -> bool) {
-        let Some(data) = self.loaded_data_mut(part) else { return };
-        let Provider::Home(home) = data.provider else { return };
+        let Some(home) = part.home else { return };
+        let Some((data, waits, _)) = self.loads.split(part) else { return };
         for (range, fetch) in data.take_loads(|range, _| concerned(range)) {
-            self.waits.spoil(fetch, home, range);
+            waits.spoil(fetch, home, range);
         }
     }
 

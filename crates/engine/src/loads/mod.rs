@@ -18,27 +18,40 @@
 //!   and the expiry that the embedded store was told last.
 
 mod arrive;
+mod data;
 mod forget;
+mod need;
 mod ranges;
 mod waits;
 
-pub(crate) use ranges::{Here, LoadedRanges};
+pub(crate) use data::LoadedData;
+pub(crate) use ranges::Here;
 pub(crate) use waits::Waits;
 
-use crate::catalog::Catalog;
 use crate::engine::Engine;
-use crate::exec::Missing;
-use crate::range_map::RangeMap;
 use crate::report::Effect;
-use crate::sources::{KEPT, Keeping};
-use alloc::collections::BTreeMap;
+use crate::shards::Elsewhere;
+use crate::sources::{KEPT, Keeping, Sources};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::placement::Shard;
-use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
+use headwater_base::source::FetchId;
 use headwater_store::TableId;
+
+/// Base data that lives elsewhere: what of it is here, what is on its way, and who waits for that.
+#[derive(Debug, Default)]
+pub(crate) struct Loads {
+    /// The own keys of tables that have a source or are kept, by the tables' numbers.
+    own: Vec<Option<Box<LoadedData>>>,
+    /// Keys of other shards.
+    pub(crate) elsewhere: Elsewhere,
+    pub(crate) waits: Waits,
+    pub(crate) sources: Sources,
+    pub(crate) keeping: Keeping,
+}
 
 /// Where base data is loaded from, and its changes come from.
 #[derive(Clone, Debug)]
@@ -105,188 +118,85 @@ impl LoadedId {
     }
 }
 
-/// What is here of one provider's keys of a table.
-#[derive(Debug)]
-pub(crate) struct LoadedData {
-    pub(crate) provider: Provider,
-    pub(crate) ranges: LoadedRanges,
-    under_way: RangeMap<Load>,
-    /// Where the provider stands, as far as is known here: the last change delivered.
-    pub(crate) seen: Position,
-}
-
-/// A load under way.
-#[derive(Debug)]
-struct Load {
-    fetch: FetchId,
-    /// Where the provider stood, as far as known here, when the load was asked for.
-    asked_at: Position,
-    /// Changes that it may not show (L2).
-    changes: Vec<Late>,
-}
-
-/// A change that a load under way may not show.
-#[derive(Debug)]
-struct Late {
-    position: Position,
-    key: Vec<u8>,
-    value: Held,
-}
-
-/// What a key holds; nothing where there is no such key.
-type Held = Option<(Vec<u8>, Attributes)>;
-
-impl Load {
-    /// The pairs of its answer with the changes that came after it (L2).
-    fn with_changes(self, loaded: Loaded) -> Vec<Pair> {
-        let late = self.changes.into_iter().filter(|late| late.position > loaded.position);
-        let late: BTreeMap<_, _> = late.map(|Late { key, value, .. }| (key, value)).collect();
-        let mut pairs = loaded.pairs;
-        pairs.retain(|pair| !late.contains_key(&pair.key));
-        let written = late.into_iter().filter_map(|(key, value)| Some((key, value?)));
-        pairs.extend(written.map(|(key, (value, attributes))| Pair { key, value, attributes }));
-        pairs
-    }
-}
-
-impl LoadedData {
-    pub(crate) fn new(provider: Provider) -> Self {
-        Self {
-            provider,
-            ranges: LoadedRanges::default(),
-            under_way: RangeMap::default(),
-            seen: Position(0),
-        }
-    }
-
-    /// Whether clients write the table, and the embedded store is told.
+impl Loads {
+    /// The own keys of a table that has a source or is kept.
     #[inline]
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.provider, Provider::Store(_))
+    pub(crate) fn own(&self, table: TableId) -> Option<&LoadedData> {
+        self.own.get(table.0 as usize)?.as_deref()
     }
 
-    /// The source that has the keys, as clients name it.
-    pub(crate) fn source(&self) -> &str {
-        match &self.provider {
-            Provider::Source(name) => name,
-            Provider::Store(_) | Provider::Home(_) => KEPT,
-        }
-    }
-
-    /// Notes that a range was asked for.
     #[inline]
-    pub(crate) fn note_read(&mut self, range: &KeyRange) {
-        if let Provider::Store(reads) = &mut self.provider
-            && !is_point(range)
-        {
-            *reads = KeptReads::Ranges;
+    pub(crate) fn own_mut(&mut self, table: TableId) -> Option<&mut LoadedData> {
+        self.own.get_mut(table.0 as usize)?.as_deref_mut()
+    }
+
+    /// The tables that have a source or are kept.
+    pub(crate) fn own_tables(&self) -> Vec<TableId> {
+        let tables = self.own.iter().enumerate().filter(|(_, data)| data.is_some());
+        tables.map(|(at, _)| TableId(at as u32)).collect()
+    }
+
+    /// Has the own keys of a table come from elsewhere from now on.
+    pub(crate) fn add_own(&mut self, table: TableId, data: LoadedData) {
+        let at = table.0 as usize;
+        if self.own.len() <= at {
+            self.own.resize_with(at + 1, || None);
+        }
+        self.own[at] = Some(Box::new(data));
+    }
+
+    /// The own keys of a table come from nowhere else any more; who waits for them finds what there is.
+    pub(crate) fn end_own(&mut self, table: TableId) {
+        let data = self.own.get_mut(table.0 as usize).and_then(Option::take);
+        for fetch in data.iter().flat_map(|data| data.fetches()) {
+            self.waits.withdraw(fetch);
         }
     }
 
-    /// How many loads are under way.
-    pub(crate) fn loading(&self) -> usize {
-        self.under_way.len()
-    }
-
-    /// The loads under way.
-    pub(crate) fn fetches(&self) -> impl Iterator<Item = FetchId> {
-        self.under_way.iter().map(|(_, load)| load.fetch)
-    }
-
-    /// Takes out the loads under way of ranges that `concerned` names.
-    pub(crate) fn take_loads(
-        &mut self,
-        concerned: impl Fn(&KeyRange, FetchId) -> bool,
-    ) -> Vec<(KeyRange, FetchId)> {
-        let taken = self.under_way.take_where(|range, load| concerned(range, load.fetch));
-        taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
-    }
-
-    /// Asks for the parts of `gaps` that are not on their way, of those that `is_wanted` names.
-    ///
-    /// # Errors
-    /// The operation under way lacks some of `gaps` until they have come.
-    pub(crate) fn ask(
-        &mut self,
-        part: LoadedId,
-        gaps: &[KeyRange],
-        is_wanted: impl Fn(&KeyRange) -> bool,
-        (waits, keeping): (&mut Waits, &mut Keeping),
-    ) -> Result<(), Missing> {
-        let mut missing = Ok(());
-        for gap in gaps {
-            for (_, load) in self.under_way.overlapping(gap) {
-                missing = Err(Missing);
-                waits.lacking.insert(load.value.fetch);
-            }
-            for range in self.under_way.gaps(gap).into_iter().filter(&is_wanted) {
-                missing = Err(Missing);
-                let fetch = waits.begin_load(part, &range.first);
-                let load = Load { fetch, asked_at: self.seen, changes: Vec::new() };
-                self.under_way.insert(&range, load);
-                self.provider.load(fetch, range, waits, keeping);
-            }
-        }
-        missing
-    }
-
-    /// Notes a change for the load under way that it may come too late for (L2).
-    pub(crate) fn note(&mut self, position: Position, key: &[u8], value: impl Fn() -> Held) {
-        if let Some(load) = self.under_way.around_mut(key) {
-            load.value.changes.push(Late { position, key: key.to_vec(), value: value() });
+    /// What is here of one part of a table's keys.
+    pub(crate) fn data(&self, part: LoadedId) -> Option<&LoadedData> {
+        match part.home {
+            None => self.own(part.table),
+            Some(home) => self.elsewhere.data(part.table, home),
         }
     }
 
-    /// Answers of loads under way that are older than the last change delivered are of no use.
-    pub(crate) fn ask_anew(&mut self) {
-        for load in self.under_way.overlapping_mut(&KeyRange::all()) {
-            load.asked_at = self.seen;
-        }
-    }
-}
-
-/// Whether the range holds one key alone.
-pub(crate) fn is_point(range: &KeyRange) -> bool {
-    range.last.split_last().is_some_and(|(end, key)| *end == 0 && key == range.first)
-}
-
-impl Catalog {
-    /// The table's own keys that come from a source or the embedded store.
     #[inline]
-    pub(crate) fn sourced_mut(&mut self, table: TableId) -> Option<&mut LoadedData> {
-        self.role_mut(table)?.sourced.as_deref_mut()
+    pub(crate) fn data_mut(&mut self, part: LoadedId) -> Option<&mut LoadedData> {
+        self.split(part).map(|(data, ..)| data)
+    }
+
+    /// What is here of a part of a table's keys, beside those that are told when more is to come.
+    #[inline]
+    fn split(&mut self, part: LoadedId) -> Option<(&mut LoadedData, &mut Waits, &mut Keeping)> {
+        let data = match part.home {
+            None => self.own.get_mut(part.table.0 as usize)?.as_deref_mut(),
+            Some(home) => self.elsewhere.data_mut(part.table, home),
+        };
+        Some((data?, &mut self.waits, &mut self.keeping))
+    }
+
+    /// Tells whoever a part came from that the changes of a range are of no interest any more.
+    pub(crate) fn unfollow(&mut self, part: LoadedId, range: KeyRange) {
+        if let Some((data, waits, _)) = self.split(part) {
+            data.provider.unfollow(range, waits);
+        }
     }
 }
 
 impl Engine {
-    /// What is here of a part of a table's keys, where they live elsewhere.
-    pub(crate) fn loaded_data(&self, part: LoadedId) -> Option<&LoadedData> {
-        match part.home {
-            None => self.catalog.role(part.table)?.sourced.as_deref(),
-            Some(home) => self.placed.as_deref()?.data(part.table, home),
-        }
-    }
-
-    pub(super) fn loaded_data_mut(&mut self, part: LoadedId) -> Option<&mut LoadedData> {
-        match part.home {
-            None => self.catalog.sourced_mut(part.table),
-            Some(home) => self.placed.as_deref_mut()?.data_mut(part.table, home),
-        }
-    }
-
     /// Checks L1, and that loads under way are filed as what they are.
     pub(crate) fn check_loads(&self) {
         let mut loads = 0;
-        let elsewhere = self.placed.iter().flat_map(|placed| placed.parts());
-        let own = self.catalog.sourced_tables().into_iter().map(LoadedId::own);
-        for part in own.chain(elsewhere) {
-            let data = self.loaded_data(part).expect("what is named is there");
+        let own = self.loads.own_tables().into_iter().map(LoadedId::own);
+        for part in own.chain(self.loads.elsewhere.parts()) {
+            let data = self.loads.data(part).expect("what is named is there");
             for (range, load) in data.under_way.iter() {
                 assert_eq!(data.ranges.gaps(&range), core::slice::from_ref(&range), "L1");
-                assert_eq!(self.waits.load(load.fetch), Some((part, &*range.first)));
+                assert_eq!(self.loads.waits.load(load.fetch), Some((part, &*range.first)));
                 loads += 1;
             }
         }
-        assert_eq!(loads, self.waits.loads());
+        assert_eq!(loads, self.loads.waits.loads());
     }
 }

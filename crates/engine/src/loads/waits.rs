@@ -153,45 +153,45 @@ impl Engine {
     /// What an operation that met missing data answers.
     pub(crate) fn stop(&mut self) -> Stop {
         if self.memory.ends_lacking() {
-            self.waits.lacking.clear();
+            self.loads.waits.lacking.clear();
             return Stop::Failed(EngineError::OutOfMemory);
         }
         debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
         if self.slices.is_over() {
             // What it lacks besides is asked for again when it goes on.
-            self.waits.lacking.clear();
-            let ticket = self.waits.ticket();
+            self.loads.waits.lacking.clear();
+            let ticket = self.loads.waits.ticket();
             self.slices.postpone(ticket);
             return Stop::Wait(ticket);
         }
-        Stop::Wait(self.waits.wait())
+        Stop::Wait(self.loads.waits.wait())
     }
 
     /// A ticket for an operation that waits for something that the engine does not know of.
     pub fn next_ticket(&mut self) -> Ticket {
-        self.waits.ticket()
+        self.loads.waits.ticket()
     }
 
     /// Whether operations may have to wait for data at all.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.keeping.is_some() || self.placed.is_some() || !self.catalog.sourced_tables().is_empty()
+        self.loads.keeping.is_some() || self.placed.is_some() || !self.loads.own_tables().is_empty()
     }
 
     /// How many operations wait for data.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waits.waiting()
+        self.loads.waits.waiting()
     }
 
     /// Wakes an operation that got its ticket from [`Engine::next_ticket`].
     pub fn wake(&mut self, ticket: Ticket) {
-        self.waits.effects.push(Effect::Wake(ticket));
+        self.loads.waits.effects.push(Effect::Wake(ticket));
     }
 
     /// Takes what the engine asks of the world since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        let mut effects = core::mem::take(&mut self.waits.effects);
+        let mut effects = core::mem::take(&mut self.loads.waits.effects);
         effects.extend(self.watches.take_woken().into_iter().map(Effect::Wake));
         effects.extend(self.take_loaded().into_iter().map(Effect::Wake));
         effects

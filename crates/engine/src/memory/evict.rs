@@ -64,8 +64,7 @@ impl Engine {
             }
             Some(Victim::Loaded(part, first)) => {
                 self.memory.evicted.loaded += 1;
-                if let Some(whole) = self.loaded_data(part).and_then(|data| data.ranges.at(&first))
-                {
+                if let Some(whole) = self.loads.data(part).and_then(|data| data.ranges.at(&first)) {
                     let range = match part.home {
                         None => self.run_from(part.table, &first, Some(whole)),
                         Some(_) => whole,

@@ -77,10 +77,10 @@ impl Engine {
                 self.statuses.get_mut(id).heat = heat;
             }
         }
-        for table in self.catalog.sourced_tables() {
+        for table in self.loads.own_tables() {
             let sizes = self.store.table(table).sizes();
             for _ in 0..SAMPLES {
-                let Some(data) = self.catalog.sourced_mut(table) else { break };
+                let Some(data) = self.loads.own_mut(table) else { break };
                 let count = data.ranges.len();
                 // Of a kept table the keys go, until there are hardly any.
                 if data.is_kept() && sizes.keys >= count {
@@ -93,7 +93,7 @@ impl Engine {
                 least.offer(Victim::Loaded(LoadedId::own(table), first), score);
             }
         }
-        for table in self.tables_elsewhere() {
+        for table in self.loads.elsewhere.tables() {
             let keys = self.store.table(table).sizes();
             let (count, replicas) =
                 (self.loaded_elsewhere(table), keys.keys - self.own_keys(table));
@@ -147,7 +147,7 @@ impl Engine {
         // hardly any others are left.
         let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
-        if !by_expiry || self.keeping.is_some() {
+        if !by_expiry || self.loads.keeping.is_some() {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
@@ -250,7 +250,7 @@ impl Engine {
         if self.memory.staying == Some(table) {
             return false;
         }
-        self.catalog.role(table).map_or(policy, |role| match &role.sourced {
+        self.catalog.role(table).map_or(policy, |role| match self.loads.own(table) {
             Some(data) => data.is_kept(),
             None => {
                 policy && role.writers.is_empty() && role.evict.unwrap_or(role.readers.is_empty())
@@ -266,11 +266,11 @@ impl Engine {
 
     /// Something that can go, whatever its worth.
     pub(super) fn any_victim(&self, draw: u64) -> Option<Victim> {
-        let tables = self.catalog.sourced_tables();
+        let tables = self.loads.own_tables();
         let kinds = tables.len() as u64 + 1;
         let (turn, draw) = (draw % kinds, draw / kinds);
         let of_table = |&table: &TableId| {
-            let data = self.sourced(table)?;
+            let data = self.loads.own(table)?;
             if data.is_kept() && draw % 3 > 0 {
                 let mut found = None;
                 self.store.table(table).sample(draw / 3, 1, &mut |key, _, heat| {
@@ -283,7 +283,7 @@ impl Engine {
             Some(Victim::Loaded(LoadedId::own(table), data.ranges.any(draw)?.to_vec()))
         };
         let of_others = || {
-            let tables = self.tables_elsewhere();
+            let tables = self.loads.elsewhere.tables();
             let count = tables.len().max(1) as u64;
             let table = *tables.get((draw % count) as usize)?;
             let (part, first) = self.any_elsewhere(table, draw / count)?;

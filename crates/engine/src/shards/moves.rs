@@ -53,7 +53,7 @@ impl Engine {
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            if self.sourced(table).is_some_and(|data| !data.is_kept()) {
+            if self.loads.own(table).is_some_and(|data| !data.is_kept()) {
                 continue;
             }
             self.keys_of(table, partition, &mut found);
@@ -95,14 +95,14 @@ impl Engine {
         partition: Partition,
         bytes_max: u64,
     ) -> Result<Vec<Pair>, EngineError> {
-        let Some(mut keep) = self.keeping.take() else { return Ok(Vec::new()) };
+        let Some(mut keep) = self.loads.keeping.take() else { return Ok(Vec::new()) };
         let moves = |key: &[u8]| {
             let placed = self.placed.as_deref();
             placed.is_some_and(|placed| placed.placement.partition(key) == partition)
                 && self.store.table_of(key).is_some_and(|table| self.has_kept(table))
         };
         let gathered = keep.gather(&moves, bytes_max);
-        self.keeping.give_back(keep);
+        self.loads.keeping.give_back(keep);
         gathered.or_else(refused)
     }
 
@@ -114,7 +114,7 @@ impl Engine {
         for Pair { key, value, attributes } in pairs {
             let table = self.store.table_for(key);
             if self.writes_kept(table) {
-                self.keeping.put(key, value, *attributes);
+                self.loads.keeping.put(key, value, *attributes);
             }
         }
         self.settle_kept()
@@ -152,7 +152,7 @@ impl Engine {
     /// # Errors
     /// It cannot.
     pub fn settle_kept(&mut self) -> Result<(), EngineError> {
-        self.keeping.settle().or_else(refused)
+        self.loads.keeping.settle().or_else(refused)
     }
 
     /// The base keys of a partition in a table, of those that have their home here.
@@ -198,17 +198,17 @@ impl Engine {
 
     /// Takes back loads of sources that nobody was asked for yet and that are others' from now on.
     fn withdraw_loads(&mut self) {
-        for effect in core::mem::take(&mut self.waits.effects) {
+        for effect in core::mem::take(&mut self.loads.waits.effects) {
             match effect {
                 Effect::Load { fetch, ref range, .. } if self.is_elsewhere(range) => {
-                    for table in self.catalog.sourced_tables() {
-                        if let Some(data) = self.catalog.sourced_mut(table) {
+                    for table in self.loads.own_tables() {
+                        if let Some(data) = self.loads.own_mut(table) {
                             data.take_loads(|_, load| load == fetch);
                         }
                     }
-                    self.waits.withdraw(fetch);
+                    self.loads.waits.withdraw(fetch);
                 }
-                effect => self.waits.effects.push(effect),
+                effect => self.loads.waits.effects.push(effect),
             }
         }
     }
@@ -246,9 +246,9 @@ impl Engine {
     /// old one.
     fn forget_sourced(&mut self, partition: Partition) {
         let Some(placement) = self.placement().cloned() else { return };
-        for table in self.catalog.sourced_tables() {
+        for table in self.loads.own_tables() {
             let part = LoadedId::own(table);
-            let Some(data) = self.loaded_data(part).filter(|data| !data.is_kept()) else {
+            let Some(data) = self.loads.data(part).filter(|data| !data.is_kept()) else {
                 continue;
             };
             let loaded: Vec<_> = data.ranges.all().collect();
@@ -285,14 +285,11 @@ impl Engine {
             }
         }
         self.tell_resets_where(&concerned);
-        for table in self.tables_elsewhere() {
-            let Some(placed) = self.placed.as_deref() else { return };
-            let Some(remote) = placed.tables.get(&table) else { continue };
-            let parts = remote.homes.iter().map(|(&home, data)| {
+        for table in self.loads.elsewhere.tables() {
+            let parts: Vec<_> = self.loads.elsewhere.parts_of(table).collect();
+            for part in parts {
+                let Some(data) = self.loads.data(part) else { continue };
                 let gone: Vec<_> = data.ranges.all().filter(|range| concerned(range)).collect();
-                (LoadedId { table, home: Some(home) }, gone)
-            });
-            for (part, gone) in parts.collect::<Vec<_>>() {
                 for range in gone {
                     self.unload(part, &range);
                 }

@@ -13,9 +13,7 @@ pub(crate) use kept::{KEPT, Keeping};
 
 use crate::base::{Gone, Put};
 use crate::engine::Engine;
-use crate::exec::Missing;
-use crate::loads::{LoadedData, LoadedId, Provider, is_point};
-use alloc::boxed::Box;
+use crate::loads::{LoadedData, LoadedId, Provider};
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -23,59 +21,11 @@ use headwater_base::source::{Attributes, Change, Position};
 use headwater_store::TableId;
 
 impl Engine {
-    /// Checks that a base key is here, and asks for it if it is not.
-    #[inline]
-    pub(crate) fn need_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
-        let Some(data) = self.catalog.sourced_mut(table) else { return Ok(()) };
-        if data.ranges.serve_key(key, &self.memory.ranges) {
-            return Ok(());
-        }
-        // L3.
-        let is_there = || self.store.table(table).get(key).is_some();
-        if data.is_kept() && (is_there() || self.keeping.is_gone(key)) {
-            return Ok(());
-        }
-        self.need(table, &KeyRange::point(key))
-    }
-
-    /// Checks that the base keys of `range` are here, and asks for what is not.
-    pub(crate) fn need(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
-        let Some(data) = self.catalog.sourced_mut(table) else { return Ok(()) };
-        if data.ranges.serve(&range.first, &range.last, &self.memory.ranges) {
-            data.note_read(range);
-            return Ok(());
-        }
-        let prefix = KeyRange::prefix(self.store.table(table).prefix());
-        let wanted = prefix.intersection(range);
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let group = self.group_range(table, &wanted.first);
-        let placed = self.placed.as_deref();
-        let Some(data) = self.catalog.sourced_mut(table) else { return Ok(()) };
-        data.note_read(&wanted);
-        data.ranges.touch(&wanted, &self.memory.ranges);
-        let mut gaps = data.ranges.gaps(&wanted);
-        if data.is_kept() && is_point(&wanted) && !gaps.is_empty() {
-            // The keys of a group are read together, and one range is less to remember than many.
-            gaps = group.map_or(gaps, |group| data.ranges.gaps(&group));
-        }
-        // Of a group whose home is another shard there are no own keys to be loaded.
-        let may_own = |range: &KeyRange| placed.is_none_or(|placed| placed.may_own(range));
-        let to = (&mut self.waits, &mut self.keeping);
-        data.ask(LoadedId::own(table), &gaps, may_own, to)
-    }
-
-    /// The keys of the group in which `key` is, where its table has groups.
-    fn group_range(&self, table: TableId, key: &[u8]) -> Option<KeyRange> {
-        self.store.table(table).group_prefix_of(key).map(KeyRange::prefix)
-    }
-
     /// One transaction at a source, which stands at `position` after it. Changes outside followed
     /// ranges are ignored, and so is a transaction delivered before.
     pub fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
-        for table in self.catalog.sourced_tables() {
-            let Some(data) = self.catalog.sourced_mut(table) else { continue };
+        for table in self.loads.own_tables() {
+            let Some(data) = self.loads.own_mut(table) else { continue };
             if data.is_kept() || data.source() != source || position <= data.seen {
                 continue;
             }
@@ -94,7 +44,7 @@ impl Engine {
         if !self.owns(&change.key) {
             return;
         }
-        let Some(data) = self.catalog.sourced_mut(table) else { return };
+        let Some(data) = self.loads.own_mut(table) else { return };
         data.note(position, &change.key, || {
             change.value.clone().map(|value| (value, Attributes::default()))
         });
@@ -116,7 +66,7 @@ impl Engine {
     /// Other keys of a table are this shard's own from now on. Changes of those were not kept for the loads under way: answers that
     /// are older than the last change delivered are of no use.
     pub(crate) fn ask_anew(&mut self, table: TableId) {
-        if let Some(data) = self.catalog.sourced_mut(table) {
+        if let Some(data) = self.loads.own_mut(table) {
             data.ask_anew();
         }
     }
@@ -126,23 +76,20 @@ impl Engine {
         let range = KeyRange::prefix(self.store.table(table).prefix());
         self.tell_reset(&range);
         self.invalidate_readers(table, &range);
-        let data = LoadedData::new(Provider::Source(String::from(source)));
-        self.catalog.role_for(table).sourced = Some(Box::new(data));
+        let provider = Provider::Source(String::from(source));
+        self.loads.add_own(table, LoadedData::new(provider));
     }
 
     /// A table has no source any more: what was loaded is forgotten. Who waits for more finds none.
     pub(crate) fn end_source(&mut self, table: TableId) {
-        if self.sourced(table).is_none_or(LoadedData::is_kept) {
+        if self.loads.own(table).is_none_or(LoadedData::is_kept) {
             return;
         }
         let range = KeyRange::prefix(self.store.table(table).prefix());
         self.tell_reset(&range);
         self.invalidate_readers(table, &range);
         self.unload(LoadedId::own(table), &range);
-        let data = self.catalog.role_for(table).sourced.take();
-        for fetch in data.iter().flat_map(|data| data.fetches()) {
-            self.waits.withdraw(fetch);
-        }
+        self.loads.end_own(table);
         self.retry_followed();
     }
 
@@ -151,18 +98,17 @@ impl Engine {
     pub(crate) fn forget_hidden(&mut self, join: u32) {
         let plan = self.catalog.join(join).plan.clone();
         let table = plan.output_table;
-        let Some(role) = self.catalog.role_mut(table) else { return };
-        let Some(data) = &mut role.sourced else { return };
+        let Some(data) = self.loads.own_mut(table) else { return };
         let ranges = data.ranges.cut(&plan.join.output.range_of_all());
-        let provider = data.provider.clone();
         // What was computed from these ranges is not kept up to date any more.
-        let readers: Vec<_> = role.readers.iter().map(|reader| reader.join).collect();
+        let readers = self.catalog.role(table).map_or(&[][..], |role| &role.readers);
+        let readers: Vec<_> = readers.iter().map(|reader| reader.join).collect();
         for reader in readers {
             self.reset_join(reader);
         }
         for range in ranges {
             self.drop_base_keys(table, &range);
-            provider.unfollow(range, &mut self.waits);
+            self.loads.unfollow(LoadedId::own(table), range);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Engine {
     fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
-        let by = match (join, &role.sourced) {
+        let by = match (join, self.loads.own(table)) {
             (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
             (None, Some(data)) if data.is_kept() => {
                 String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
