@@ -2,6 +2,7 @@
 
 use crate::catalog::Catalog;
 use crate::expiry::Expiries;
+use crate::fan_out::FanOuts;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::loads::Loads;
@@ -61,6 +62,8 @@ pub struct Engine {
     pub(crate) spilled: SpilledValues,
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
+    /// Changes that large fan-outs have yet to bring to some ranges.
+    pub(crate) fan_outs: FanOuts,
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
@@ -108,6 +111,7 @@ impl Engine {
             spilling: Spilling::default(),
             spilled: SpilledValues::default(),
             slices: Slices::default(),
+            fan_outs: FanOuts::default(),
             loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
@@ -186,6 +190,7 @@ impl Engine {
             ("executions", counters.executions),
             ("rows_read", counters.rows_read),
             ("readers_told", counters.readers_told),
+            ("fan_outs_noted", counters.fan_outs_noted),
             ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),

@@ -108,6 +108,8 @@ impl Engine {
                 self.updaters.targets_of(id, key, &mut targets);
             }
         }
+        // What is noted for a range is applied before it is read (N1).
+        targets.retain(|target| !self.fan_outs.concern(target.status()));
         for target in targets {
             let status = self.statuses.get(target.status());
             let mut bindings = Bindings::new();

@@ -58,6 +58,8 @@ impl Engine {
     }
 
     fn install(&mut self, name: &str, join: Join, warnings: Vec<String>) {
+        // From now on others than those who read them may be concerned by outputs.
+        self.feed_all();
         let output_table = self.pinned_table(&join.output);
         let tables: Vec<_> =
             join.sources.iter().map(|source| source.pattern.clone()).collect::<Vec<_>>();
@@ -142,6 +144,7 @@ impl Engine {
     }
 
     fn drop_join(&mut self, id: u32) {
+        self.feed_all();
         let mut about = self.cells_about(id);
         about.retain(|&other| other != id);
         let mut kept = about.clone();

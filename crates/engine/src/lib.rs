@@ -21,6 +21,7 @@ mod engine;
 mod exec;
 mod expiry;
 mod explain;
+mod fan_out;
 mod fold;
 mod follow;
 mod functions;

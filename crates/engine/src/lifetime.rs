@@ -211,6 +211,7 @@ impl Engine {
     }
 
     fn drop_targets(&mut self, id: StatusId) {
+        self.fan_outs.forget(id);
         let range = self.statuses.get(id).range();
         let mut targets = Vec::new();
         self.statuses.get(id).targets.extend(&mut targets);

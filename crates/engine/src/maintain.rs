@@ -116,6 +116,7 @@ impl Engine {
         if shows && !self.is_followed(plan.output_table) {
             return;
         }
+        self.bound_fan_outs();
         let mut targets = core::mem::take(&mut self.target_room);
         let components = plan.pattern(source).components.len();
         for depth in 0..=components {
@@ -136,7 +137,12 @@ impl Engine {
                     self.make_cell(table, key, change);
                     new = change.cell.or(new);
                 }
-                self.update_targets(&plan, &targets, known, key, (change.old, new));
+                if !self.note_fan_out(&plan, &targets, known, key, (change.old, new)) {
+                    for target in &targets {
+                        self.feed(target.status());
+                    }
+                    self.update_targets(&plan, &targets, known, key, (change.old, new));
+                }
             } else {
                 for &target in &targets {
                     self.log_check(reader, target, key, change.old.is_some());
@@ -160,7 +166,12 @@ impl Engine {
         self.output_room = output;
     }
 
-    fn update_targets(
+    /// Whether a change of outputs in the layer concerns those alone who read them.
+    pub(crate) fn is_quiet(&self, layer: TableId, plan: &Plan) -> bool {
+        layer == plan.output_table && !self.has_readers(layer) && !self.is_followed(layer)
+    }
+
+    pub(crate) fn update_targets(
         &mut self,
         plan: &Rc<Plan>,
         targets: &[Target],
@@ -173,9 +184,7 @@ impl Engine {
         let mut output = core::mem::take(&mut self.output_room);
         let join = targets.first().map(|target| self.statuses.get(target.status()).join);
         let layer = join.map(|join| self.catalog.join(join).layer);
-        let quiet = layer.filter(|&layer| {
-            layer == plan.output_table && !self.has_readers(layer) && !self.is_followed(layer)
-        });
+        let quiet = layer.filter(|&layer| self.is_quiet(layer, plan));
         // Outputs that nothing is computed from may go while there are more to come: they are computed again when
         // they are read.
         let (may_go, mut unfed, mut gone) = (quiet.is_some() && new.is_some(), false, false);

@@ -147,6 +147,9 @@ impl Engine {
     #[inline]
     fn is_ready(&mut self, table: TableId, group: GroupId, first: &[u8]) -> bool {
         let Some(role) = self.catalog.role(table) else { return false };
+        if !self.fan_outs.is_empty() {
+            return false;
+        }
         let (table, _) = self.store.table_mut(table);
         let suffix = &first[table.group_prefix(group).len()..];
         let note = table.note_mut(group);

@@ -292,6 +292,7 @@ impl Engine {
 
     /// Does the work that a read of `wanted` needs of a status range.
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
+        self.feed(id);
         let status = self.statuses.get_mut(id);
         status.heat = self.memory.ranges.hit(status.heat);
         loop {

@@ -59,6 +59,11 @@ pub(crate) struct Frontier {
 }
 
 impl Slices {
+    /// How many rows a slice has; `None` where nothing is sliced.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        self.rows
+    }
+
     /// How many source rows one execution may visit.
     pub(crate) fn rows_max(&self) -> usize {
         self.rows.filter(|_| self.active).unwrap_or(usize::MAX)
@@ -195,17 +200,21 @@ impl Engine {
         self.slices.later.retain(|later| *later != ticket);
     }
 
-    /// Wakes the operation whose next slice it is. To be called once in each turn of the loop.
+    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out. To be called once in
+    /// each turn of the loop.
     pub fn go_on(&mut self) {
+        if !self.fan_outs.is_empty() {
+            self.feed_next();
+        }
         if let Some(ticket) = self.slices.later.pop_front() {
             self.loads.waits.effects.push(Effect::Wake(ticket));
         }
     }
 
-    /// Whether some operation has had a slice and is to go on.
+    /// Whether something has had a slice and is to go on.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        !self.slices.later.is_empty()
+        !self.slices.later.is_empty() || !self.fan_outs.is_empty()
     }
 
     /// Where a read of `wanted` begins that was ended for now before; nothing where it begins at the start.

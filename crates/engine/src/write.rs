@@ -245,6 +245,7 @@ impl Engine {
         for id in self.catalog.ids() {
             self.reset_join(id);
         }
+        self.fan_outs.clear(&mut self.store.pool);
         self.store.clear();
         self.drop_streams();
         self.drop_all_spilled();

@@ -175,3 +175,97 @@ fn joins_that_nobody_has_read_cost_writes_of_their_table_nothing() {
     assert_eq!(read(&mut engine, "out7").0.len(), 1);
     assert_eq!(read(&mut engine, "out8").0.len(), 1);
 }
+
+/// Timelines of so many users who follow one, all computed, and reads that have slices of 100 rows.
+fn followed(users: usize) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    let text = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+    engine.join_add("timeline", text, false).expect("a join");
+    set(&mut engine, "p|ann|001", "first");
+    for user in 0..users {
+        set(&mut engine, &format!("s|u{user:05}|ann"), "");
+        assert_eq!(read(&mut engine, &format!("t|u{user:05}")).0.len(), 1);
+    }
+    engine.set_slice(Some(100));
+    engine
+}
+
+#[test]
+fn a_write_that_many_ranges_show_is_applied_in_slices_and_nobody_can_tell() {
+    let mut engine = followed(2000);
+    let posts = |engine: &mut Engine, user: usize| {
+        let (pairs, _) = read(engine, &format!("t|u{user:05}"));
+        pairs.into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+    };
+    let applied = count(&engine, "updates_applied");
+    let updates = |engine: &Engine| count(engine, "updates_applied") - applied;
+    set(&mut engine, "p|ann|002", "second");
+    set(&mut engine, "p|ann|002", "changed");
+    set(&mut engine, "p|ann|003", "third");
+    assert!(engine.remove(b"p|ann|001").expect("a base key"));
+    assert_eq!((updates(&engine), count(&engine, "fan_outs_noted")), (0, 4));
+    assert_eq!(posts(&mut engine, 1500), ["changed", "third"]);
+    assert_eq!(updates(&engine), 4, "a read applies what concerns it");
+    for slice in 1..=10 {
+        engine.go_on();
+        assert!(updates(&engine) <= 4 + slice * 100);
+        engine.check_invariants();
+    }
+    // Some have the first of the changes, most have none.
+    assert!(engine.remove(b"s|u00300|ann").expect("a base key"));
+    assert!(engine.remove(b"s|u01700|ann").expect("a base key"));
+    for (user, expected) in [(10, 2), (300, 0), (1700, 0), (1999, 2)] {
+        assert_eq!(posts(&mut engine, user).len(), expected, "user {user}");
+    }
+    while engine.goes_on() {
+        engine.go_on();
+    }
+    engine.check_invariants();
+    assert_eq!(updates(&engine), 4 * 2000, "each range is told once of each change");
+    let all = read(&mut engine, "t").0;
+    assert_eq!(all.len(), 1998 * 2);
+    assert!(all.iter().all(|(_, value)| value == "changed" || value == "third"));
+}
+
+#[test]
+fn large_fan_outs_end_before_joins_or_followers_see_their_outputs() {
+    for follows in [false, true] {
+        let mut engine = followed(500);
+        set(&mut engine, "p|ann|002", "second");
+        assert!(engine.goes_on());
+        if follows {
+            let all = headwater_base::KeyRange::prefix(b"t|");
+            engine.follow(&all, headwater_engine::Follower(1)).expect("no source");
+        } else {
+            engine
+                .join_add("size", "n|<user> = count t|<user>|<time>|<poster>", false)
+                .expect("a join");
+        }
+        assert!(!engine.goes_on());
+        engine.check_invariants();
+        assert_eq!(read(&mut engine, "t").0.len(), 1000);
+    }
+}
+
+#[test]
+fn ranges_that_go_are_forgotten_by_fan_outs() {
+    let mut engine = followed(500);
+    set(&mut engine, "p|ann|002", "second");
+    engine
+        .join_add(
+            "timeline",
+            "t|<user>|<time> = check s|<user>|<poster> copy p|<poster>|<time>",
+            true,
+        )
+        .expect("a join");
+    assert!(!engine.goes_on());
+    assert_eq!(read(&mut engine, "t").0.len(), 1000);
+    for user in 0..500 {
+        read(&mut engine, &format!("t|u{user:05}"));
+    }
+    set(&mut engine, "p|ann|003", "third");
+    engine.flush();
+    assert!(!engine.goes_on());
+    engine.check_invariants();
+    assert_eq!(read(&mut engine, "t").0, []);
+}

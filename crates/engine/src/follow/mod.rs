@@ -123,6 +123,7 @@ impl Engine {
         if range.is_empty() {
             return Ok(());
         }
+        self.feed_all();
         let parts = self.store.parts(&range.first, &range.last);
         for (table, first, last) in &parts {
             self.check_followable(*table, &KeyRange::new(first, last))?;
