@@ -166,6 +166,9 @@ impl Engine {
         for &table in plan.source_tables.iter().chain([&plan.output_table]) {
             self.store.unpin(table);
         }
+        // Who waits for what the join read needs it no more: where the join's table is a source of its source's from now on,
+        // shards that went on waiting would wait for one another.
+        self.loads.waits.wake_all();
     }
 
     /// How often a join was installed.

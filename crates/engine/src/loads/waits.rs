@@ -139,6 +139,13 @@ impl Waits {
         }
     }
 
+    /// Wakes all operations: they find out anew what they lack.
+    pub(crate) fn wake_all(&mut self) {
+        self.by_fetch.clear();
+        let waiting = core::mem::take(&mut self.waiting).into_keys();
+        self.effects.extend(waiting.map(Effect::Wake));
+    }
+
     /// Fails all operations that waited for `fetch`.
     pub(super) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
         for ticket in self.by_fetch.remove(&fetch).unwrap_or_default() {
