@@ -12,7 +12,6 @@
 use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
-use crate::sources::Sourced;
 use crate::status::StatusId;
 use crate::updaters::Reader;
 use alloc::boxed::Box;
@@ -170,8 +169,6 @@ pub(crate) struct Role {
     pub(crate) merged: usize,
     /// TABLE.SET was called for it.
     pub(crate) declared: bool,
-    /// Where its base keys come from, if not from clients.
-    pub(crate) sourced: Option<Box<Sourced>>,
     /// TABLE.SET has said that the embedded store does not keep it.
     pub(crate) unkept: bool,
     /// Writes of its base keys are noted.
@@ -200,14 +197,6 @@ impl Catalog {
     #[inline]
     pub(crate) fn role(&self, table: TableId) -> Option<&Role> {
         self.roles.get(table.0 as usize)?.as_deref()
-    }
-
-    /// The tables whose base data a source keeps.
-    pub(crate) fn sourced_tables(&self) -> Vec<TableId> {
-        let roles = self.roles.iter().enumerate();
-        let sourced =
-            roles.filter(|(_, role)| role.as_ref().is_some_and(|role| role.sourced.is_some()));
-        sourced.map(|(at, _)| TableId(at as u32)).collect()
     }
 
     /// Whether writes of any table are noted.

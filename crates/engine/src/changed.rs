@@ -64,8 +64,7 @@ impl Engine {
     #[must_use]
     pub fn is_given(&self, key: &[u8]) -> bool {
         let Some(table) = self.store.table_of(key) else { return false };
-        let Some(role) = self.catalog.role(table) else { return false };
-        role.sourced.as_ref().is_some_and(|sourced| !sourced.kept)
+        self.loads.own(table).is_some_and(|data| !data.is_kept())
             || self.catalog.writer_of(table, key).is_some()
     }
 

@@ -5,6 +5,7 @@ use crate::expiry::Expiries;
 use crate::fan_out::FanOuts;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::loads::Loads;
 use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
@@ -13,7 +14,6 @@ use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
 use crate::snapshots::Window;
-use crate::sources::{Keeping, Sources, Waits};
 use crate::spill::{SpilledValues, Spilling};
 use crate::status::{GroupNote, StatusId, Statuses};
 use crate::streams::Streams;
@@ -60,13 +60,12 @@ pub struct Engine {
     pub(crate) streams: Streams,
     pub(crate) spilling: Spilling,
     pub(crate) spilled: SpilledValues,
-    pub(crate) waits: Waits,
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
     /// Changes that large fan-outs have yet to bring to some ranges.
     pub(crate) fan_outs: FanOuts,
-    pub(crate) sources: Sources,
-    pub(crate) keeping: Keeping,
+    /// Base data that lives elsewhere.
+    pub(crate) loads: Loads,
     pub(crate) notes: Notes,
     pub(crate) follows: Follows,
     /// Where keys live, if not all here.
@@ -111,11 +110,9 @@ impl Engine {
             streams: Streams::default(),
             spilling: Spilling::default(),
             spilled: SpilledValues::default(),
-            waits: Waits::default(),
             slices: Slices::default(),
             fan_outs: FanOuts::default(),
-            sources: Sources::default(),
-            keeping: Keeping::default(),
+            loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
             placed: None,

@@ -99,19 +99,18 @@ impl Engine {
             ));
             return;
         };
-        if let Some(sourced) = &role.sourced {
-            let (loaded, loading) = sourced.counts();
+        if let Some(data) = self.loads.own(table) {
+            let (source, loaded, loading) = (data.source(), data.ranges.len(), data.loading());
             lines.push(line(
                 1,
                 "source",
                 format!(
-                    "'{}' at position {}; {loaded} ranges loaded, {loading} loading",
-                    sourced.name,
-                    sourced.seen().0
+                    "'{source}' at position {}; {loaded} ranges loaded, {loading} loading",
+                    data.seen.0
                 ),
             ));
-            if let Some(reason) = self.sources.down(&sourced.name) {
-                lines.push(line(1, "stale", format!("'{}' is down: {reason}", sourced.name)));
+            if let Some(reason) = self.loads.sources.down(source) {
+                lines.push(line(1, "stale", format!("'{source}' is down: {reason}")));
             }
         }
         let mut joined = false;
@@ -184,10 +183,10 @@ impl Engine {
         }
         for &table in &self.catalog.join(join).plan.source_tables {
             let Some(role) = self.catalog.role(table) else { continue };
-            if let Some(sourced) = &role.sourced
-                && let Some(reason) = self.sources.down(&sourced.name)
+            if let Some(data) = self.loads.own(table)
+                && let Some(reason) = self.loads.sources.down(data.source())
             {
-                down.insert(&sourced.name, reason);
+                down.insert(data.source(), reason);
             }
             for &writer in &role.writers {
                 self.down_behind(writer, seen, down);

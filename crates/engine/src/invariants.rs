@@ -21,6 +21,7 @@ impl Engine {
         assert!(self.queue.is_empty(), "changes are applied before an operation ends");
         self.check_handles();
         self.check_replicas();
+        self.check_loads();
         let mut statuses = 0;
         let mut targets = 0;
         for (join, installed) in self.catalog.iter() {

@@ -223,6 +223,9 @@ impl Engine {
         for &table in plan.source_tables.iter().chain([&plan.output_table]) {
             self.store.unpin(table);
         }
+        // Who waits for what the join read needs it no more: where the join's table is a source of its source's from now on,
+        // shards that went on waiting would wait for one another.
+        self.loads.waits.wake_all();
     }
 
     /// How often a join was installed.
@@ -331,7 +334,7 @@ impl Engine {
         }
         match options.source.as_deref() {
             Some("") => self.end_source(table),
-            Some(source) if self.sourced(table).is_none() => self.begin_source(table, source),
+            Some(source) if self.loads.own(table).is_none() => self.begin_source(table, source),
             _ => {}
         }
         if let Some(boundary) = options.boundary
@@ -394,8 +397,8 @@ impl Engine {
             ));
         }
         let existing = self.store.find(prefix);
-        let held = existing.and_then(|id| self.sourced(id));
-        if held.is_some_and(|held| held.name != *source) {
+        let held = existing.and_then(|id| self.loads.own(id));
+        if held.is_some_and(|held| held.source() != source) {
             return refused(format!("table '{shown}' has another source already"));
         }
         let keys = existing.map_or(0, |id| self.own_keys(id));

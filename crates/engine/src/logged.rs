@@ -140,7 +140,8 @@ impl Engine {
         let source = entry.source as usize;
         let table = plan.source_tables[source];
         let role = self.catalog.role(table);
-        let is_base = role.is_some_and(|role| role.writers.is_empty() && role.sourced.is_none());
+        let is_base =
+            role.is_some_and(|role| role.writers.is_empty()) && self.loads.own(table).is_none();
         if is_base && self.placed.is_none() {
             // A change of a base key is logged or undoes one that is (R2): it differs now.
             debug_assert_eq!(self.is_visible(table, entry.key), Ok(!was_there), "R2");

@@ -68,7 +68,7 @@ impl Engine {
     #[must_use]
     pub fn is_sourced(&self, key: &[u8]) -> bool {
         let table = self.store.table_of(key);
-        table.is_some_and(|table| self.sourced(table).is_some_and(|sourced| !sourced.kept))
+        table.is_some_and(|table| self.loads.own(table).is_some_and(|data| !data.is_kept()))
     }
 
     /// Whether writes were noted.

@@ -121,7 +121,7 @@ impl Engine {
     /// Makes what joins and sources give for `key` current.
     fn ensure_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        if role.writers.is_empty() && role.sourced.is_none() {
+        if role.writers.is_empty() && self.loads.own(table).is_none() {
             return Ok(());
         }
         let mut missing = Ok(());
@@ -138,8 +138,7 @@ impl Engine {
                 missing = Err(Missing);
             }
         }
-        let sourced = self.catalog.role(table).is_some_and(|role| role.sourced.is_some());
-        if sourced && self.need_key(table, key).is_err() {
+        if self.need_key(table, key).is_err() {
             missing = Err(Missing);
         }
         missing
@@ -196,8 +195,9 @@ impl Engine {
         mut group: Option<GroupId>,
         range: &KeyRange,
     ) -> Result<(), Missing> {
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        let sourced = role.sourced.is_some();
+        if self.catalog.role(table).is_none() {
+            return Ok(());
+        }
         let mut missing = Ok(());
         let some = self.catalog.some_writers(table, range);
         for at in 0.. {
@@ -210,7 +210,7 @@ impl Engine {
                 missing = Err(Missing);
             }
         }
-        if sourced && self.need(table, range).is_err() {
+        if self.need(table, range).is_err() {
             missing = Err(Missing);
         }
         missing
@@ -257,9 +257,9 @@ impl Engine {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
             let mut group = self.store.table(table).group_holding(first, last);
             if let Some(role) = self.catalog.role(table)
-                && (!role.writers.is_empty() || role.sourced.is_some())
+                && (!role.writers.is_empty() || self.loads.own(table).is_some())
             {
-                let simple = role.sourced.is_none() && role.merged == 0;
+                let simple = self.loads.own(table).is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if !ready {
                     let range = KeyRange::new(first, last);
@@ -454,7 +454,7 @@ impl Engine {
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
         let own = self.placed.is_none() || self.need_elsewhere(table, &KeyRange::point(key))?;
-        if own && self.catalog.role(table).is_some_and(|role| role.sourced.is_some()) {
+        if own {
             self.need_key(table, key)?;
         }
         if self.store.table(table).get(key).is_some() {

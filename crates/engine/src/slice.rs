@@ -215,7 +215,7 @@ impl Engine {
             self.expire_slice();
         }
         if let Some(ticket) = self.slices.later.pop_front() {
-            self.waits.effects.push(Effect::Wake(ticket));
+            self.loads.waits.effects.push(Effect::Wake(ticket));
         }
     }
 

@@ -225,15 +225,15 @@ impl Engine {
     }
 
     fn check_source(&self, table: TableId) -> Result<(), EngineError> {
-        match self.catalog.role(table).and_then(|role| role.sourced.as_ref()) {
+        match self.loads.own(table) {
             None => Ok(()),
-            Some(sourced) if sourced.kept => Ok(()),
-            Some(sourced) => {
+            Some(data) if data.is_kept() => Ok(()),
+            Some(data) => {
                 let prefix = self.store.table(table).prefix();
                 let name = String::from_utf8_lossy(prefix.strip_suffix(b"|").unwrap_or(prefix));
                 Err(EngineError::Refused(alloc::format!(
                     "table '{name}' is kept by source '{}': write there",
-                    sourced.name
+                    data.source()
                 )))
             }
         }
@@ -254,8 +254,7 @@ impl Engine {
         self.updaters.clear();
         self.expiries = Expiries::new(self.settings.secret);
         self.marks.clear();
-        self.forget_loaded();
-        self.forget_all_elsewhere();
+        self.forget_all_loaded();
         self.clear_kept();
         self.watches = watched;
     }

@@ -3,6 +3,7 @@
 //! Dependencies point one way. A crate that is not in the table has no place yet: it gets a row
 //! here and in ARCHITECTURE.md together. Crates from outside are listed for pure crates alone,
 //! where each is a promise about clocks, sockets and order; elsewhere `cargo deny` sees them (`deny.toml`).
+//! ARCHITECTURE.md's table of rooms says the same ([`check_map`]).
 
 use crate::Finding;
 use toml::Table;
@@ -56,7 +57,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         folder: "node",
         pure: true,
-        uses: &["base", "pool", "pattern", "command", "engine", "flows", "cluster"],
+        uses: &["base", "pattern", "command", "engine", "flows", "cluster"],
         tests_use: &["protocol"],
     },
     room("spill", &["base"]),
@@ -151,6 +152,54 @@ pub fn check(folder: &str, manifest: &str) -> Vec<Finding> {
     found
 }
 
+/// Rooms that the table lets `crates/<folder>` use, and its manifest does not.
+#[must_use]
+pub fn unused(folder: &str, manifest: &str) -> Vec<Finding> {
+    let (Some(room), Ok(manifest)) = (find(folder), manifest.parse::<Table>()) else {
+        return Vec::new();
+    };
+    let used = names(&manifest, "dependencies");
+    let unused = room.uses.iter().filter(|name| !used.contains(&format!("headwater-{name}")));
+    let path = format!("crates/{folder}/Cargo.toml");
+    unused.map(|name| Finding::new(&path, 0, format!("may use {name}, and does not"))).collect()
+}
+
+/// Where ARCHITECTURE.md's table of rooms says something else than [`ROOMS`].
+#[must_use]
+pub fn check_map(path: &str, text: &str) -> Vec<Finding> {
+    let lines = text.lines().enumerate().skip_while(|(_, line)| !line.starts_with("| room |"));
+    let rows = lines.skip(2).take_while(|(_, line)| line.starts_with('|'));
+    let mut missing: Vec<&Room> = ROOMS.iter().collect();
+    let mut found = Vec::new();
+    for (at, row) in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (name, uses) = (cells[1], cells[cells.len() - 2]);
+        let mut breach = |text: String| found.push(Finding::new(path, at + 1, text));
+        let folder = name.split('`').nth(1).unwrap_or_default();
+        let Some(place) = missing.iter().position(|room| room.folder == folder) else {
+            breach(format!("'{folder}' is no room, or has two rows"));
+            continue;
+        };
+        let room = missing.remove(place);
+        if room.pure != name.ends_with("(pure)") {
+            breach(format!("'{folder}' is {}pure", if room.pure { "" } else { "not " }));
+        }
+        let (mut said, mut true_uses) = (uses.split(' ').collect(), room.uses.to_vec());
+        let sort = |list: &mut Vec<&str>| {
+            list.retain(|name| !name.is_empty());
+            list.sort_unstable();
+        };
+        sort(&mut said);
+        sort(&mut true_uses);
+        if said != true_uses {
+            breach(format!("'{folder}' uses: {}", room.uses.join(" ")));
+        }
+    }
+    let lacking = missing.iter().map(|room| format!("has no row for '{}'", room.folder));
+    found.extend(lacking.map(|text| Finding::new(path, 0, text)));
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +232,28 @@ mod tests {
         assert_eq!(found("unheard-of", ""), 1);
         assert_eq!(check("base", "[lints]\nworkspace = false\n").len(), 1);
         assert_eq!(check("base", "").len(), 1);
+        assert_eq!(unused("cluster", "").len(), 1);
+        assert_eq!(unused("cluster", "[dependencies]\nheadwater-base = \"1\"\n").len(), 0);
+    }
+
+    #[test]
+    fn a_map_that_is_wrong_is_found() {
+        let row = |room: &Room| {
+            let pure = if room.pure { " (pure)" } else { "" };
+            format!("| `{}`{pure} | what | {} |\n", room.folder, room.uses.join(" "))
+        };
+        let rows: String = ROOMS.iter().map(row).collect();
+        let map =
+            format!("text\n| room | what lives there | uses |\n| --- | --- | --- |\n{rows}\n");
+        let breaches = |from: &str, to: &str| {
+            let wrong = map.replacen(from, to, 1);
+            assert!(from.is_empty() || wrong != map);
+            check_map("MAP.md", &wrong).len()
+        };
+        assert_eq!(breaches("", ""), 0);
+        assert_eq!(breaches("| base pattern |", "| base |"), 1);
+        assert_eq!(breaches("`flows` (pure)", "`flows`"), 1);
+        assert_eq!(breaches("`flows` (pure)", "`store` (pure)"), 2);
+        assert_eq!(breaches("| room |", "| rooms |"), ROOMS.len());
     }
 }

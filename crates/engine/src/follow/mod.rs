@@ -166,7 +166,7 @@ impl Engine {
         let parts = self.store.parts(&range.first, &range.last).into_iter();
         let is_given = |table: TableId| {
             self.catalog.role(table).is_some_and(|role| {
-                !role.writers.is_empty() || role.sourced.as_ref().is_some_and(|it| !it.kept)
+                !role.writers.is_empty() || self.loads.own(table).is_some_and(|it| !it.is_kept())
             })
         };
         let given = parts.filter(|(table, ..)| is_given(*table));
@@ -258,7 +258,7 @@ impl Engine {
             if self.refresh(id, &wanted).is_ok() {
                 continue;
             }
-            self.waits.forget_lacking();
+            self.loads.waits.forget_lacking();
             if self.memory.ends_lacking() {
                 self.tell_reset(&wanted);
             } else {
@@ -486,8 +486,8 @@ impl Engine {
                         }
                     }
                 }
-                if let Some(sourced) = self.sourced(table).filter(|sourced| !sourced.kept) {
-                    let gaps = sourced.not_loaded(&part);
+                if let Some(data) = self.loads.own(table).filter(|data| !data.is_kept()) {
+                    let gaps = data.ranges.gaps(&part);
                     assert!(gaps.iter().all(|gap| self.is_elsewhere(gap)), "O2");
                 }
             }

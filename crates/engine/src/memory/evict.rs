@@ -4,7 +4,6 @@ use super::victims::Victim;
 use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::report::Effect;
 use crate::status::StatusId;
 use alloc::collections::BTreeSet;
 use headwater_base::KeyRange;
@@ -63,16 +62,14 @@ impl Engine {
             Some(Victim::Computed(id)) => {
                 self.evict_computed(id);
             }
-            Some(Victim::Elsewhere(range)) => {
+            Some(Victim::Loaded(part, first)) => {
                 self.memory.evicted.loaded += 1;
-                self.evict_elsewhere(&range);
-            }
-            Some(Victim::Loaded(table, first)) => {
-                self.memory.evicted.loaded += 1;
-                let whole = self.sourced(table).and_then(|sourced| sourced.loaded_from(&first));
-                if let Some(whole) = whole {
-                    let range = self.run_from(table, &first, Some(whole));
-                    self.unload(table, &range);
+                if let Some(whole) = self.loads.data(part).and_then(|data| data.ranges.at(&first)) {
+                    let range = match part.home {
+                        None => self.run_from(part.table, &first, Some(whole)),
+                        Some(_) => whole,
+                    };
+                    self.unload(part, &range);
                 }
             }
         }
@@ -112,26 +109,6 @@ impl Engine {
             keys.evicted(hash, heat, self.memory.key_count);
         }
         self.take(table, key, Gone::Evicted);
-    }
-
-    /// Forgets what is loaded of `range`, and stops following it.
-    pub(crate) fn unload(&mut self, table: TableId, range: &KeyRange) {
-        let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_mut());
-        let Some(sourced) = role else { return };
-        let (mut parts, kept) = (sourced.cut(range), sourced.kept);
-        if kept {
-            // Single keys are in memory without being in a loaded range (L3).
-            parts = alloc::vec![range.clone()];
-        }
-        for range in parts {
-            // What was computed from the range is not kept up to date any more.
-            self.invalidate_readers(table, &range);
-            self.drop_base_keys(table, &range);
-            if !kept && let Some(sourced) = self.sourced(table) {
-                let source = sourced.name.clone();
-                self.waits.effects.push(Effect::Unfollow { source, range });
-            }
-        }
     }
 
     /// Has what was computed from keys of `range` recomputed.

@@ -7,7 +7,7 @@
 
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::shards::RemoteRange;
+use crate::loads::LoadedId;
 use crate::status::StatusId;
 use alloc::vec::Vec;
 use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
@@ -34,10 +34,8 @@ const SPILLED_BYTES: usize = 32;
 pub(crate) enum Victim {
     /// A status range with its outputs.
     Computed(StatusId),
-    /// The loaded range of a table that begins here.
-    Loaded(TableId, Vec<u8>),
-    /// A range that was loaded from another shard.
-    Elsewhere(RemoteRange),
+    /// The loaded range that begins here.
+    Loaded(LoadedId, Vec<u8>),
     /// A base key.
     Key(TableId, Vec<u8>, Heat),
 }
@@ -79,33 +77,32 @@ impl Engine {
                 self.statuses.get_mut(id).heat = heat;
             }
         }
-        for table in self.catalog.sourced_tables() {
+        for table in self.loads.own_tables() {
             let sizes = self.store.table(table).sizes();
             for _ in 0..SAMPLES {
-                let role = self.catalog.role_mut(table);
-                let Some(sourced) = role.and_then(|role| role.sourced.as_mut()) else { break };
-                let count = sourced.counts().0;
+                let Some(data) = self.loads.own_mut(table) else { break };
+                let count = data.ranges.len();
                 // Of a kept table the keys go, until there are hardly any.
-                if sourced.kept && sizes.keys >= count {
+                if data.is_kept() && sizes.keys >= count {
                     break;
                 }
-                let Some((first, heat)) = sourced.next_loaded() else { break };
+                let Some((first, heat)) = data.ranges.next_in_turn() else { break };
                 let bytes = sizes.page_bytes / count.max(1);
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
-                least.offer(Victim::Loaded(table, first), score);
+                least.offer(Victim::Loaded(LoadedId::own(table), first), score);
             }
         }
-        for table in self.tables_elsewhere() {
+        for table in self.loads.elsewhere.tables() {
             let keys = self.store.table(table).sizes();
             let (count, replicas) =
                 (self.loaded_elsewhere(table), keys.keys - self.own_keys(table));
             let bytes = keys.page_bytes / keys.keys.max(1) * replicas / count.max(1);
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             for _ in 0..SAMPLES {
-                let Some((range, heat)) = self.next_elsewhere(table) else { break };
+                let Some((part, first, heat)) = self.next_elsewhere(table) else { break };
                 let score = self.memory.ranges.score(&Candidate::plain(heat, bytes));
-                least.offer(Victim::Elsewhere(range), score);
+                least.offer(Victim::Loaded(part, first), score);
             }
         }
         (least.take(), bytes_drawn / SAMPLES)
@@ -150,7 +147,7 @@ impl Engine {
         // hardly any others are left.
         let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
-        if !by_expiry || self.keeping.is_some() {
+        if !by_expiry || self.loads.keeping.is_some() {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
@@ -253,8 +250,8 @@ impl Engine {
         if self.memory.staying == Some(table) {
             return false;
         }
-        self.catalog.role(table).map_or(policy, |role| match &role.sourced {
-            Some(sourced) => sourced.kept,
+        self.catalog.role(table).map_or(policy, |role| match self.loads.own(table) {
+            Some(data) => data.is_kept(),
             None => {
                 policy && role.writers.is_empty() && role.evict.unwrap_or(role.readers.is_empty())
             }
@@ -269,12 +266,12 @@ impl Engine {
 
     /// Something that can go, whatever its worth.
     pub(super) fn any_victim(&self, draw: u64) -> Option<Victim> {
-        let tables = self.catalog.sourced_tables();
+        let tables = self.loads.own_tables();
         let kinds = tables.len() as u64 + 1;
         let (turn, draw) = (draw % kinds, draw / kinds);
         let of_table = |&table: &TableId| {
-            let sourced = self.catalog.role(table)?.sourced.as_ref()?;
-            if sourced.kept && draw % 3 > 0 {
+            let data = self.loads.own(table)?;
+            if data.is_kept() && draw % 3 > 0 {
                 let mut found = None;
                 self.store.table(table).sample(draw / 3, 1, &mut |key, _, heat| {
                     if self.owns(key) {
@@ -283,13 +280,14 @@ impl Engine {
                 });
                 return found;
             }
-            Some(Victim::Loaded(table, sourced.any_loaded(draw)?.to_vec()))
+            Some(Victim::Loaded(LoadedId::own(table), data.ranges.any(draw)?.to_vec()))
         };
         let of_others = || {
-            let tables = self.tables_elsewhere();
+            let tables = self.loads.elsewhere.tables();
             let count = tables.len().max(1) as u64;
             let table = *tables.get((draw % count) as usize)?;
-            self.any_elsewhere(table, draw / count).map(Victim::Elsewhere)
+            let (part, first) = self.any_elsewhere(table, draw / count)?;
+            Some(Victim::Loaded(part, first))
         };
         if draw.is_multiple_of(3)
             && let Some(victim) = of_others()

@@ -1,6 +1,7 @@
 //! Boundaries of tables, which decide where keys live.
 
 use crate::engine::Engine;
+use crate::loads::LoadedId;
 use crate::report::EngineError;
 use alloc::format;
 use alloc::string::String;
@@ -25,7 +26,7 @@ impl Engine {
         let role = self.catalog.role(table);
         let is_read = role.is_some_and(|it| !it.readers.is_empty() || !it.writers.is_empty());
         // What a source has can be forgotten.
-        let is_loaded = self.sourced(table).is_some_and(|sourced| !sourced.kept);
+        let is_loaded = self.loads.own(table).is_some_and(|data| !data.is_kept());
         let has_keys = !is_loaded && self.store.table(table).sizes().keys > 0;
         if is_read || has_keys || self.may_have_kept(table, prefix) {
             let shown = String::from_utf8_lossy(name);
@@ -40,7 +41,7 @@ impl Engine {
     /// Whether the embedded store may hold keys of a table: it knows that there are none where there never were any, or
     /// all were removed at once.
     fn may_have_kept(&mut self, table: TableId, prefix: &[u8]) -> bool {
-        self.is_kept(table) && !self.keeping.holds_nothing(&KeyRange::prefix(prefix))
+        self.is_kept(table) && !self.loads.keeping.holds_nothing(&KeyRange::prefix(prefix))
     }
 
     /// Places the keys of a table by so many components.
@@ -52,9 +53,9 @@ impl Engine {
             self.tell_reset(&KeyRange::prefix(prefix));
         }
         if let Some(table) = self.store.find(prefix).filter(|_| changes)
-            && self.sourced(table).is_some_and(|sourced| !sourced.kept)
+            && self.loads.own(table).is_some_and(|data| !data.is_kept())
         {
-            self.unload(table, &KeyRange::prefix(prefix));
+            self.unload(LoadedId::own(table), &KeyRange::prefix(prefix));
             self.ask_anew(table);
         }
         if let Some(placed) = &mut self.placed {

@@ -21,12 +21,8 @@ impl Engine {
             let (key, value) = (key.to_vec(), value.to_vec());
             pairs.push(Pair { key, value, attributes: Attributes::default() });
         });
-        if let Err(Stop::Failed(error)) = given {
-            // Who gets nothing has nothing to follow.
-            self.unfollow(range, by);
-            return Err(error.into());
-        }
-        given?;
+        // Who gets nothing, or nothing yet, has nothing to follow: what is waited for may fail.
+        given.inspect_err(|_| self.unfollow(range, by))?;
         Ok(pairs)
     }
 }

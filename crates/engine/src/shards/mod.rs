@@ -14,8 +14,8 @@
 //! # Invariants
 //! - D1. A stored key whose home is another shard is a replica, and lies in a range that is loaded from that home. There
 //!   are none in layers.
-//! - D2. Loaded ranges of one home are disjoint; one holds exactly the keys that the home has in it and is
-//!   home of, as of the last thing the home said. So what a home says must be given to the engine in
+//! - D2. Ranges that are loaded from a home are as L1 says (`loads`): they hold exactly the keys that the home has there and
+//!   is home of, as of the last thing the home said. So what a home says must be given to the engine in
 //!   the order in which it was said.
 //! - D3. A valid status range has read no span that is not loaded from each home that may have keys of it, but
 //!   for spans of *aligned* sources: those whose placing components are the output's, so that only own keys give
@@ -29,61 +29,28 @@
 
 mod boundary;
 mod give;
-mod held;
-mod loads;
 mod moves;
+mod remote;
+mod replicas;
 
-pub(crate) use held::RemoteRange;
-pub use held::RemoteReport;
+pub use remote::RemoteReport;
+pub(crate) use replicas::Elsewhere;
 
-use crate::base::Put;
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
-use crate::report::{Effect, EngineError};
-use crate::sources::{Here, Ranges, subtract};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::placement::{Placement, Shard};
-use headwater_base::source::{Change, FetchId, Pair};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_store::TableId;
-use loads::Loads;
 
-/// The placement, and what is here of other shards' keys.
+/// Whose keys are whose.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) me: Shard,
     pub(crate) placement: Placement,
-    /// Tables that joins read, and so pinned ones.
-    tables: BTreeMap<TableId, Remote>,
-    /// Where each load under way is, among those of its table and home, by its first key.
-    loading: BTreeMap<FetchId, (TableId, Shard, Vec<u8>)>,
-    /// Loads whose answers will be of no use: they were asked for under another placement, or for a join that is
-    /// gone. Nothing of their ranges is asked for again before they have come, and the home was told
-    /// to forget them.
-    doomed: Vec<(FetchId, Shard, KeyRange)>,
-    /// Replicas in all tables.
-    replicas: usize,
-    /// Bytes of their keys and values.
-    replica_bytes: usize,
-}
-
-/// What is here of a table's keys elsewhere.
-#[derive(Debug, Default)]
-struct Remote {
-    replicas: usize,
-    homes: BTreeMap<Shard, Part>,
-}
-
-/// What is here of one home's keys.
-#[derive(Debug, Default)]
-struct Part {
-    loaded: Ranges,
-    loading: Loads,
 }
 
 impl Placed {
@@ -119,20 +86,6 @@ impl Placed {
         let me = self.me;
         (0..self.placement.shards()).map(Shard).filter(move |&shard| shard != me)
     }
-
-    /// Replicas of a table.
-    pub(crate) fn replicas_of(&self, table: TableId) -> usize {
-        self.tables.get(&table).map_or(0, |remote| remote.replicas)
-    }
-
-    fn part_mut(&mut self, table: TableId, home: Shard) -> Option<&mut Part> {
-        self.tables.get_mut(&table)?.homes.get_mut(&home)
-    }
-}
-
-/// What a shard is called where sources have names.
-fn name_of(home: Shard) -> String {
-    alloc::format!("shard-{}", home.0)
 }
 
 impl Engine {
@@ -141,15 +94,7 @@ impl Engine {
     pub fn set_placement(&mut self, me: Shard, placement: Placement) {
         if placement.shards() > 1 {
             self.marks.set_shard(me.0, placement.shards());
-            self.placed = Some(Box::new(Placed {
-                me,
-                placement,
-                tables: BTreeMap::new(),
-                loading: BTreeMap::new(),
-                doomed: Vec::new(),
-                replicas: 0,
-                replica_bytes: 0,
-            }));
+            self.placed = Some(Box::new(Placed { me, placement }));
         }
     }
 
@@ -170,23 +115,6 @@ impl Engine {
     #[must_use]
     pub fn owns(&self, key: &[u8]) -> bool {
         self.placed.as_ref().is_none_or(|placed| placed.owns(key))
-    }
-
-    /// Whether keys of `table` are stored that this shard is not the home of.
-    #[inline]
-    pub(crate) fn has_replicas(&self, table: TableId) -> bool {
-        self.placed.as_ref().is_some_and(|placed| placed.replicas_of(table) > 0)
-    }
-
-    /// Keys of a table that are no replicas.
-    pub(crate) fn own_keys(&self, table: TableId) -> usize {
-        let replicas = self.placed.as_ref().map_or(0, |placed| placed.replicas_of(table));
-        self.store.table(table).sizes().keys - replicas
-    }
-
-    /// Replicas in all tables.
-    pub(crate) fn replica_count(&self) -> usize {
-        self.placed.as_ref().map_or(0, |placed| placed.replicas)
     }
 
     /// Whether all keys of `range` have their home elsewhere.
@@ -250,268 +178,5 @@ impl Engine {
                 missing
             }
         }
-    }
-
-    fn need_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
-        let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
-        // What is loaded lies within the table.
-        if let Some(part) = placed.part_mut(table, home)
-            && part.loaded.serve(&span.first, &span.last, &self.memory.ranges)
-        {
-            return Ok(());
-        }
-        self.load_from(home, table, span)
-    }
-
-    /// As [`Engine::need_from`], where not all of it is here perhaps.
-    #[cold]
-    fn load_from(&mut self, home: Shard, table: TableId, span: &KeyRange) -> Result<(), Missing> {
-        let prefix = KeyRange::prefix(self.store.table(table).prefix());
-        let wanted = prefix.intersection(span);
-        let Some(placed) = self.placed.as_deref_mut() else { return Ok(()) };
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let part = placed.tables.entry(table).or_default().homes.entry(home).or_default();
-        part.loaded.touch(&wanted, &self.memory.ranges);
-        let gaps = part.loaded.gaps(&wanted);
-        if gaps.is_empty() {
-            return Ok(());
-        }
-        let doomed = placed
-            .doomed
-            .iter()
-            .filter(|(_, of, range)| *of == home && gaps.iter().any(|gap| gap.overlaps(range)));
-        let doomed: Vec<_> = doomed.map(|(fetch, ..)| *fetch).collect();
-        if !doomed.is_empty() {
-            self.waits.lacking.extend(doomed);
-            return Err(Missing);
-        }
-        for gap in &gaps {
-            let under_way: Vec<_> = part.loading.overlapping(gap).collect();
-            self.waits.lacking.extend(under_way.iter().map(|(.., fetch)| *fetch));
-            let others = under_way.iter().map(|&(first, last, _)| (first, last));
-            for range in subtract(gap, others) {
-                let fetch = self.waits.fetch();
-                self.waits.lacking.insert(fetch);
-                part.loading.insert(&range, fetch);
-                placed.loading.insert(fetch, (table, home, range.first.clone()));
-                self.waits.effects.push(Effect::LoadFrom { fetch, home, range });
-            }
-        }
-        Err(Missing)
-    }
-
-    /// The answer to [`Effect::LoadFrom`]: the keys of its range that `home` is home of, or why not. An answer that nobody
-    /// waits for any more is ignored.
-    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
-        match answer {
-            Ok(_) => self.retry_followed(),
-            Err(_) => self.give_up_followed(),
-        }
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        let of_doomed =
-            |(doomed, of, _): &(FetchId, Shard, KeyRange)| *doomed == fetch && *of == home;
-        if let Some(at) = placed.doomed.iter().position(of_doomed) {
-            let (_, home, range) = placed.doomed.swap_remove(at);
-            if answer.is_ok() {
-                self.waits.effects.push(Effect::UnfollowAt { home, range });
-            }
-            self.waits.wake(fetch);
-            return;
-        }
-        let Some((table, of, first)) = placed.loading.remove(&fetch) else { return };
-        debug_assert_eq!(of, home, "loads have numbers of their own");
-        let Some(part) = placed.part_mut(table, home) else { return };
-        let Some(range) = part.loading.remove(&first) else { return };
-        match answer {
-            Err(message) => {
-                let source = name_of(home);
-                self.waits.fail(fetch, &EngineError::SourceFailed { source, message });
-            }
-            Ok(pairs) => {
-                let hash = self.memory.range_hash(table.0, &range.first);
-                let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-                let position = headwater_base::source::Position(0);
-                let here = Here { last: range.last.clone(), position, heat };
-                part.loaded.insert(range.first.clone(), here);
-                for pair in pairs {
-                    if range.contains(&pair.key) {
-                        self.put_replica(home, table, &pair.key, &pair.value);
-                    }
-                }
-                self.waits.wake(fetch);
-            }
-        }
-    }
-
-    /// Changes at `home`, in its order and all at once. Those outside of what was loaded from there are ignored.
-    pub fn changed_at(&mut self, home: Shard, changes: &[Change]) {
-        for Change { key, value } in changes {
-            let Some(table) = self.store.table_of(key) else { continue };
-            let Some(placed) = self.placed.as_deref_mut() else { return };
-            let Some(part) = placed.part_mut(table, home) else { continue };
-            if part.loaded.around(key).is_none() {
-                continue;
-            }
-            match value {
-                Some(value) => self.put_replica(home, table, key, value),
-                None => self.remove_replica(home, table, key),
-            }
-        }
-    }
-
-    /// What was loaded of `range` from `home` is not to be believed any more, and not followed there: it is forgotten, and
-    /// loaded again when it is wanted.
-    pub fn reset_at(&mut self, home: Shard, range: &KeyRange) {
-        let Some(placed) = &self.placed else { return };
-        let tables: Vec<_> = placed.tables.keys().copied().collect();
-        for table in tables {
-            let prefix = KeyRange::prefix(self.store.table(table).prefix());
-            let part = prefix.intersection(range);
-            if !part.is_empty() {
-                self.forget_from(home, table, &part);
-            }
-        }
-    }
-
-    /// Forgets what is loaded of `range` from `home`, and gives the parts that were.
-    fn forget_from(&mut self, home: Shard, table: TableId, range: &KeyRange) -> Vec<KeyRange> {
-        let placed = self.placed.as_deref_mut();
-        let Some(part) = placed.and_then(|placed| placed.part_mut(table, home)) else {
-            return Vec::new();
-        };
-        let parts = part.loaded.cut(range);
-        for range in &parts {
-            // What was computed from the range is not kept up to date any more.
-            self.invalidate_readers(table, range);
-            self.drop_replicas(home, table, range);
-        }
-        parts
-    }
-
-    /// As [`Engine::forget_from`], and has the home told.
-    pub(crate) fn unload_from(&mut self, home: Shard, table: TableId, range: &KeyRange) {
-        for range in self.forget_from(home, table, range) {
-            self.waits.effects.push(Effect::UnfollowAt { home, range });
-        }
-    }
-
-    fn put_replica(&mut self, home: Shard, table: TableId, key: &[u8], value: &[u8]) {
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        if placed.placement.home(key) != home {
-            return;
-        }
-        match self.store.table(table).get(key) {
-            Some(old) => placed.replica_bytes -= self.store.pool.view(old).len(),
-            None => {
-                placed.replicas += 1;
-                placed.replica_bytes += key.len();
-                if let Some(remote) = placed.tables.get_mut(&table) {
-                    remote.replicas += 1;
-                }
-            }
-        }
-        placed.replica_bytes += value.len();
-        let value = self.store.pool.insert(value);
-        self.put(table, key, Put::loaded(value, None, 0));
-    }
-
-    fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        if placed.placement.home(key) != home {
-            return;
-        }
-        // It is no client's key (D4): only joins are told.
-        let Some(old) = self.store.remove(table, key) else { return };
-        let bytes = key.len() + self.store.pool.view(old).len();
-        if self.has_readers(table) {
-            let was = self.store.pool.content(old);
-            self.notify(table, key, crate::cells::Change::new(Some(was), None));
-        }
-        self.store.pool.release(old);
-        self.replica_gone(table, bytes);
-    }
-
-    /// A replica with so many bytes of key and value is here no more.
-    fn replica_gone(&mut self, table: TableId, bytes: usize) {
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        placed.replicas -= 1;
-        placed.replica_bytes -= bytes;
-        if let Some(remote) = placed.tables.get_mut(&table) {
-            remote.replicas -= 1;
-        }
-    }
-
-    /// Removes the replicas of a range, of which nobody is told.
-    fn drop_replicas(&mut self, home: Shard, table: TableId, range: &KeyRange) {
-        let mut keys = Vec::new();
-        self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
-        keys.retain(|key| self.placed.as_ref().is_some_and(|it| it.placement.home(key) == home));
-        for key in keys {
-            if let Some(value) = self.store.remove(table, &key) {
-                let bytes = key.len() + self.store.pool.view(value).len();
-                self.store.pool.release(value);
-                self.replica_gone(table, bytes);
-            }
-        }
-    }
-
-    /// Forgets what is here of a table's keys elsewhere. Loads under way will be of no use.
-    pub(crate) fn forget_elsewhere(&mut self, table: TableId) {
-        let Some(placed) = &self.placed else { return };
-        let Some(remote) = placed.tables.get(&table) else { return };
-        let homes: Vec<_> = remote.homes.keys().copied().collect();
-        for home in homes {
-            self.unload_from(home, table, &KeyRange::all());
-            self.doom(home, table, |_| true);
-        }
-        if let Some(placed) = self.placed.as_deref_mut() {
-            placed.tables.remove(&table);
-        }
-    }
-
-    /// Makes the answers of loads that `concerned` names of no use.
-    fn doom(&mut self, home: Shard, table: TableId, concerned: impl Fn(&KeyRange) -> bool) {
-        let Some(placed) = self.placed.as_deref_mut() else { return };
-        let Some(part) = placed.tables.get_mut(&table).and_then(|it| it.homes.get_mut(&home))
-        else {
-            return;
-        };
-        for (fetch, range) in part.loading.take(concerned) {
-            placed.loading.remove(&fetch);
-            placed.doomed.push((fetch, home, range));
-        }
-    }
-
-    /// Forgets what is here of the keys elsewhere of tables that no join reads.
-    pub(crate) fn forget_unread(&mut self) {
-        for table in self.tables_elsewhere() {
-            if !self.has_readers(table) {
-                self.forget_elsewhere(table);
-            }
-        }
-    }
-
-    /// After all keys have gone: forgets what was loaded from elsewhere.
-    pub(crate) fn forget_all_elsewhere(&mut self) {
-        for table in self.tables_elsewhere() {
-            let Some(placed) = self.placed.as_deref_mut() else { return };
-            let Some(remote) = placed.tables.get_mut(&table) else { continue };
-            for (&home, part) in &mut remote.homes {
-                for range in part.loaded.take() {
-                    self.waits.effects.push(Effect::UnfollowAt { home, range });
-                }
-            }
-            remote.replicas = 0;
-        }
-        if let Some(placed) = self.placed.as_deref_mut() {
-            (placed.replicas, placed.replica_bytes) = (0, 0);
-        }
-    }
-
-    /// Tables of which keys elsewhere were asked for.
-    pub(crate) fn tables_elsewhere(&self) -> Vec<TableId> {
-        self.placed.as_ref().map_or(Vec::new(), |placed| placed.tables.keys().copied().collect())
     }
 }

@@ -21,6 +21,7 @@ use crate::accept::refused;
 use crate::base::Put;
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::loads::LoadedId;
 use crate::report::{Effect, EngineError};
 use alloc::format;
 use alloc::vec::Vec;
@@ -52,7 +53,7 @@ impl Engine {
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            if self.sourced(table).is_some_and(|sourced| !sourced.kept) {
+            if self.loads.own(table).is_some_and(|data| !data.is_kept()) {
                 continue;
             }
             self.keys_of(table, partition, &mut found);
@@ -94,14 +95,14 @@ impl Engine {
         partition: Partition,
         bytes_max: u64,
     ) -> Result<Vec<Pair>, EngineError> {
-        let Some(mut keep) = self.keeping.take() else { return Ok(Vec::new()) };
+        let Some(mut keep) = self.loads.keeping.take() else { return Ok(Vec::new()) };
         let moves = |key: &[u8]| {
             let placed = self.placed.as_deref();
             placed.is_some_and(|placed| placed.placement.partition(key) == partition)
                 && self.store.table_of(key).is_some_and(|table| self.has_kept(table))
         };
         let gathered = keep.gather(&moves, bytes_max);
-        self.keeping.give_back(keep);
+        self.loads.keeping.give_back(keep);
         gathered.or_else(refused)
     }
 
@@ -113,7 +114,7 @@ impl Engine {
         for Pair { key, value, attributes } in pairs {
             let table = self.store.table_for(key);
             if self.writes_kept(table) {
-                self.keeping.put(key, value, *attributes);
+                self.loads.keeping.put(key, value, *attributes);
             }
         }
         self.settle_kept()
@@ -151,7 +152,7 @@ impl Engine {
     /// # Errors
     /// It cannot.
     pub fn settle_kept(&mut self) -> Result<(), EngineError> {
-        self.keeping.settle().or_else(refused)
+        self.loads.keeping.settle().or_else(refused)
     }
 
     /// The base keys of a partition in a table, of those that have their home here.
@@ -197,18 +198,17 @@ impl Engine {
 
     /// Takes back loads of sources that nobody was asked for yet and that are others' from now on.
     fn withdraw_loads(&mut self) {
-        for effect in core::mem::take(&mut self.waits.effects) {
+        for effect in core::mem::take(&mut self.loads.waits.effects) {
             match effect {
                 Effect::Load { fetch, ref range, .. } if self.is_elsewhere(range) => {
-                    for table in self.catalog.sourced_tables() {
-                        let role = self.catalog.role_mut(table);
-                        if let Some(sourced) = role.and_then(|role| role.sourced.as_deref_mut()) {
-                            sourced.withdraw(fetch);
+                    for table in self.loads.own_tables() {
+                        if let Some(data) = self.loads.own_mut(table) {
+                            data.take_loads(|_, load| load == fetch);
                         }
                     }
-                    self.waits.wake(fetch);
+                    self.loads.waits.withdraw(fetch);
                 }
-                effect => self.waits.effects.push(effect),
+                effect => self.loads.waits.effects.push(effect),
             }
         }
     }
@@ -237,7 +237,7 @@ impl Engine {
     }
 
     /// Whether a join gives the key.
-    fn is_output(&self, table: TableId, key: &[u8]) -> bool {
+    pub(crate) fn is_output(&self, table: TableId, key: &[u8]) -> bool {
         let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
         writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
     }
@@ -246,14 +246,15 @@ impl Engine {
     /// old one.
     fn forget_sourced(&mut self, partition: Partition) {
         let Some(placement) = self.placement().cloned() else { return };
-        for table in self.catalog.sourced_tables() {
-            let Some(sourced) = self.sourced(table).filter(|sourced| !sourced.kept) else {
+        for table in self.loads.own_tables() {
+            let part = LoadedId::own(table);
+            let Some(data) = self.loads.data(part).filter(|data| !data.is_kept()) else {
                 continue;
             };
-            let loaded: Vec<_> = sourced.loaded_ranges().collect();
+            let loaded: Vec<_> = data.ranges.all().collect();
             for range in loaded {
                 if may_hold(&placement, &range, partition) {
-                    self.unload(table, &range);
+                    self.unload(part, &range);
                 }
             }
             self.ask_anew(table);
@@ -284,20 +285,15 @@ impl Engine {
             }
         }
         self.tell_resets_where(&concerned);
-        for table in self.tables_elsewhere() {
-            let Some(placed) = self.placed.as_deref() else { return };
-            let Some(remote) = placed.tables.get(&table) else { continue };
-            let mut gone = Vec::new();
-            for (&home, part) in &remote.homes {
-                let ranges = part.loaded.all().filter(|range| concerned(range));
-                gone.extend(ranges.map(|range| (home, range)));
-            }
-            let homes: Vec<_> = remote.homes.keys().copied().collect();
-            for (home, range) in gone {
-                self.unload_from(home, table, &range);
-            }
-            for home in homes {
-                self.doom(home, table, concerned);
+        for table in self.loads.elsewhere.tables() {
+            let parts: Vec<_> = self.loads.elsewhere.parts_of(table).collect();
+            for part in parts {
+                let Some(data) = self.loads.data(part) else { continue };
+                let gone: Vec<_> = data.ranges.all().filter(|range| concerned(range)).collect();
+                for range in gone {
+                    self.unload(part, &range);
+                }
+                self.spoil_loads(part, concerned);
             }
         }
     }

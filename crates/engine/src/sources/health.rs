@@ -1,6 +1,7 @@
 //! How sources do: where they stand, whether they are up, and who waits for them to come so far.
 
 use crate::engine::Engine;
+use crate::loads::LoadedId;
 use crate::report::{Effect, EngineError, SourceReport, Stop, TableOptions, Ticket};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -74,24 +75,24 @@ impl Engine {
 
     /// Notes how a source does. What was loaded of it is served all the same.
     pub fn source_health(&mut self, source: &str, health: Health) {
-        self.sources.map.entry(String::from(source)).or_default().health = health;
+        self.loads.sources.map.entry(String::from(source)).or_default().health = health;
     }
 
     /// Forgets what was loaded of `range` from a source: it has lost track of what changed there.
     pub fn source_reset(&mut self, source: &str, range: &KeyRange) {
-        for table in self.catalog.sourced_tables() {
+        for table in self.loads.own_tables() {
             let prefix = KeyRange::prefix(self.store.table(table).prefix());
             let part = prefix.intersection(range);
-            let is_its = self.sourced(table).is_some_and(|sourced| sourced.name == source);
+            let is_its = self.loads.own(table).is_some_and(|data| data.source() == source);
             if is_its && !part.is_empty() {
-                self.unload(table, &part);
+                self.unload(LoadedId::own(table), &part);
             }
         }
     }
 
     /// Forgets a source that no table has any more.
     pub fn source_forget(&mut self, source: &str) {
-        self.sources.map.remove(source);
+        self.loads.sources.map.remove(source);
     }
 
     /// Waits until the changes of a source up to `position` are applied here.
@@ -99,18 +100,18 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where they are not yet.
     pub fn await_position(&mut self, source: &str, position: Position) -> Result<(), Stop> {
-        if self.sources.map.get(source).is_some_and(|state| state.seen >= position) {
+        if self.loads.sources.map.get(source).is_some_and(|state| state.seen >= position) {
             return Ok(());
         }
         let ticket = self.next_ticket();
-        let state = self.sources.map.entry(String::from(source)).or_default();
+        let state = self.loads.sources.map.entry(String::from(source)).or_default();
         state.waiting.push((position, ticket));
         Err(Stop::Wait(ticket))
     }
 
     /// Ends what [`Engine::await_position`] began, if the ticket was not woken.
     pub fn forget_position(&mut self, ticket: Ticket) {
-        for state in self.sources.map.values_mut() {
+        for state in self.loads.sources.map.values_mut() {
             state.waiting.retain(|&(_, waiting)| waiting != ticket);
         }
     }
@@ -119,22 +120,22 @@ impl Engine {
     #[must_use]
     pub fn sources(&self) -> Vec<SourceReport> {
         let mut reports: BTreeMap<&str, SourceReport> = BTreeMap::new();
-        for table in self.catalog.sourced_tables() {
-            let Some(sourced) = self.sourced(table) else { continue };
-            let report = reports.entry(&sourced.name).or_insert_with(|| SourceReport {
-                name: sourced.name.clone(),
-                down: self.sources.down(&sourced.name).map(String::from),
+        for table in self.loads.own_tables() {
+            let Some(data) = self.loads.own(table) else { continue };
+            let source = data.source();
+            let report = reports.entry(source).or_insert_with(|| SourceReport {
+                name: String::from(source),
+                down: self.loads.sources.down(source).map(String::from),
                 ..SourceReport::default()
             });
-            let (loaded, loading) = sourced.counts();
             let prefix = self.store.table(table).prefix();
             report.tables.push(prefix.strip_suffix(b"|").unwrap_or(prefix).to_vec());
-            report.position = report.position.max(sourced.seen());
-            report.loaded += loaded as u64;
-            report.loading += loading as u64;
+            report.position = report.position.max(data.seen);
+            report.loaded += data.ranges.len() as u64;
+            report.loading += data.loading() as u64;
             report.keys += self.store.table(table).sizes().keys as u64;
         }
-        for (name, state) in &self.sources.map {
+        for (name, state) in &self.loads.sources.map {
             if let Some(report) = reports.get_mut(name.as_str()) {
                 report.position = report.position.max(state.seen);
             }
@@ -144,7 +145,7 @@ impl Engine {
 
     /// Applies that a source has come to `position`.
     pub(super) fn reached(&mut self, source: &str, position: Position) {
-        let woken = self.sources.reach(source, position);
-        self.waits.effects.extend(woken.into_iter().map(Effect::Wake));
+        let woken = self.loads.sources.reach(source, position);
+        self.loads.waits.effects.extend(woken.into_iter().map(Effect::Wake));
     }
 }

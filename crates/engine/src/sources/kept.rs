@@ -5,9 +5,9 @@
 //! key that is in memory needs none (L3), so that keys that are read one by one are evicted one by
 //! one, and no range is remembered for each.
 
-use super::{Here, Sourced};
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Provider};
 use crate::report::{EngineError, Stop};
 use crate::status::GroupNote;
 use alloc::boxed::Box;
@@ -50,11 +50,11 @@ impl Keeping {
     }
 
     /// Whether the transaction under way has removed `key`.
-    pub(super) fn is_gone(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_gone(&self, key: &[u8]) -> bool {
         self.gone.as_ref().is_some_and(|gone| gone.contains(key))
     }
 
-    pub(super) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+    pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
         self.keep.as_mut().expect("a kept table has a store").load(fetch, range);
     }
 
@@ -100,7 +100,7 @@ impl Engine {
         named: bool,
         plain: bool,
     ) -> Result<(), EngineError> {
-        self.keeping = Keeping { keep: Some(keep), named, plain, ..Keeping::default() };
+        self.loads.keeping = Keeping { keep: Some(keep), named, plain, ..Keeping::default() };
         self.memory.keep();
         for name in tables {
             let prefix = self.table_prefix(name)?;
@@ -116,56 +116,52 @@ impl Engine {
     /// Whether there is an embedded store.
     #[must_use]
     pub fn has_keep(&self) -> bool {
-        self.keeping.is_some()
+        self.loads.keeping.is_some()
     }
 
     /// A transaction begins: what it removes it need not look for again.
     pub fn begin_transaction(&mut self) {
-        if self.keeping.is_some() {
-            self.keeping.gone = Some(BTreeSet::new());
+        if self.loads.keeping.is_some() {
+            self.loads.keeping.gone = Some(BTreeSet::new());
         }
     }
 
     /// It has ended.
     pub fn end_transaction(&mut self) {
-        self.keeping.gone = None;
+        self.loads.keeping.gone = None;
     }
 
     /// The last write that the embedded store was told of. An operation that waits has told it none.
     #[must_use]
     pub fn told_kept(&self) -> Position {
-        self.keeping.told
+        self.loads.keeping.told
     }
 
     #[inline]
     pub(crate) fn is_kept(&self, table: TableId) -> bool {
-        self.keeping.is_some() && self.has_kept(table)
+        self.loads.keeping.is_some() && self.has_kept(table)
     }
 
     /// As [`Engine::is_kept`], where the store may be out for a while.
     pub(crate) fn has_kept(&self, table: TableId) -> bool {
-        self.sourced(table).is_some_and(|sourced| sourced.kept)
-    }
-
-    #[inline]
-    pub(crate) fn sourced(&self, table: TableId) -> Option<&Sourced> {
-        self.catalog.role(table).and_then(|role| role.sourced.as_deref())
+        self.loads.own(table).is_some_and(LoadedData::is_kept)
     }
 
     /// Whether the table that is about to be written is kept.
     #[inline]
     pub(crate) fn writes_kept(&mut self, table: TableId) -> bool {
-        self.keeping.is_some() && self.adopt(table)
+        self.loads.keeping.is_some() && self.adopt(table)
     }
 
     fn adopt(&mut self, table: TableId) -> bool {
-        if let Some(role) = self.catalog.role(table)
-            && (role.sourced.is_some() || role.unkept)
-        {
-            return role.sourced.as_ref().is_some_and(|sourced| sourced.kept);
+        if let Some(data) = self.loads.own(table) {
+            return data.is_kept();
+        }
+        if self.catalog.role(table).is_some_and(|role| role.unkept) {
+            return false;
         }
         let named = !self.store.table(table).prefix().is_empty();
-        let adopts = if named { self.keeping.named } else { self.keeping.plain };
+        let adopts = if named { self.loads.keeping.named } else { self.loads.keeping.plain };
         // What it holds already is no base key: those are told from the first one on.
         if adopts {
             self.keep_table(table);
@@ -177,22 +173,19 @@ impl Engine {
     pub(crate) fn keep_table(&mut self, table: TableId) {
         let prefix = self.store.table(table).prefix().to_vec();
         let range = KeyRange::prefix(&prefix);
-        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
         let nothing = keep.holds_nothing(&range);
-        let role = self.catalog.role_for(table);
-        if role.sourced.is_some() {
+        if self.loads.own(table).is_some() {
             return;
         }
-        let mut sourced = Sourced::new(String::from(KEPT));
-        sourced.kept = true;
+        let mut data = LoadedData::new(Provider::Store(KeptReads::Keys));
         if nothing {
-            let here = Here { last: range.last, position: Position(0), heat: Heat::default() };
-            sourced.loaded.insert(range.first, here);
+            data.ranges.insert(&range, Here { position: Position(0), heat: Heat::default() });
         } else {
             self.tell_reset(&range);
         }
+        self.loads.add_own(table, data);
         let role = self.catalog.role_for(table);
-        role.sourced = Some(Box::new(sourced));
         if !role.declared {
             role.declared = true;
             self.store.pin(table);
@@ -208,18 +201,15 @@ impl Engine {
         expires: Option<Millis>,
     ) {
         let view = self.store.pool.view(self.store.pool.content(value));
-        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
         let attributes = Attributes { expires, flags: self.marks.flags(key) };
         let position = keep.put(key, &mut view.parts(), attributes);
-        self.keeping.told = position;
-        if let Some(gone) = &mut self.keeping.gone {
+        self.loads.keeping.told = position;
+        if let Some(gone) = &mut self.loads.keeping.gone {
             gone.remove(key);
         }
-        if let Some(sourced) =
-            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
-        {
-            sourced.seen = position;
-            sourced.note(position, key, || Some((view.to_vec(), attributes)));
+        if let Some(data) = self.loads.own_mut(table) {
+            data.note(position, key, || Some((view.to_vec(), attributes)));
         }
     }
 
@@ -232,54 +222,47 @@ impl Engine {
         attributes: Attributes,
     ) {
         // A later position than its own: nothing else was told meanwhile.
-        let position = self.keeping.taken;
-        if let Some(sourced) =
-            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
-        {
-            sourced.seen = sourced.seen.max(position);
-            sourced.note(position, key, || Some((value.to_vec(), attributes)));
+        let position = self.loads.keeping.taken;
+        if let Some(data) = self.loads.own_mut(table) {
+            data.note(position, key, || Some((value.to_vec(), attributes)));
         }
     }
 
     /// Tells the embedded store that a key is gone.
     pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
-        let keep = self.keeping.keep.as_mut().expect("there is a store");
+        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
         let position = keep.remove(key);
-        self.keeping.told = position;
-        if let Some(gone) = &mut self.keeping.gone {
+        self.loads.keeping.told = position;
+        if let Some(gone) = &mut self.loads.keeping.gone {
             gone.insert(key.to_vec());
         }
-        if let Some(sourced) =
-            self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
-        {
-            sourced.seen = position;
-            sourced.note(position, key, || None);
+        if let Some(data) = self.loads.own_mut(table) {
+            data.note(position, key, || None);
         }
     }
 
     /// Tells the embedded store that all keys are gone.
     pub(crate) fn clear_kept(&mut self) {
-        let Some(keep) = self.keeping.keep.as_mut() else { return };
+        let Some(keep) = self.loads.keeping.keep.as_mut() else { return };
         let position = keep.clear();
-        self.keeping.told = position;
-        for table in self.catalog.sourced_tables() {
+        self.loads.keeping.told = position;
+        for table in self.loads.own_tables() {
             let range = KeyRange::prefix(self.store.table(table).prefix());
-            let role = self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut());
-            let Some(sourced) = role.filter(|sourced| sourced.kept) else { continue };
-            sourced.seen = position;
-            // What they show was there before.
-            for loading in core::mem::take(&mut sourced.loading) {
-                self.waits.wake(loading.fetch);
+            let kept = self.loads.own_mut(table).filter(|data| data.is_kept());
+            let Some(data) = kept else { continue };
+            data.seen = position;
+            data.ranges.take();
+            data.ranges.insert(&range, Here { position, heat: Heat::default() });
+            // What loads under way show was there before.
+            for (_, fetch) in data.take_loads(|_, _| true) {
+                self.loads.waits.withdraw(fetch);
             }
-            sourced.loaded.take();
-            let here = Here { last: range.last, position, heat: Heat::default() };
-            sourced.loaded.insert(range.first, here);
         }
     }
 
     /// Whether a pair that was loaded is to be taken into memory: not where memory knows better, and
     /// not where its time is over.
-    pub(super) fn takes_kept(
+    pub(crate) fn takes_kept(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -303,7 +286,7 @@ impl Engine {
     #[inline]
     pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
         self.expire_due(key);
-        if !self.keeping.is_some() {
+        if !self.loads.keeping.is_some() {
             return Ok(());
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
@@ -313,20 +296,18 @@ impl Engine {
     /// Lets go of a key of a kept table, with others that are read with it.
     pub(crate) fn evict_kept(&mut self, table: TableId, key: &[u8]) {
         let Some(role) = self.catalog.role(table) else { return };
-        let Some(sourced) = role.sourced.as_deref() else { return };
-        if sourced.ranged || !role.readers.is_empty() {
-            let around = sourced.loaded.around(key);
-            let whole = around.map(|(first, here)| KeyRange::new(first, &here.last));
-            let range = self.run_from(table, key, whole);
-            self.unload(table, &range);
+        let Some(data) = self.loads.own(table) else { return };
+        let around = data.ranges.around(key);
+        if matches!(data.provider, Provider::Store(KeptReads::Ranges)) || !role.readers.is_empty() {
+            let range = self.run_from(table, key, around);
+            self.unload(LoadedId::own(table), &range);
             return;
         }
         // Keys that are read one by one: where a range has been evicted from, it is none.
-        if sourced.loaded.around(key).is_some()
-            && let Some(sourced) =
-                self.catalog.role_mut(table).and_then(|role| role.sourced.as_deref_mut())
+        if around.is_some()
+            && let Some(data) = self.loads.own_mut(table)
         {
-            sourced.loaded.take();
+            data.ranges.take();
         }
         self.drop_base_keys(table, &KeyRange::point(key));
     }
@@ -334,7 +315,7 @@ impl Engine {
     /// A few keys from `key` on, or its group where that is small, within `whole`.
     pub(crate) fn run_from(&self, table: TableId, key: &[u8], whole: Option<KeyRange>) -> KeyRange {
         let Some(whole) = whole else { return KeyRange::point(key) };
-        if let Some(group) = self.group_range(table, key) {
+        if let Some(group) = self.store.table(table).group_prefix_of(key).map(KeyRange::prefix) {
             let group = group.intersection(&whole);
             if let Some(range) = self.few_keys(table, &group, RUN_KEYS * 4) {
                 return range;

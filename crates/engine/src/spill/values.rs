@@ -130,9 +130,9 @@ impl Spilling {
 impl Engine {
     /// Whether the values of a table may be spilled (W2).
     pub(crate) fn may_spill(&self, table: TableId) -> bool {
-        self.catalog.role(table).is_none_or(|role| {
-            role.sourced.is_none() && role.writers.is_empty() && role.readers.is_empty()
-        })
+        let role = self.catalog.role(table);
+        role.is_none_or(|role| role.writers.is_empty() && role.readers.is_empty())
+            && self.loads.own(table).is_none()
     }
 
     /// Puts a key's value aside, if it is one of those that go; whether it was done.

@@ -49,12 +49,12 @@ impl Engine {
     fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
         let Some(role) = self.catalog.role(table) else { return Ok(()) };
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
-        let by = match (join, &role.sourced) {
+        let by = match (join, self.loads.own(table)) {
             (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
-            (None, Some(sourced)) if sourced.kept => {
+            (None, Some(data)) if data.is_kept() => {
                 String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
             }
-            (None, Some(sourced)) => format!("source '{}' keeps it", sourced.name),
+            (None, Some(data)) => format!("source '{}' keeps it", data.source()),
             (None, None) => return Ok(()),
         };
         let prefix = self.store.table(table).prefix();

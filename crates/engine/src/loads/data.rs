@@ -1,0 +1,188 @@
+//! What is here of one provider's keys of a table, and what is on its way.
+
+use super::ranges::LoadedRanges;
+use super::{KeptReads, LoadedId, Provider, Waits};
+use crate::exec::Missing;
+use crate::range_map::RangeMap;
+use crate::sources::{KEPT, Keeping};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
+use headwater_policy::Evictor;
+
+/// What is here of one provider's keys of a table.
+#[derive(Debug)]
+pub(crate) struct LoadedData {
+    pub(crate) provider: Provider,
+    pub(crate) ranges: LoadedRanges,
+    pub(super) under_way: RangeMap<Load>,
+    /// Where the provider stands, as far as is known here: the last change delivered.
+    pub(crate) seen: Position,
+}
+
+/// A load under way.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) fetch: FetchId,
+    /// Where the provider stood, as far as known here, when the load was asked for.
+    pub(super) asked_at: Position,
+    /// Changes that it may not show (L2).
+    changes: Vec<Late>,
+}
+
+/// A change that a load under way may not show.
+#[derive(Debug)]
+struct Late {
+    position: Position,
+    key: Vec<u8>,
+    value: Held,
+}
+
+/// What a key holds; nothing where there is no such key.
+type Held = Option<(Vec<u8>, Attributes)>;
+
+impl Load {
+    pub(super) fn new(fetch: FetchId, asked_at: Position) -> Self {
+        Self { fetch, asked_at, changes: Vec::new() }
+    }
+
+    /// The pairs of its answer with the changes that came after it (L2).
+    pub(super) fn with_changes(self, loaded: Loaded) -> Vec<Pair> {
+        let late = self.changes.into_iter().filter(|late| late.position > loaded.position);
+        let late: BTreeMap<_, _> = late.map(|Late { key, value, .. }| (key, value)).collect();
+        let mut pairs = loaded.pairs;
+        pairs.retain(|pair| !late.contains_key(&pair.key));
+        let written = late.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        pairs.extend(written.map(|(key, (value, attributes))| Pair { key, value, attributes }));
+        pairs
+    }
+}
+
+impl LoadedData {
+    pub(crate) fn new(provider: Provider) -> Self {
+        Self {
+            provider,
+            ranges: LoadedRanges::default(),
+            under_way: RangeMap::default(),
+            seen: Position(0),
+        }
+    }
+
+    /// Whether clients write the table, and the embedded store is told.
+    #[inline]
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.provider, Provider::Store(_))
+    }
+
+    /// The source that has the keys, as clients name it.
+    pub(crate) fn source(&self) -> &str {
+        match &self.provider {
+            Provider::Source(name) => name,
+            Provider::Store(_) | Provider::Home(_) => KEPT,
+        }
+    }
+
+    /// Whether all of `range` is loaded, which is noted as read.
+    #[inline]
+    pub(crate) fn serve(&mut self, range: &KeyRange, judge: &Evictor) -> bool {
+        let serves = self.ranges.serve(&range.first, &range.last, judge);
+        if serves {
+            self.note_read(range);
+        }
+        serves
+    }
+
+    /// Notes that a range was asked for.
+    #[inline]
+    fn note_read(&mut self, range: &KeyRange) {
+        if let Provider::Store(reads) = &mut self.provider
+            && !is_point(range)
+        {
+            *reads = KeptReads::Ranges;
+        }
+    }
+
+    /// How many loads are under way.
+    pub(crate) fn loading(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// The loads under way.
+    pub(crate) fn fetches(&self) -> impl Iterator<Item = FetchId> {
+        self.under_way.iter().map(|(_, load)| load.fetch)
+    }
+
+    /// Takes out the loads under way of ranges that `concerned` names.
+    pub(crate) fn take_loads(
+        &mut self,
+        concerned: impl Fn(&KeyRange, FetchId) -> bool,
+    ) -> Vec<(KeyRange, FetchId)> {
+        let taken = self.under_way.take_where(|range, load| concerned(range, load.fetch));
+        taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
+    }
+
+    /// Asks for the parts of `wanted` that are neither here nor on their way, of those that `is_own` names. Of a kept table
+    /// all of `group` is asked for with a key of it: the keys of a group are read together, and one range is
+    /// less to remember than many.
+    ///
+    /// # Errors
+    /// The operation under way lacks some of it until it has come.
+    pub(super) fn ask(
+        &mut self,
+        part: LoadedId,
+        wanted: &KeyRange,
+        group: Option<&KeyRange>,
+        is_own: impl Fn(&KeyRange) -> bool,
+        to: (&mut Waits, &mut Keeping, &Evictor),
+    ) -> Result<(), Missing> {
+        let (waits, keeping, judge) = to;
+        self.note_read(wanted);
+        self.ranges.touch(wanted, judge);
+        let mut gaps = self.ranges.gaps(wanted);
+        if let Some(group) = group.filter(|_| self.is_kept() && is_point(wanted))
+            && !gaps.is_empty()
+        {
+            gaps = self.ranges.gaps(group);
+        }
+        if let Some(home) = part.home
+            && waits.lacks_useless(home, &gaps)
+        {
+            return Err(Missing);
+        }
+        let mut missing = Ok(());
+        for gap in &gaps {
+            for (_, load) in self.under_way.overlapping(gap) {
+                missing = Err(Missing);
+                waits.lacking.insert(load.value.fetch);
+            }
+            for range in self.under_way.gaps(gap).into_iter().filter(&is_own) {
+                missing = Err(Missing);
+                let fetch = waits.begin_load(part, &range.first);
+                self.under_way.insert(&range, Load::new(fetch, self.seen));
+                self.provider.load(fetch, range, waits, keeping);
+            }
+        }
+        missing
+    }
+
+    /// Notes a change: the load under way that it concerns may come too late to show it (L2).
+    pub(crate) fn note(&mut self, position: Position, key: &[u8], value: impl Fn() -> Held) {
+        self.seen = self.seen.max(position);
+        if let Some(load) = self.under_way.around_mut(key) {
+            load.value.changes.push(Late { position, key: key.to_vec(), value: value() });
+        }
+    }
+
+    /// Answers of loads under way that are older than the last change delivered are of no use.
+    pub(crate) fn ask_anew(&mut self) {
+        for load in self.under_way.overlapping_mut(&KeyRange::all()) {
+            load.asked_at = self.seen;
+        }
+    }
+}
+
+/// Whether the range holds one key alone.
+fn is_point(range: &KeyRange) -> bool {
+    range.last.split_last().is_some_and(|(end, key)| *end == 0 && key == range.first)
+}

@@ -1,0 +1,71 @@
+//! What a read needs is here, or is asked for.
+
+use super::LoadedId;
+use crate::engine::Engine;
+use crate::exec::Missing;
+use headwater_base::KeyRange;
+use headwater_base::placement::Shard;
+use headwater_store::TableId;
+
+impl Engine {
+    /// Checks that an own base key is here, and asks for it if it is not.
+    #[inline]
+    pub(crate) fn need_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
+        let Some(data) = self.loads.own_mut(table) else { return Ok(()) };
+        if data.ranges.serve_key(key, &self.memory.ranges) {
+            return Ok(());
+        }
+        // L3.
+        let is_there = || self.store.table(table).get(key).is_some();
+        if data.is_kept() && (is_there() || self.loads.keeping.is_gone(key)) {
+            return Ok(());
+        }
+        self.need(table, &KeyRange::point(key))
+    }
+
+    /// Checks that the own base keys of `range` are here, and asks for what is not.
+    pub(crate) fn need(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
+        let Some(data) = self.loads.own_mut(table) else { return Ok(()) };
+        if data.serve(range, &self.memory.ranges) {
+            return Ok(());
+        }
+        self.ask(LoadedId::own(table), range)
+    }
+
+    /// Checks that those keys of `range` are here that `home` is home of, and asks for what is not.
+    pub(crate) fn need_from(
+        &mut self,
+        home: Shard,
+        table: TableId,
+        range: &KeyRange,
+    ) -> Result<(), Missing> {
+        let part = LoadedId { table, home: Some(home) };
+        if let Some(data) = self.loads.data_mut(part)
+            && data.serve(range, &self.memory.ranges)
+        {
+            return Ok(());
+        }
+        self.ask(part, range)
+    }
+
+    /// Asks for what is not here of a part of a table's keys.
+    #[cold]
+    fn ask(&mut self, part: LoadedId, range: &KeyRange) -> Result<(), Missing> {
+        let table = self.store.table(part.table);
+        let wanted = KeyRange::prefix(table.prefix()).intersection(range);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let group = table.group_prefix_of(&wanted.first).map(KeyRange::prefix);
+        if let Some(home) = part.home {
+            self.loads.elsewhere.add(part.table, home);
+        }
+        let placed = self.placed.as_deref();
+        // Of a group whose home is another shard there are no own keys to be loaded.
+        let is_own = |range: &KeyRange| {
+            part.home.is_some() || placed.is_none_or(|placed| placed.may_own(range))
+        };
+        let Some((data, waits, keeping)) = self.loads.split(part) else { return Ok(()) };
+        data.ask(part, &wanted, group.as_ref(), is_own, (waits, keeping, &self.memory.ranges))
+    }
+}
