@@ -115,7 +115,7 @@ impl Engine {
             }
         }
         let mut joined = false;
-        for &id in &role.writers {
+        for id in self.catalog.writers_within(table, part) {
             joined |= self.explain_join(id, part, lines);
         }
         if !joined {

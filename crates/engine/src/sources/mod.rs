@@ -368,16 +368,10 @@ impl Engine {
                 };
             }
         }
-        let outputs: Vec<_> = match self.catalog.role(table) {
-            Some(role) => {
-                role.writers.iter().map(|&id| self.catalog.join(id).plan.clone()).collect()
-            }
-            None => Vec::new(),
-        };
         let kept = self.is_kept(table);
         for (key, (value, Attributes { expires, flags })) in pairs {
             if !loading.range.contains(&key)
-                || outputs.iter().any(|plan| plan.join.output.matches(&key))
+                || self.catalog.gives(table, &key)
                 || !self.owns(&key)
                 || (kept && !self.takes_kept(table, &key, expires))
             {
@@ -503,13 +497,9 @@ impl Engine {
     /// Removes the base keys of a range, of which nobody is told.
     pub(crate) fn drop_base_keys(&mut self, table: TableId, range: &KeyRange) {
         self.tell_reset(range);
-        let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
         let mut keys = Vec::new();
         self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
-        let is_output = |key: &[u8]| {
-            writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
-        };
-        keys.retain(|key| !is_output(key) && self.owns(key));
+        keys.retain(|key| !self.catalog.gives(table, key) && self.owns(key));
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {
