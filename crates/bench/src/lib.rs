@@ -9,9 +9,10 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`stalls`], [`watch`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
+pub mod bounds;
 pub mod cache;
 pub mod drive;
 pub mod durability;
@@ -20,6 +21,7 @@ pub mod flows;
 pub mod functions;
 pub mod growth;
 pub mod honest;
+pub mod joins;
 pub mod measure;
 pub mod newp;
 pub mod peer;
@@ -58,6 +60,10 @@ pub enum Workload {
     Hostile(Box<functions::hostile::Hostile>),
     /// What commands that take long cost other clients.
     Stalls(Box<stalls::Stalls>),
+    /// What many installed joins cost.
+    Joins(Box<joins::Joins>),
+    /// The most memory resident, of a bound, in hostile fills.
+    Bounds(Box<bounds::Bounds>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -86,6 +92,8 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Functions(functions) => functions.run(),
         Workload::Hostile(hostile) => hostile.run(),
         Workload::Stalls(stalls) => stalls.run(),
+        Workload::Joins(joins) => joins.run(),
+        Workload::Bounds(bounds) => bounds.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

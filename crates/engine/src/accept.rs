@@ -97,9 +97,10 @@ impl Engine {
             ));
         }
         self.check_cycle(name, &join, old)?;
+        self.check_depth(&join, old)?;
         self.check_modes(&join, old)?;
         self.check_homes(&join, old)?;
-        self.check_base_keys(&join.output, old)?;
+        self.check_base_keys(&join.output)?;
         self.check_streams(&join)?;
         self.check_function(&join)?;
         self.unspill_for(&join)?;
@@ -167,6 +168,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Refuses a join by which more joins would read one another's outputs in a row than may be: what is read or written
+    /// at one end is computed through all of them.
+    fn check_depth(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
+        let most = self.settings.limits.join_depth_max;
+        let writers_of = |pattern: &Pattern| {
+            let table = self.store.table_of(&pattern.range_of_all().first);
+            table.map_or(Vec::new(), |table| self.catalog.writers_of(table, pattern))
+        };
+        let upstream = join.sources.iter().flat_map(|source| writers_of(&source.pattern));
+        let upstream = upstream.filter(|&id| Some(id) != old);
+        let depth = 1 + upstream.map(|id| self.catalog.join(id).depth).max().unwrap_or(0);
+        let readers = self.readers_but(&join.output, old);
+        let deeper = self.catalog.deepened(readers, depth);
+        let deepest = deeper.into_values().max().unwrap_or(depth).max(depth);
+        if deepest > most {
+            return refused(format!(
+                "{deepest} joins would read one another's outputs in a row, and at most {most} may (join-depth-max)"
+            ));
+        }
+        Ok(())
+    }
+
     /// Refuses a push join over outputs that are not kept up to date (C2).
     fn check_modes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
         if join.mode != Mode::Push {
@@ -202,7 +225,6 @@ impl Engine {
     /// snapshot joins are read at their home alone.
     fn check_homes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
         let Some(placed) = &self.placed else { return Ok(()) };
-        let others: Vec<_> = self.catalog.iter().filter(|(id, _)| Some(*id) != old).collect();
         let reads_away = |reader: &Join, lazy: &Join| {
             lazy.mode != Mode::Push
                 && reader.sources.iter().any(|source| {
@@ -210,7 +232,25 @@ impl Engine {
                         && !placed.is_aligned(&reader.output, &source.pattern)
                 })
         };
-        for (_, other) in others {
+        let mut about: Vec<u32> = Vec::new();
+        for source in &join.sources {
+            if !placed.is_aligned(&join.output, &source.pattern) {
+                let range = source.pattern.range_of_all();
+                let table = self.store.table_of(&range.first);
+                about.extend(
+                    table.into_iter().flat_map(|it| self.catalog.writers_within(it, &range)),
+                );
+            }
+        }
+        if join.mode != Mode::Push {
+            let range = join.output.range_of_all();
+            let table = self.store.table_of(&range.first);
+            about.extend(table.into_iter().flat_map(|it| self.catalog.readers_within(it, &range)));
+        }
+        about.sort_unstable();
+        about.dedup();
+        for id in about.into_iter().filter(|&id| Some(id) != old) {
+            let other = self.catalog.join(id);
             let theirs = &other.plan.join;
             if reads_away(join, theirs) || reads_away(theirs, join) {
                 return refused(format!(
@@ -225,82 +265,70 @@ impl Engine {
 
     /// Refuses a join by which shards could wait for one another's parts of tables in a circle. A home
     /// answers with its part of a table when all joins that write it there are current.
+    ///
+    /// So a join waits for all joins that write a table of which it reads keys elsewhere, and for those whose keys it reads
+    /// here. There was no circle before the join: one that there is now leads through it.
     fn check_tables(
         &self,
         placed: &Placed,
         join: &Join,
         old: Option<u32>,
     ) -> Result<(), EngineError> {
-        let others = self.catalog.iter().filter(|(id, _)| Some(*id) != old);
-        let joins: Vec<&Join> =
-            others.map(|(_, other)| &other.plan.join).chain(core::iter::once(join)).collect();
-        // The tables that each join reads of other shards, by itself or for what feeds it.
-        let mut reads: Vec<BTreeSet<&[u8]>> = joins
-            .iter()
-            .map(|join| {
-                let away = join
-                    .sources
-                    .iter()
-                    .filter(|source| !placed.is_aligned(&join.output, &source.pattern));
-                away.map(|source| source.pattern.table.as_slice()).collect()
-            })
-            .collect();
-        if reads.iter().all(BTreeSet::is_empty) {
-            return Ok(());
-        }
-        let feeds: Vec<Vec<usize>> = joins
-            .iter()
-            .map(|join| {
-                let fed = |other: &usize| {
-                    join.sources.iter().any(|source| {
-                        // By its table where it is read elsewhere, by its keys where it is here.
-                        let output = &joins[*other].output;
-                        source.pattern.may_collide(output)
-                            || (source.pattern.table == output.table
-                                && !placed.is_aligned(&join.output, &source.pattern))
-                    })
-                };
-                (0..joins.len()).filter(fed).collect()
-            })
-            .collect();
-        for _ in 0..joins.len() {
-            for at in 0..joins.len() {
-                for &other in &feeds[at] {
-                    let more = reads[other].clone();
-                    reads[at].extend(more);
+        let output = self.store.table_of(&join.output.range_of_all().first);
+        let role = output.and_then(|table| self.catalog.role(table));
+        let is_read = role.is_some_and(|role| !role.readers.is_empty());
+        let mut seen = BTreeSet::new();
+        let mut tables = BTreeSet::new();
+        let mut open = Vec::new();
+        let mut next = Some(join);
+        while let Some(reader) = next {
+            for source in &reader.sources {
+                let pattern = &source.pattern;
+                let is_away = !placed.is_aligned(&reader.output, pattern);
+                if pattern.may_collide(&join.output)
+                    || (is_away && pattern.table == join.output.table)
+                {
+                    return refused(format!(
+                        "with several shards, joins that write table '{}' cannot read it of other shards, directly or through other joins",
+                        String::from_utf8_lossy(&pattern.table)
+                    ));
                 }
+                let table = self.store.table_of(&pattern.range_of_all().first);
+                let Some(table) = table.filter(|_| is_read) else { continue };
+                let writers = if !is_away {
+                    self.catalog.writers_of(table, pattern)
+                } else if tables.insert(&*pattern.table) {
+                    let all = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+                    let writes =
+                        |id: &u32| self.catalog.join(*id).plan.join.output.table == pattern.table;
+                    self.catalog.compared.update(|compared| compared + all.len() as u64);
+                    all.iter().copied().filter(writes).collect()
+                } else {
+                    continue;
+                };
+                let new = writers.into_iter().filter(|&id| Some(id) != old && seen.insert(id));
+                open.extend(new);
             }
-        }
-        for (join, reads) in joins.iter().zip(&reads) {
-            if reads.contains(join.output.table.as_slice()) {
-                return refused(format!(
-                    "with several shards, joins that write table '{}' cannot read it of other shards, directly or through other joins",
-                    String::from_utf8_lossy(&join.output.table)
-                ));
-            }
+            next = open.pop().map(|id| &self.catalog.join(id).plan.join);
         }
         Ok(())
     }
 
     /// Refuses a join whose outputs clients have written already.
-    fn check_base_keys(&mut self, output: &Pattern, old: Option<u32>) -> Result<(), EngineError> {
+    fn check_base_keys(&mut self, output: &Pattern) -> Result<(), EngineError> {
         let all = output.range_of_all();
         let Some(table) = self.store.table_of(&all.first) else { return Ok(()) };
-        let rivals = self.catalog.writers_of(table, output);
-        let outputs: Vec<_> =
-            rivals.into_iter().map(|id| (id, self.catalog.join(id).plan.clone())).collect();
-        debug_assert!(old.is_none_or(|old| self.catalog.iter().any(|(id, _)| id == old)));
         let mut found = 0u64;
-        let placed = self.placed.take();
+        let (placed, catalog) = (self.placed.take(), core::mem::take(&mut self.catalog));
         self.scan_table(table, &all, &mut |key, _| {
             if output.matches(key)
                 && placed.as_ref().is_none_or(|placed| placed.owns(key))
-                && !outputs.iter().any(|(_, plan)| plan.join.output.matches(key))
+                && !catalog.gives(table, key)
             {
                 found += 1;
             }
         });
-        self.placed = placed;
+        (self.placed, self.catalog) = (placed, catalog);
         if found > 0 {
             return refused(format!(
                 "{found} existing {} the join's output; remove {} first",

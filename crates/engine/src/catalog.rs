@@ -8,6 +8,7 @@
 //!   the later-installed join first.
 //! - C4. `upstream[i]` names every join that may produce keys of source i.
 //! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
+//! - C6. The depth of a join is one more than the greatest of those that it reads, or 1.
 
 use crate::noted::Busy;
 use crate::report::JoinCounters;
@@ -139,6 +140,10 @@ pub(crate) struct Installed {
     /// By source: bit k is set where updaters with k leading components may exist.
     pub(crate) depths: Vec<u32>,
     pub(crate) upstream: Vec<Vec<u32>>,
+    /// How many other joins may produce one of its keys (C3).
+    pub(crate) rivals: u32,
+    /// How many joins read one another's outputs in a row, up to this one (C6).
+    pub(crate) depth: u32,
     pub(crate) counters: JoinCounters,
 }
 
@@ -187,6 +192,10 @@ pub(crate) struct Catalog {
     names: BTreeMap<String, u32>,
     roles: Vec<Option<Box<Role>>>,
     pub(crate) installs: u64,
+    /// How many joins map values by functions.
+    mapping: usize,
+    /// How many joins have each depth.
+    pub(crate) depths: BTreeMap<u32, u32>,
     /// Joins that were looked at to find out which ones concern a join.
     pub(crate) compared: Cell<u64>,
     /// The join that is about to be installed, with its name.
@@ -245,9 +254,16 @@ impl Catalog {
         self.names.len()
     }
 
+    /// Whether any join maps values by a function.
+    pub(crate) fn any_mapping(&self) -> bool {
+        self.mapping > 0
+    }
+
     pub(crate) fn add(&mut self, join: Installed) -> u32 {
         let id = self.free.pop_first().unwrap_or(self.joins.len() as u32);
         self.names.insert(join.name.clone(), id);
+        *self.depths.entry(join.depth).or_default() += 1;
+        self.mapping += usize::from(join.plan.join.function.is_some());
         if self.joins.len() == id as usize {
             self.joins.push(None);
         }
@@ -258,6 +274,8 @@ impl Catalog {
     pub(crate) fn take(&mut self, id: u32) -> Installed {
         let join = self.joins[id as usize].take().expect("a join is dropped once");
         self.names.remove(&join.name);
+        self.leave_depth(join.depth);
+        self.mapping -= usize::from(join.plan.join.function.is_some());
         self.free.insert(id);
         join
     }

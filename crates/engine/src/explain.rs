@@ -91,14 +91,14 @@ impl Engine {
             let text = format!("{replicas} keys of other shards, which joins read here");
             lines.push(line(1, "replicas", text));
         }
-        let Some(role) = self.catalog.role(table) else {
+        if self.catalog.role(table).is_none() {
             lines.push(line(
                 1,
                 "freshness",
                 String::from("base data, written here: always current"),
             ));
             return;
-        };
+        }
         if let Some(data) = self.loads.own(table) {
             let (source, loaded, loading) = (data.source(), data.ranges.len(), data.loading());
             lines.push(line(
@@ -114,7 +114,7 @@ impl Engine {
             }
         }
         let mut joined = false;
-        for &id in &role.writers {
+        for id in self.catalog.writers_within(table, part) {
             joined |= self.explain_join(id, part, lines);
         }
         if !joined {

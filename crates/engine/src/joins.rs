@@ -22,6 +22,8 @@ const RANGE_ROWS: usize = 4;
 
 /// How many slices may drop what a join has materialized while others read it anew.
 const VACATED_MAX: u32 = 100_000;
+/// How many of the joins that may give the same keys a warning names.
+const RIVALS_NAMED: usize = 8;
 
 impl Engine {
     /// Installs a join under `name`; with `replace`, in place of one of that name.
@@ -54,11 +56,15 @@ impl Engine {
             ));
         }
         let table = self.store.table_of(&join.output.range_of_all().first);
-        for other in table.map_or(Vec::new(), |it| self.catalog.writers_of(it, &join.output)) {
+        let others = table.map_or(Vec::new(), |it| self.catalog.writers_of(it, &join.output));
+        for &other in others.iter().take(RIVALS_NAMED) {
             warnings.push(format!(
                 "join '{}' may give the same keys; this join's values will be seen",
                 self.catalog.join(other).name
             ));
+        }
+        if let Some(more) = others.len().checked_sub(RIVALS_NAMED).filter(|&more| more > 0) {
+            warnings.push(format!("so may {more} more; this join's values will be seen"));
         }
         warnings
     }
@@ -88,6 +94,8 @@ impl Engine {
             folds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],
+            rivals: 0,
+            depth: 1,
             counters: JoinCounters::default(),
         });
         self.catalog.relate(id);
@@ -237,20 +245,7 @@ impl Engine {
     /// How many joins read one another's outputs in a row, at most.
     #[must_use]
     pub fn join_depth(&self) -> u32 {
-        let mut depths: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut open = self.catalog.ids();
-        // No join reads its own output (C1), so each comes to its turn when those that it reads have been settled.
-        while let Some(&id) = open.last() {
-            let above = || self.catalog.join(id).upstream.iter().flatten();
-            let before = open.len();
-            open.extend(above().filter(|up| !depths.contains_key(up)));
-            if open.len() == before {
-                let most = above().filter_map(|up| depths.get(up)).max();
-                depths.insert(id, 1 + most.copied().unwrap_or(0));
-                open.pop();
-            }
-        }
-        depths.values().copied().max().unwrap_or(1)
+        self.catalog.depths.last_key_value().map_or(1, |(&depth, _)| depth)
     }
 
     /// The installed joins, in the order of their installation.
@@ -259,6 +254,13 @@ impl Engine {
         let mut joins: Vec<_> = self.catalog.iter().map(|(_, join)| join).collect();
         joins.sort_by_key(|join| join.installed);
         joins.into_iter().map(|join| self.report_join(join)).collect()
+    }
+
+    /// The installed join of this name.
+    #[must_use]
+    pub fn join_report(&self, name: &str) -> Option<JoinReport> {
+        let id = self.catalog.find(name)?;
+        Some(self.report_join(self.catalog.join(id)))
     }
 
     fn report_join(&self, join: &Installed) -> JoinReport {

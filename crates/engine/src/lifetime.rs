@@ -298,7 +298,16 @@ impl Engine {
 
     /// Drops everything that `join`, and what reads it, has materialized.
     pub(crate) fn reset_join(&mut self, join: u32) {
-        for id in self.catalog.downstream(join) {
+        self.reset_each(self.catalog.downstream(join));
+    }
+
+    /// Drops everything that joins have materialized.
+    pub(crate) fn reset_joins(&mut self) {
+        self.reset_each(self.catalog.ids());
+    }
+
+    fn reset_each(&mut self, joins: Vec<u32>) {
+        for id in joins {
             let statuses: Vec<_> = self.catalog.join(id).cover.values().copied().collect();
             for status in statuses {
                 self.discard(status);

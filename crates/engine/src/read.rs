@@ -41,7 +41,7 @@ impl Engine {
     /// Whether joins may give keys that begin so; `first` is a key, or the prefix of some.
     #[must_use]
     pub fn may_derive(&self, first: &[u8]) -> bool {
-        if self.catalog.iter().next().is_none() {
+        if self.catalog.len() == 0 {
             return false;
         }
         if !first.contains(&SEPARATOR) {

@@ -8,7 +8,7 @@ use crate::catalog::{Catalog, Role};
 use crate::engine::Engine;
 use crate::status::shared_prefix;
 use crate::updaters::Reader;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pattern::{Mode, Pattern};
@@ -91,12 +91,25 @@ impl Catalog {
         for reader in self.sources_over(id) {
             enter(&mut self.join_mut(reader.join).upstream[reader.source as usize], id);
         }
+        let rivals = self.rivals(id);
+        self.join_mut(id).rivals = rivals.len() as u32;
+        for other in rivals {
+            self.join_mut(other).rivals += 1;
+        }
+        self.settle_depths(id);
     }
 
     /// Takes out a join that is about to be taken. Nothing listens for it any more, and it has no layer.
     pub(crate) fn unrelate(&mut self, id: u32) {
-        for reader in self.sources_over(id) {
+        let over = self.sources_over(id);
+        for &reader in &over {
             leave(&mut self.join_mut(reader.join).upstream[reader.source as usize], &id);
+        }
+        for reader in over {
+            self.settle_depths(reader.join);
+        }
+        for other in self.rivals(id) {
+            self.join_mut(other).rivals -= 1;
         }
         let plan = self.join(id).plan.clone();
         let role = self.role_for(plan.output_table);
@@ -151,9 +164,57 @@ impl Catalog {
         rivals
     }
 
-    /// Whether two installed joins may produce one key.
+    /// Whether another installed join may produce a key that this one produces.
     pub(crate) fn collides(&self, id: u32) -> bool {
-        !self.rivals(id).is_empty()
+        self.join(id).rivals > 0
+    }
+
+    /// How deep some joins become, and those that read their outputs, once they read one of this depth: only those
+    /// whose depth grows.
+    pub(crate) fn deepened(&self, readers: Vec<u32>, depth: u32) -> BTreeMap<u32, u32> {
+        let mut depths: BTreeMap<u32, u32> = BTreeMap::new();
+        // What is less deep comes first, so that most joins are met once.
+        let mut open: BTreeSet<(u32, u32)> =
+            readers.into_iter().map(|id| (depth + 1, id)).collect();
+        while let Some((depth, id)) = open.pop_first() {
+            let before = depths.get(&id).copied().unwrap_or_else(|| self.join(id).depth);
+            if depth > before {
+                depths.insert(id, depth);
+                let over = self.sources_over(id).into_iter();
+                open.extend(over.map(|reader| (depth + 1, reader.join)));
+            }
+        }
+        depths
+    }
+
+    /// Restores C6 for a join of which others were entered or taken out as what it reads.
+    fn settle_depths(&mut self, id: u32) {
+        let mut open = BTreeSet::from([(0, id)]);
+        while let Some((_, id)) = open.pop_first() {
+            let join = self.join(id);
+            let above = join.upstream.iter().flatten().map(|&up| self.join(up).depth);
+            let (before, depth) = (join.depth, 1 + above.max().unwrap_or(0));
+            // One that has just come is new to its readers at any depth.
+            if before == depth && depth > 1 {
+                continue;
+            }
+            for reader in self.sources_over(id) {
+                open.insert((self.join(reader.join).depth, reader.join));
+            }
+            self.join_mut(id).depth = depth;
+            self.leave_depth(before);
+            *self.depths.entry(depth).or_default() += 1;
+        }
+    }
+
+    /// A join of this depth has gone, or has another one.
+    pub(crate) fn leave_depth(&mut self, depth: u32) {
+        if let Some(count) = self.depths.get_mut(&depth) {
+            *count -= 1;
+            if *count == 0 {
+                self.depths.remove(&depth);
+            }
+        }
     }
 
     /// The first join that gives `key`, a key of `table`.
@@ -194,6 +255,37 @@ impl Catalog {
         role.writing.of_prefix(prefix, &mut |id| found.push(id));
         found.sort_unstable();
         Some(found)
+    }
+
+    /// The joins that may read keys of `range`, a range of `table`.
+    pub(crate) fn readers_within(&self, table: TableId, range: &KeyRange) -> Vec<u32> {
+        let Some(role) = self.role(table) else { return Vec::new() };
+        let prefix = &range.first[..shared_prefix(range)];
+        let mut found = Vec::new();
+        role.reading.of_prefix(prefix, &mut |reader| found.push(reader.join));
+        self.compared.update(|compared| compared + found.len() as u64);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// The sources that may have updaters for keys of `range`, a range of `table`, in order.
+    pub(crate) fn listeners_within(&self, table: TableId, range: &KeyRange) -> Vec<Reader> {
+        let Some(role) = self.role(table) else { return Vec::new() };
+        let prefix = &range.first[..shared_prefix(range)];
+        let mut found = Vec::new();
+        if is_point(range) {
+            role.listening.of_key(&range.first, &mut |reader| found.push(reader));
+        } else {
+            role.listening.of_prefix(prefix, &mut |reader| found.push(reader));
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Whether a join gives `key`, a key of `table`.
+    pub(crate) fn gives(&self, table: TableId, key: &[u8]) -> bool {
+        self.writer_of(table, key).is_some()
     }
 
     /// All writers of `table` that may give keys of `range`, in order.
@@ -247,7 +339,7 @@ impl Engine {
 }
 
 /// Whether a range holds one key only.
-fn is_point(range: &KeyRange) -> bool {
+pub(crate) fn is_point(range: &KeyRange) -> bool {
     range.last.len() == range.first.len() + 1
         && range.last.last() == Some(&0)
         && range.last.starts_with(&range.first)

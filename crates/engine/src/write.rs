@@ -156,17 +156,13 @@ impl Engine {
         let mut removed = 0;
         for (table, from, to) in self.store.parts(first, last) {
             let mut keys: Vec<Vec<u8>> = Vec::new();
-            let outputs: Vec<_> = match self.catalog.role(table) {
-                Some(role) => {
-                    role.writers.iter().map(|&id| self.catalog.join(id).plan.clone()).collect()
-                }
-                None => Vec::new(),
-            };
+            let catalog = core::mem::take(&mut self.catalog);
             self.scan_table(table, &KeyRange { first: from, last: to }, &mut |key, _| {
-                if !outputs.iter().any(|plan| plan.join.output.matches(key)) {
+                if !catalog.gives(table, key) {
                     keys.push(key.to_vec());
                 }
             });
+            self.catalog = catalog;
             keys.retain(|key| self.owns(key));
             for key in keys {
                 removed += u64::from(self.take(table, &key, Gone::Deleted));
@@ -244,10 +240,8 @@ impl Engine {
         let mut watched = core::mem::take(&mut self.watches);
         watched.note_all();
         self.tell_reset(&KeyRange::all());
-        for id in self.catalog.ids() {
-            self.reset_join(id);
-        }
         self.fan_outs.clear(&mut self.store.pool);
+        self.reset_joins();
         self.store.clear();
         self.drop_streams();
         self.drop_all_spilled();

@@ -1,5 +1,6 @@
 //! How much work operations are, in rows and steps that the engine counts: not in time, which depends on the machine.
 
+use headwater_base::{Placement, Shard};
 use headwater_engine::{Engine, Expiry, RangeOptions, Settings};
 
 fn count(engine: &Engine, name: &str) -> u64 {
@@ -174,6 +175,83 @@ fn joins_that_nobody_has_read_cost_writes_of_their_table_nothing() {
     assert_eq!(count(&engine, "readers_told") - told, 1);
     assert_eq!(read(&mut engine, "out7").0.len(), 1);
     assert_eq!(read(&mut engine, "out8").0.len(), 1);
+}
+
+#[test]
+fn joins_over_several_shards_cost_one_another_nothing() {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = 2001;
+    let mut engine = Engine::new(settings);
+    engine.set_placement(Shard(0), Placement::even(2));
+    for join in 0..1000 {
+        // What it checks lives with its outputs, what it copies elsewhere.
+        let text =
+            format!("out{join}|<user>|<id> = check in|<user>|l{join}|<by> copy value|<by>|<id>");
+        engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+    }
+    for join in 0..1000 {
+        let text = format!("sum|l{join}|<user> = sum out{join}|<user>|<id>");
+        engine.join_add(&format!("s{join}"), &text, false).expect("a join");
+    }
+    assert_eq!(engine.join_depth(), 2);
+    let compared = count(&engine, "joins_compared");
+    assert!(compared < 40 * 2000, "{compared} joins are looked at to install two thousand");
+    // Its keys are none that the others read, but they lie in a table that is read elsewhere as a whole.
+    let circle = engine.join_add("c", "value|far|<by>|<id> = max sum|<id>|<by>", false);
+    let told = circle.expect_err("a circle").to_string();
+    assert!(told.contains("cannot read it of other shards"), "{told}");
+
+    let compared = count(&engine, "joins_compared");
+    for join in 0..1000 {
+        engine.join_drop(&format!("j{join}")).expect("is installed");
+    }
+    assert_eq!(engine.join_depth(), 1);
+    let compared = count(&engine, "joins_compared") - compared;
+    assert!(compared < 40 * 1000, "{compared} joins are looked at to drop a thousand");
+}
+
+#[test]
+fn a_flush_looks_at_each_join_once() {
+    let mut settings = Settings::default();
+    settings.limits.joins_max = 2000;
+    let mut engine = Engine::new(settings);
+    for wide in 0..30 {
+        for deep in 0..60 {
+            let text = format!("t{}|{wide}|<key> = copy t{deep}|{wide}|<key>", deep + 1);
+            engine.join_add(&format!("j{wide}-{deep}"), &text, false).expect("a join");
+        }
+        set(&mut engine, &format!("t0|{wide}|x"), "v");
+        assert_eq!(read(&mut engine, &format!("t60|{wide}")).0.len(), 1);
+    }
+    assert_eq!(engine.join_depth(), 60);
+    let compared = count(&engine, "joins_compared");
+    engine.flush();
+    assert_eq!(count(&engine, "joins_compared") - compared, 0, "nothing is to be found out");
+    engine.check_invariants();
+    assert_eq!(read(&mut engine, "t60|7").0.len(), 0);
+}
+
+#[test]
+fn joins_of_the_same_keys_cost_one_another_a_look() {
+    let mut engine = Engine::new(Settings::default());
+    let joins = 300;
+    for join in 0..joins {
+        let text = format!("out|<user>|<id> = copy value{join}|<user>|<id>");
+        let installed = engine.join_add(&format!("j{join}"), &text, false).expect("a join");
+        assert!(installed.warnings.len() < 12, "not one for each");
+    }
+    engine.check_invariants();
+    // The pairs, looked at a few times each.
+    let compared = count(&engine, "joins_compared");
+    assert!(compared < 6 * joins * joins / 2, "{compared} joins are looked at to install {joins}");
+    set(&mut engine, "value7|u|1", "seven");
+    set(&mut engine, "value9|u|1", "nine");
+    assert_eq!(read(&mut engine, "out").0, [(String::from("out|u|1"), String::from("nine"))]);
+    for join in 9..joins {
+        engine.join_drop(&format!("j{join}")).expect("is installed");
+    }
+    assert_eq!(read(&mut engine, "out").0, [(String::from("out|u|1"), String::from("seven"))]);
+    engine.check_invariants();
 }
 
 /// Timelines of so many users who follow one, all computed, and reads that have slices of 100 rows.

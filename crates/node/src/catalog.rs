@@ -35,9 +35,8 @@ pub(crate) fn joins(
             }
         }
         Joins::Info { name } => {
-            let found = engine.joins().into_iter().find(|join| join.name == name);
             let missing = || EngineError::NoSuchJoin(String::from(name));
-            write_join(&found.ok_or_else(missing)?, reply);
+            write_join(&engine.join_report(name).ok_or_else(missing)?, reply);
         }
     }
     Ok(())

@@ -220,6 +220,7 @@ impl EngineTarget {
                     "key" => limits.key_bytes_max = *most,
                     "value" => limits.value_bytes_max = *most,
                     "joins" => limits.joins_max = *most,
+                    "depth" => limits.join_depth_max = *most as u32,
                     "sources" => limits.sources_max = *most,
                     "slots" => limits.slots_max = *most,
                     _ => return Ok(Reply::Lines(vec![format!("`{what}` has no limit")])),

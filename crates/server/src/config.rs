@@ -219,6 +219,8 @@ pub struct StoreLimits {
     pub value_bytes_max: usize,
     /// Joins that may be installed at once.
     pub joins_max: usize,
+    /// Joins that may read one another's outputs in a row.
+    pub join_depth_max: u32,
     /// Sources of one join.
     pub sources_max: usize,
     /// Slots of one join.
@@ -413,6 +415,7 @@ impl Default for StoreLimits {
             key_bytes_max: limits.key_bytes_max,
             value_bytes_max: limits.value_bytes_max,
             joins_max: limits.joins_max,
+            join_depth_max: limits.join_depth_max,
             sources_max: limits.sources_max,
             slots_max: limits.slots_max,
         }
@@ -506,6 +509,7 @@ impl StoreLimits {
             key_bytes_max: self.key_bytes_max,
             value_bytes_max: self.value_bytes_max,
             joins_max: self.joins_max,
+            join_depth_max: self.join_depth_max,
             sources_max: self.sources_max,
             slots_max: self.slots_max,
         }

@@ -23,7 +23,7 @@ use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options
 use homes::{Homes, Unwritten};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
@@ -143,9 +143,8 @@ impl Keeping {
         let definitions = if is_first { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;
         // The file goes first here as well.
-        let declared = |definition: &&Definition| {
-            config.flows.iter().all(|flow| flow.name.as_bytes() != definition.name)
-        };
+        let named: HashSet<&[u8]> = config.flows.iter().map(|it| it.name.as_bytes()).collect();
+        let declared = |definition: &&Definition| !named.contains(&*definition.name);
         let flows = definitions.iter().filter(|definition| definition.kind == FLOW);
         let flows = flows.filter(declared).map(read).collect::<Result<Vec<Flow>, _>>()?;
         config.kept_flows.extend(flows.into_iter().map(|flow| flow.words));
@@ -454,10 +453,24 @@ impl Keeping {
     }
 }
 
-/// Declares something, unless something of that name is declared already.
-fn add<T>(declared: &mut Vec<T>, new: T, name: impl Fn(&T) -> &String) {
-    if declared.iter().all(|other| name(other) != name(&new)) {
-        declared.push(new);
+/// What is declared of one kind, by the names: there may be as many as joins.
+struct Declared<'a, T> {
+    list: &'a mut Vec<T>,
+    names: HashSet<String>,
+    name: fn(&T) -> &String,
+}
+
+impl<'a, T> Declared<'a, T> {
+    fn new(list: &'a mut Vec<T>, name: fn(&T) -> &String) -> Self {
+        let names = list.iter().map(|it| name(it).clone()).collect();
+        Self { list, names, name }
+    }
+
+    /// Declares something, unless something of that name is declared already.
+    fn add(&mut self, new: T) {
+        if self.names.insert((self.name)(&new).clone()) {
+            self.list.push(new);
+        }
     }
 }
 
@@ -466,21 +479,23 @@ fn declare(
     config: &mut Config,
     definitions: &[Definition],
 ) -> Result<Vec<SentModule>, ConfigError> {
+    let mut joins = Declared::new(&mut config.joins, |join: &Join| &join.name);
+    let mut tables = Declared::new(&mut config.tables, |table: &Table| &table.name);
+    let mut sources = Declared::new(&mut config.source_list, |source: &Source| &source.name);
+    let mut files = Declared::new(&mut config.modules, |module: &Module| &module.name);
     let mut modules = Vec::new();
     for definition in definitions {
         match definition.kind.as_str() {
-            JOIN => add(&mut config.joins, read(definition)?, |join: &Join| &join.name),
-            TABLE => add(&mut config.tables, read(definition)?, |table: &Table| &table.name),
-            SOURCE => {
-                add(&mut config.source_list, read(definition)?, |source: &Source| &source.name)
-            }
-            MODULE => add(&mut config.modules, read(definition)?, |module: &Module| &module.name),
+            JOIN => joins.add(read(definition)?),
+            TABLE => tables.add(read(definition)?),
+            SOURCE => sources.add(read(definition)?),
+            MODULE => files.add(read(definition)?),
             FUNCTION => {
                 let name = definition.name.escape_ascii();
                 let unread =
                     || ConfigError(format!("data-dir: the kept function '{name}' is damaged"));
                 let module = read_module(definition).ok_or_else(unread)?;
-                if config.modules.iter().all(|other| other.name != module.name) {
+                if !files.names.contains(&module.name) {
                     modules.push(module);
                 }
             }

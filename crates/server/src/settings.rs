@@ -127,6 +127,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "key-bytes-max" &[], limits.key_bytes_max),
     setting!(live "value-bytes-max" &[], limits.value_bytes_max),
     setting!(live "joins-max" &[], limits.joins_max),
+    setting!(live "join-depth-max" &[], limits.join_depth_max),
     setting!(live "sources-max" &[], limits.sources_max),
     setting!(live "slots-max" &[], limits.slots_max),
     setting!(fixed "spill-dir" &[], spill.spill_dir),

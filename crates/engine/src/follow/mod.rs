@@ -148,8 +148,7 @@ impl Engine {
                 continue;
             };
             let part = KeyRange { first, last };
-            let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-            for &join in writers {
+            for join in self.catalog.writers_within(table, &part) {
                 let mut dirty = self.overlapping(join, &part);
                 dirty.retain(|&id| !self.statuses.get(id).is_clean());
                 self.follows.pending.extend(dirty);
@@ -175,8 +174,7 @@ impl Engine {
 
     /// Refuses ranges that nobody maintains.
     fn check_followable(&self, table: TableId, part: &KeyRange) -> Result<(), EngineError> {
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        for &id in &role.writers {
+        for id in self.catalog.writers_within(table, part) {
             let installed = self.catalog.join(id);
             let mode = match installed.mode() {
                 Mode::Push => continue,
@@ -359,7 +357,9 @@ impl Engine {
         if self.follows.segments.of(key).is_none() {
             return;
         }
-        let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+        let some = self.catalog.some_writers_of(table, key);
+        let all = || self.catalog.role(table).map_or(&[][..], |role| &role.writers);
+        let writers = some.as_deref().unwrap_or_else(all);
         let mut seen: Option<(u64, ValueRef)> = None;
         for installed in writers.iter().map(|&id| self.catalog.join(id)) {
             if installed.is_layered()
@@ -424,8 +424,8 @@ impl Engine {
         };
         for (table, first, last) in self.store.parts(&range.first, &range.last) {
             let part = KeyRange { first, last };
-            let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-            let layers = writers.iter().map(|&id| self.catalog.join(id).layer);
+            let writers = self.catalog.writers_within(table, &part);
+            let layers = writers.into_iter().map(|id| self.catalog.join(id).layer);
             let mut tables: Vec<_> = layers.chain([table]).collect();
             tables.sort_unstable();
             tables.dedup();

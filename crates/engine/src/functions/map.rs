@@ -94,7 +94,7 @@ impl Engine {
 
     /// Whether reading may call functions, which cannot be while one is being called.
     pub(crate) fn reads_call_functions(&self) -> bool {
-        self.catalog.iter().any(|(_, join)| join.plan.join.function.is_some())
+        self.catalog.any_mapping()
     }
 
     /// What the function of a join makes of a value, as a reference; nothing where it fails.

@@ -97,7 +97,7 @@ impl Engine {
     fn take_in_own(&mut self, table: TableId, pairs: Vec<Pair>) {
         let kept = self.is_kept(table);
         for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
-            if self.is_output(table, &key)
+            if self.catalog.gives(table, &key)
                 || !self.owns(&key)
                 || (kept && !self.takes_kept(table, &key, expires))
             {

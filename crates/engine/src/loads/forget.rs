@@ -59,7 +59,7 @@ impl Engine {
         self.tell_reset(range);
         let mut keys = Vec::new();
         self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
-        keys.retain(|key| self.owns(key) && !self.is_output(table, key));
+        keys.retain(|key| self.owns(key) && !self.catalog.gives(table, key));
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {

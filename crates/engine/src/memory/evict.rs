@@ -4,9 +4,14 @@ use super::victims::Victim;
 use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::status::StatusId;
+use crate::maintain::leading;
+use crate::relate::is_point;
+use crate::status::{StatusId, shared_prefix};
+use crate::updaters::Target;
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use headwater_base::KeyRange;
+use headwater_base::key::SEPARATOR;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
@@ -124,15 +129,38 @@ impl Engine {
     }
 
     /// The status ranges that have read, or may have read, keys of `range`.
+    ///
+    /// Where the range says as many leading components of its keys as the updaters of a source share, these are looked up:
+    /// only where they share more, all are walked over.
     fn readers_of(&self, table: TableId, range: &KeyRange) -> BTreeSet<StatusId> {
-        let mut found = BTreeSet::new();
-        let Some(role) = self.catalog.role(table) else { return found };
-        for &reader in &role.readers {
-            self.updaters.reading(reader, range, &mut |target| {
-                found.insert(target.status());
-            });
+        let (first, point) = (&*range.first, is_point(range));
+        let shared = &first[..shared_prefix(range)];
+        let known = shared.iter().filter(|&&byte| byte == SEPARATOR).count();
+        let (mut found, mut walked) = (Vec::new(), Vec::new());
+        for reader in self.catalog.listeners_within(table, range) {
+            let installed = self.catalog.join(reader.join);
+            let depths = installed.depths[reader.source as usize];
+            let pattern = installed.plan.pattern(reader.source as usize);
+            let components = pattern.components.len();
+            // Behind the table's name there is a separator that begins no component.
+            let told = if point { components + 1 } else { known };
+            if point && !pattern.matches(first) {
+                continue;
+            }
+            if depths.checked_shr(told as u32).unwrap_or(0) != 0 {
+                walked.push(reader);
+                continue;
+            }
+            for depth in (0..told.min(components + 1)).filter(|depth| depths & (1 << depth) != 0) {
+                if let Some(id) = self.updaters.find(reader, leading(first, depth, components)) {
+                    self.updaters.targets_within(id, range, &mut found);
+                }
+            }
         }
-        found
+        if !walked.is_empty() {
+            self.updaters.reading(&walked, range, &mut found);
+        }
+        found.into_iter().map(Target::status).collect()
     }
 }
 

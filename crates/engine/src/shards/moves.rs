@@ -163,19 +163,18 @@ impl Engine {
         found: &mut Vec<(TableId, Vec<u8>)>,
     ) {
         let Some(placed) = self.placed.take() else { return };
-        let writers = self.catalog.role(table).map_or(Vec::new(), |role| role.writers.clone());
-        let plans: Vec<_> =
-            writers.into_iter().map(|id| self.catalog.join(id).plan.clone()).collect();
+        let catalog = core::mem::take(&mut self.catalog);
         let all = KeyRange::prefix(self.store.table(table).prefix());
         self.scan_table(table, &all, &mut |key, _| {
             if placed.placement.partition(key) == partition
                 && placed.owns(key)
-                && !plans.iter().any(|plan| plan.join.output.matches(key))
+                && !catalog.gives(table, key)
             {
                 found.push((table, key.to_vec()));
             }
         });
         self.placed = Some(placed);
+        self.catalog = catalog;
     }
 
     /// Makes `home` the home of a partition, as every shard is to be told. What was computed from its keys, or loaded
@@ -228,18 +227,12 @@ impl Engine {
                 }
                 self.note_kept(table, key, value, *attributes);
             }
-            if is_over || self.is_output(table, key) {
+            if is_over || self.catalog.gives(table, key) {
                 continue;
             }
             let value = self.store.pool.insert(value);
             self.put(table, key, Put::from_keeper(value, expires, flags));
         }
-    }
-
-    /// Whether a join gives the key.
-    pub(crate) fn is_output(&self, table: TableId, key: &[u8]) -> bool {
-        let writers = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-        writers.iter().any(|&id| self.catalog.join(id).plan.join.output.matches(key))
     }
 
     /// Forgets what is loaded from sources of ranges in which keys of the partition may lie, as long as its home is still the

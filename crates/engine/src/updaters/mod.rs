@@ -308,19 +308,20 @@ impl Updaters {
         }
     }
 
-    /// Calls `each` with the targets of `reader` whose spans may have keys in `range`. A walk
-    /// over all updaters: for what is rare.
-    pub(crate) fn reading(&self, reader: Reader, range: &KeyRange, each: &mut impl FnMut(Target)) {
-        let mut found = Vec::new();
+    /// Appends the targets of an updater whose spans may have keys in `range`.
+    pub(crate) fn targets_within(&self, id: UpdaterId, range: &KeyRange, found: &mut Vec<Target>) {
+        self.updater(id).within(range, found);
+    }
+
+    /// Appends the targets of some readers, in order, whose spans may have keys in `range`. A walk over all updaters, once
+    /// for all of these readers.
+    pub(crate) fn reading(&self, readers: &[Reader], range: &KeyRange, found: &mut Vec<Target>) {
         for updater in self.updaters.iter().flatten() {
-            if updater.reader != reader || !KeyRange::prefix(&updater.prefix).overlaps(range) {
-                continue;
+            if readers.binary_search(&updater.reader).is_ok()
+                && KeyRange::prefix(&updater.prefix).overlaps(range)
+            {
+                updater.within(range, found);
             }
-            updater.open.extend(&mut found);
-            if let Some(bounded) = &updater.bounded {
-                bounded.overlapping(range, &mut |targets| targets.extend(&mut found));
-            }
-            found.drain(..).for_each(&mut *each);
         }
     }
 
@@ -354,6 +355,14 @@ impl Updaters {
 }
 
 impl Updater {
+    /// Appends the targets whose spans may have keys in `range`.
+    fn within(&self, range: &KeyRange, found: &mut Vec<Target>) {
+        self.open.extend(found);
+        if let Some(bounded) = &self.bounded {
+            bounded.overlapping(range, &mut |targets| targets.extend(found));
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.open.bytes() + self.bounded.as_ref().map_or(0, |bounded| bounded.bytes())
     }

@@ -35,6 +35,7 @@ impl Config {
         let bounds = [
             ("key-bytes-max", limits.key_bytes_max, 1, ceiling),
             ("value-bytes-max", limits.value_bytes_max, 1, 512 << 20),
+            ("join-depth-max", limits.join_depth_max as usize, 1, Limits::JOIN_DEPTH_CEILING),
             ("sources-max", limits.sources_max, 1, 64),
             ("slots-max", limits.slots_max, 1, 64),
             ("shards", usize::from(self.listen.shards.number()), 1, SHARDS_MAX),

@@ -12,7 +12,7 @@ use crate::http::{Kind, Metric, Probe};
 use crate::shards::Letter;
 use headwater_base::Shard;
 use headwater_base::source::Health;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 /// Figures that are of the process: the first shard tells them.
@@ -240,9 +240,12 @@ fn add_all(all: &mut Vec<Metric>, figures: Vec<Metric>) {
             all.push(figure);
             continue;
         };
+        // There are as many as tables and joins.
+        let known = metric.samples.iter().enumerate().map(|(at, (labels, _))| (labels.clone(), at));
+        let known: HashMap<_, _> = known.collect();
         for (labels, value) in figure.samples {
-            match metric.samples.iter_mut().find(|(other, _)| *other == labels) {
-                Some((_, sum)) => *sum += value,
+            match known.get(&labels) {
+                Some(&at) => metric.samples[at].1 += value,
                 None => metric.samples.push((labels, value)),
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::memory::Human;
 use headwater_protocol::resp::text;
+use std::collections::HashMap;
 
 /// Numbers that are not added up: they are of the process, or no amounts.
 const NOT_ADDED: &[&str] = &[
@@ -40,6 +41,36 @@ const NOT_ADDED: &[&str] = &[
 /// Numbers within a line of which the greatest counts.
 const MOST: [&str; 2] = ["paused", "oldest-pending-ms"];
 
+struct Line<'a> {
+    name: &'a str,
+    value: String,
+    /// The line that comes behind this one.
+    behind: Option<usize>,
+}
+
+/// Lines in their order, of which one can be put behind any other. There are as many as joins and tables.
+#[derive(Default)]
+struct Lines<'a> {
+    all: Vec<Line<'a>>,
+    named: HashMap<&'a str, usize>,
+    first: Option<usize>,
+}
+
+impl<'a> Lines<'a> {
+    /// Puts a line behind another one, or before all; says where it is.
+    fn put(&mut self, before: Option<usize>, name: &'a str, value: &str) -> usize {
+        let at = self.all.len();
+        let place = match before {
+            Some(before) => &mut self.all[before].behind,
+            None => &mut self.first,
+        };
+        let behind = place.replace(at);
+        self.all.push(Line { name, value: value.to_owned(), behind });
+        self.named.insert(name, at);
+        at
+    }
+}
+
 /// The first text, with the numbers of all added up, also within `keys=1,expires=2`. A section or a line that the
 /// first lacks is put where the others have it, behind what comes before.
 pub(super) fn merged(replies: &[&[u8]]) -> String {
@@ -47,38 +78,38 @@ pub(super) fn merged(replies: &[&[u8]]) -> String {
         .iter()
         .map(|reply| String::from_utf8_lossy(text(reply).unwrap_or_default()).into_owned())
         .collect();
-    let mut lines: Vec<(String, String)> = Vec::new();
+    let mut lines = Lines::default();
     for text in &texts {
         // Behind which line one that is missing goes.
-        let mut at = 0;
+        let mut at = None;
         for line in text.lines() {
             let (name, value) = match line.split_once(':') {
                 Some((name, value)) if !line.starts_with('#') => (name, value),
                 _ if line.is_empty() => continue,
                 _ => (line, ""),
             };
-            match lines.iter().position(|(other, _)| other == name) {
-                Some(found) => {
+            at = Some(match lines.named.get(name) {
+                Some(&found) => {
                     if !NOT_ADDED.contains(&name) && !core::ptr::eq(text, &texts[0]) {
-                        lines[found].1 = added(&lines[found].1, value);
+                        let before = &mut lines.all[found].value;
+                        *before = added(before, value);
                     }
-                    at = found + 1;
+                    found
                 }
-                None => {
-                    lines.insert(at, (name.to_owned(), value.to_owned()));
-                    at += 1;
-                }
-            }
+                None => lines.put(at, name, value),
+            });
         }
     }
-    let human = lines.iter().find(|(name, _)| name == "used_memory_dataset");
-    if let Some(bytes) = human.and_then(|(_, bytes)| bytes.parse().ok())
-        && let Some(line) = lines.iter_mut().find(|(name, _)| name == "used_memory_dataset_human")
+    let human = lines.named.get("used_memory_dataset").map(|&at| &lines.all[at].value);
+    if let Some(bytes) = human.and_then(|bytes| bytes.parse().ok())
+        && let Some(&at) = lines.named.get("used_memory_dataset_human")
     {
-        line.1 = Human(bytes).to_string();
+        lines.all[at].value = Human(bytes).to_string();
     }
     let mut merged = String::new();
-    for (name, value) in lines {
+    let mut next = lines.first;
+    while let Some(Line { name, value, behind }) = next.map(|at| &lines.all[at]) {
+        next = *behind;
         if name.starts_with('#') {
             if !merged.is_empty() {
                 merged.push_str("\r\n");
