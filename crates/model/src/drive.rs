@@ -139,7 +139,7 @@ impl Run<'_> {
                 Ok(())
             }
             Op::Compact { keys } => {
-                self.subject.engine().compact_any(*keys);
+                self.subject.compact(*keys);
                 Ok(())
             }
             Op::Evict { draw, count } => {

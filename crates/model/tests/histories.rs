@@ -1,13 +1,15 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::equipped::Equipped;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
-use headwater_model::kept::Kept;
-use headwater_model::pressed::Pressed;
-use headwater_model::sliced::Sliced;
-use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
+use headwater_model::subject::{Plain, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
+
+/// Its counts are what bounds of memory go by.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 20_000;
@@ -33,7 +35,7 @@ fn reads_equal_recomputation_where_a_store_keeps_the_data() {
     let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let plan = Plan::engine(Kind::Plain, 5_000_000, histories / 2, threads);
-    let plan = Plan { subject: || Box::new(Kept::default()), ..plan };
+    let plan = Plan { subject: || Box::new(Equipped::kept_in_a_map()), ..plan };
     let found = check(&plan, 1, &mut |_| {});
     assert!(found.is_empty(), "{}", found[0]);
 }
@@ -45,39 +47,39 @@ fn reads_wait_for_sources_and_show_one_state() {
 
 #[test]
 fn where_values_are_changes_no_answer() {
-    holds(Kind::Plain, 4, || Box::new(Spilling::new(false)));
-    holds(Kind::Sources, 8, || Box::new(Spilling::new(false)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::spilling(false)));
+    holds(Kind::Sources, 8, || Box::new(Equipped::spilling(false)));
 }
 
 /// Ranges are divided and computed part by part.
 #[test]
 fn reads_equal_recomputation_where_they_are_done_in_slices() {
-    holds(Kind::Plain, 2, || Box::new(Sliced::at_once(2)));
-    holds(Kind::Plain, 4, || Box::new(Sliced::at_once(9)));
+    holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
 }
 
 /// Everything that histories do happens between the slices of reads.
 #[test]
 fn reads_show_one_state_though_others_come_between_their_slices() {
-    holds(Kind::Sources, 2, || Box::new(Sliced::with_others_between(2)));
-    holds(Kind::Sources, 4, || Box::new(Sliced::with_others_between(7)));
+    holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
+    holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
 }
 
 #[test]
 fn what_a_disk_loses_is_missed_and_nothing_else_is() {
-    holds(Kind::Plain, 4, || Box::new(Spilling::new(true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::spilling(true)));
 }
 
 /// Room is made, or is not there, whenever memory is looked at.
 #[test]
 fn what_is_refused_for_want_of_memory_has_changed_nothing() {
-    holds(Kind::Plain, 4, || Box::new(Pressed::new(30)));
-    holds(Kind::Plain, 8, || Box::new(Pressed::new(90)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::pressed(30)));
+    holds(Kind::Plain, 8, || Box::new(Equipped::pressed(90)));
     let mut refused = 0;
     for seed in 0..100 {
-        let mut subject = Pressed::new(30);
+        let mut subject = Equipped::pressed(30);
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
-        refused += subject.refused();
+        refused += subject.short().refused;
     }
     assert!(refused > 40, "in 100 histories {refused} writes were refused");
 }
@@ -86,7 +88,7 @@ fn what_is_refused_for_want_of_memory_has_changed_nothing() {
 fn histories_spill_values() {
     let mut puts = 0;
     for seed in 0..300 {
-        let mut subject = Spilling::new(false);
+        let mut subject = Equipped::spilling(false);
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
         puts += subject.puts();
     }
