@@ -27,6 +27,8 @@ use std::rc::Rc;
 
 /// How often an operation may be run again before it counts as stuck.
 const PATIENCE: usize = 10_000;
+/// How often one may be that lacks memory, as with commands of a node.
+const ATTEMPTS_MAX: u32 = 8;
 /// What a key takes besides its bytes and its value.
 const KEY_BYTES: usize = 128;
 /// What a write asks for where others take memory by chance.
@@ -294,6 +296,7 @@ impl Equipped {
         &mut self,
         mut operation: impl FnMut(&mut Node) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
+        let mut attempts_left = ATTEMPTS_MAX;
         for _ in 0..PATIENCE {
             let (told, node) = (self.told_store(), &mut self.node);
             let (result, again) = self.pressure.inside(|| {
@@ -301,8 +304,8 @@ impl Equipped {
                 let result = operation(node);
                 let engine = node.engine_mut();
                 engine.end_slice();
-                let again = out_of_memory(&result) && engine.make_room_again();
-                (result, again)
+                let lacks = out_of_memory(&result) && attempts_left > 0;
+                (result, lacks && engine.make_room_again())
             });
             match result {
                 Err(Stop::Wait(ticket)) => {
@@ -311,7 +314,7 @@ impl Equipped {
                         return result;
                     }
                 }
-                _ if again => {}
+                _ if again => attempts_left -= 1,
                 done => {
                     self.commit();
                     return done;
@@ -435,7 +438,7 @@ impl Equipped {
     /// Whether something of base data may go for want of memory.
     fn loses_some(&self) -> bool {
         let bound = self.bound.is_some_and(|bound| bound.policy.order.is_some());
-        bound || self.may_have_lost && self.disk.is_some()
+        bound || self.may_have_lost && self.disk.as_ref().is_some_and(Disk::is_bounded)
     }
 }
 
@@ -446,7 +449,11 @@ impl Subject for Equipped {
     fn may_run_out(&mut self) -> bool {
         self.by_chance || self.bound.is_some()
     }
-    fn may_lose(&mut self, key: &[u8]) -> bool {
+    fn may_lose(&mut self, key: &[u8], expires: bool) -> bool {
+        let policy = self.bound.map(|bound| bound.policy);
+        if self.disk.is_none() && policy.is_some_and(|policy| policy.volatile && !expires) {
+            return false;
+        }
         let kept = self.store.is_some() && headwater_base::table_of(key) != Some(STREAMS);
         !kept && self.loses_some()
     }
@@ -456,6 +463,11 @@ impl Subject for Equipped {
     fn bound(&mut self, bytes: usize, policy: &str) {
         let policy = Policy::named(policy).expect("a policy");
         self.set_bound(Bound { bytes, policy });
+    }
+    fn unbound(&mut self) {
+        if let Some(bound) = self.bound {
+            self.set_bound(Bound { bytes: usize::MAX / 4, ..bound });
+        }
     }
     fn spill(&mut self, bytes: u64) {
         if self.disk.is_none() {
@@ -483,11 +495,14 @@ impl Subject for Equipped {
         self.read(|engine| Ok(engine.get(key)?.map(|value| value.to_vec())))
     }
     fn set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<(), EngineError> {
-        if expiry == Expiry::Keep && self.store.is_some() {
-            self.read(|engine| engine.know(key)).expect("the store answers");
-        }
+        let must_know = expiry == Expiry::Keep && self.store.is_some();
         self.begin_load(key);
-        let set = |node: &mut Node| Ok(node.engine_mut().set(key, value, expiry)?);
+        let set = |node: &mut Node| {
+            if must_know {
+                node.engine_mut().know(key)?;
+            }
+            Ok(node.engine_mut().set(key, value, expiry)?)
+        };
         self.write(key.len() + KEY_BYTES, value.len(), set).map_err(refusal)
     }
     fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<usize, Stop> {

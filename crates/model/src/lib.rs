@@ -15,6 +15,7 @@ pub mod equipped;
 pub mod expect;
 pub mod functions;
 pub mod generate;
+pub mod generate_long;
 pub mod generate_sources;
 pub mod history;
 pub mod join;

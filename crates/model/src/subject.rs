@@ -182,8 +182,8 @@ pub trait Subject {
     fn may_run_out(&mut self) -> bool {
         false
     }
-    /// Whether a base key that no join reads may go for want of memory.
-    fn may_lose(&mut self, _key: &[u8]) -> bool {
+    /// Whether a base key that no join reads, and that expires or not, may go for want of memory.
+    fn may_lose(&mut self, _key: &[u8], _expires: bool) -> bool {
         false
     }
     /// Whether the oldest bytes of streams may.
@@ -192,6 +192,8 @@ pub trait Subject {
     }
     /// What may be taken of memory beside the empty engine, and what goes then.
     fn bound(&mut self, _bytes: usize, _policy: &str) {}
+    /// Anything may be taken from now on.
+    fn unbound(&mut self) {}
     /// Gives the engine a disk of so many bytes to spill to, if it has none.
     fn spill(&mut self, _bytes: u64) {}
     /// The process ends without a word, and begins again with what its store has kept; `false` where it has none, and

@@ -84,6 +84,22 @@ fn what_is_refused_for_want_of_memory_has_changed_nothing() {
     assert!(refused > 40, "in 100 histories {refused} writes were refused");
 }
 
+/// Rising keys, hot ones, streams and derived ranges, with what a bound of memory really makes of them.
+#[test]
+fn what_goes_at_a_real_bound_is_missed_and_nothing_is_wrong() {
+    holds(Kind::Long, 200, || Box::new(Equipped::default()));
+}
+
+#[test]
+fn a_store_loses_nothing_at_a_real_bound() {
+    holds(Kind::Long, 400, || Box::new(Equipped::kept_in_a_map()));
+}
+
+#[test]
+fn what_is_acknowledged_survives_a_crash() {
+    holds(Kind::Crashes, 4, || Box::new(Equipped::kept_in_a_map()));
+}
+
 #[test]
 fn histories_spill_values() {
     let mut puts = 0;
