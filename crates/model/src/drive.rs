@@ -400,8 +400,7 @@ impl Run<'_> {
     fn join_add(&mut self, name: &str, join: &Join, replace: bool) -> Result<(), String> {
         // What joins read stays, if it is there when they are installed.
         self.look_for_losses(b"", b"", &|_| false)?;
-        let keys: Vec<Vec<u8>> = self.oracle.base.keys().cloned().collect();
-        let may_go: Vec<Vec<u8>> = keys.into_iter().filter(|key| self.may_lose(key)).collect();
+        let mut might_go = self.losable();
         let others = self.oracle.joins.iter().filter(|other| other.name != name);
         let all: Vec<&Join> = others.map(|other| &other.join).chain([join]).collect();
         let verdict = self.oracle.verdict(name, join, replace);
@@ -430,14 +429,8 @@ impl Run<'_> {
             _ => return Err(format!("gives {given:?}, expected {verdict:?}")),
         }
         self.changed();
-        for key in &may_go {
-            if !self.may_lose(key) && !self.is_stream(key) && self.oracle.owners(key).is_empty() {
-                // It went before the join came.
-                if failed(self.subject.get(key))?.is_none() {
-                    self.lose(key);
-                }
-            }
-        }
+        might_go.retain(|key| !self.may_lose(key));
+        self.look_for_missing(&might_go)?;
         self.join_names()
     }
 

@@ -55,6 +55,14 @@ pub struct Short {
     pub crashes: u64,
 }
 
+impl std::ops::AddAssign for Short {
+    fn add_assign(&mut self, other: Self) {
+        self.refused += other.refused;
+        self.relieved += other.relieved;
+        self.crashes += other.crashes;
+    }
+}
+
 /// The bound of an [`Equipped`] engine.
 #[derive(Clone, Copy, Debug)]
 struct Bound {

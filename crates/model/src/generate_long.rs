@@ -42,6 +42,9 @@ struct World {
     long: usize,
     /// The next number, and the first one left, of each rising table.
     rising: [(u64, u64); 3],
+    /// The one of them that grows most, and how often of a hundred times its last keys go and not the first ones.
+    favourite: usize,
+    tail: usize,
     time: u64,
     users: usize,
     /// How many keys are written without order.
@@ -59,8 +62,10 @@ impl World {
         Self {
             bound,
             joins,
-            long: if rng.chance(20) { 20 + rng.below(900) } else { 0 },
+            long: if rng.chance(40) { 20 + rng.below(900) } else { 0 },
             rising: [(0, 0); 3],
+            favourite: rng.below(3),
+            tail: *rng.pick(&[10, 50, 95]),
             time: 1000,
             users: 2 + rng.below(12),
             spread: *rng.pick(&[20, 200, 2000]),
@@ -135,14 +140,15 @@ impl World {
 
     /// A key at the end of a rising table, or one from an end of it is removed.
     fn rise(&mut self, rng: &mut Rng, all: &mut Vec<Op>, removes: usize) {
-        let table = rng.below(3);
+        let table = if rng.chance(70) { self.favourite } else { rng.below(3) };
         let (next, first) = self.rising[table];
         if rng.chance(removes) && next > first {
-            // A queue gives its first ones, a stack its last ones, a log is cut.
-            let many = 1 + rng.below(6) as u64;
+            // A queue gives its first ones, a stack its last ones. Where a few come and a few go at the end, its last page
+            // is made and left again and again.
+            let many = 1 + rng.below(3) as u64;
             for _ in 0..many.min(next - first) {
                 let (next, first) = &mut self.rising[table];
-                let at = if table == 2 || rng.chance(10) {
+                let at = if rng.chance(self.tail) {
                     *next -= 1;
                     *next
                 } else {
@@ -318,7 +324,7 @@ pub fn history(seed: u64) -> Vec<Op> {
     });
     all.extend(joins);
     let end = 1000 + rng.below(3000);
-    let crashes = *rng.pick(&[0, 0, 3]);
+    let crashes = *rng.pick(&[0, 0, 200]);
     // Watches cost the oracle a look at everything after each write: they are short.
     let mut watched_until = usize::MAX;
     while all.len() < end {
@@ -340,7 +346,7 @@ pub fn history(seed: u64) -> Vec<Op> {
                 5 => world.read(rng),
                 6 => world.compound(rng),
                 7 => Op::Advance { millis: *rng.pick(&[1, 20, 300, 3000]) },
-                _ if rng.below(1000) < 10 * crashes => Op::Crash,
+                _ if rng.below(1000) < crashes => Op::Crash,
                 _ => world.seldom(rng),
             };
             if matches!(op, Op::Watch { .. }) {

@@ -1,7 +1,7 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
-use headwater_model::equipped::Equipped;
+use headwater_model::equipped::{Equipped, Short};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::subject::{Plain, Subject, ToldChange, ToldTo};
@@ -100,6 +100,40 @@ fn what_is_acknowledged_survives_a_crash() {
     holds(Kind::Crashes, 4, || Box::new(Equipped::kept_in_a_map()));
 }
 
+/// What long histories come to is what they are for.
+#[test]
+fn long_histories_reach_their_bounds() {
+    let mut short = Short::default();
+    let (mut ranges, mut keys, mut chunks, mut loaded) = (0, 0, 0, 0);
+    let (mut lost, mut puts, mut compactions) = (0, 0, 0);
+    for seed in 0..24 {
+        for mut subject in [Equipped::default(), Equipped::kept_in_a_map()] {
+            let ops = Kind::Long.history(seed);
+            lost += drive::run_and_count(&mut subject, &ops).expect("the law holds");
+            let evicted = subject.engine().evicted();
+            ranges += evicted.ranges;
+            keys += evicted.keys;
+            chunks += evicted.chunks;
+            loaded += evicted.loaded;
+            puts += subject.puts();
+            compactions += counter(&mut subject, "compactions");
+            short += subject.short();
+        }
+    }
+    let Short { refused, relieved, crashes } = short;
+    println!("evicted: {ranges} ranges, {keys} keys, {chunks} parts of streams, {loaded} loaded");
+    println!("{lost} missed, {puts} spilled, {compactions} compactions");
+    println!("{refused} writes and {relieved} reads refused, {crashes} crashes");
+    assert!(ranges > 100 && keys > 1000 && chunks > 20 && loaded > 1000);
+    assert!(lost > 1000 && puts > 100 && compactions > 50);
+    assert!(refused > 1000 && relieved > 50 && crashes > 10);
+}
+
+fn counter(subject: &mut dyn Subject, name: &str) -> u64 {
+    let counters = subject.engine().stats().counters;
+    counters.iter().find(|(known, _)| *known == name).expect("a counter").1
+}
+
 #[test]
 fn histories_spill_values() {
     let mut puts = 0;
@@ -117,8 +151,7 @@ fn histories_change_values_where_they_are_copied() {
     for seed in 0..300 {
         let mut subject = Plain::default();
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
-        let counters = subject.engine().stats().counters;
-        in_place += counters.iter().find(|(name, _)| *name == "updates_in_place").unwrap().1;
+        in_place += counter(&mut subject, "updates_in_place");
     }
     assert!(in_place > 50, "in 300 histories {in_place} changes were made in place");
 }

@@ -22,9 +22,11 @@ impl Run<'_> {
 
     /// A base key that is missed is gone, if it may be; whether it is.
     pub(super) fn is_lost(&mut self, key: &[u8]) -> Result<bool, String> {
-        if !self.may_lose(key) {
-            return Ok(false);
-        }
+        Ok(self.may_lose(key) && self.is_missing(key)?)
+    }
+
+    /// Whether a base key is not there. Then it is gone for the oracle, too.
+    fn is_missing(&mut self, key: &[u8]) -> Result<bool, String> {
         let is_there = if self.is_stream(key) {
             failed(self.subject.stream_report(key))?.is_some()
         } else {
@@ -34,6 +36,20 @@ impl Run<'_> {
             self.lose(key);
         }
         Ok(!is_there)
+    }
+
+    /// The base keys that may be gone.
+    pub(super) fn losable(&mut self) -> Vec<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = self.oracle.base.keys().cloned().collect();
+        keys.into_iter().filter(|key| self.may_lose(key)).collect()
+    }
+
+    /// Of keys that might go until now, finds out what is gone. (Looking for it, others may go.)
+    pub(super) fn look_for_missing(&mut self, keys: &[Vec<u8>]) -> Result<(), String> {
+        keys.iter().try_for_each(|key| {
+            let is_base = self.oracle.base.contains_key(key) && self.oracle.owners(key).is_empty();
+            if is_base { self.is_missing(key).map(drop) } else { Ok(()) }
+        })
     }
 
     /// A base key has gone for want of memory.
@@ -84,8 +100,9 @@ impl Run<'_> {
         match op {
             Op::Bound { bytes, policy } => {
                 // What one policy let go another one would keep.
-                self.look_for_losses(b"", b"", &|_| false)?;
+                let might_go = self.losable();
                 self.subject.bound(*bytes, policy);
+                self.look_for_missing(&might_go)?;
             }
             Op::Spill { bytes } => self.subject.spill(*bytes),
             Op::Crash if self.subject.crash() => {
