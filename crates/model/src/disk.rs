@@ -50,12 +50,6 @@ impl Disk {
     pub fn puts(&self) -> u64 {
         self.0.borrow().puts
     }
-
-    /// Whether it may lose what it is given.
-    #[must_use]
-    pub fn is_bounded(&self) -> bool {
-        self.0.borrow().bytes_max.is_some()
-    }
 }
 
 impl Spill for Disk {

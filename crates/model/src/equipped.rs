@@ -15,6 +15,7 @@ use crate::store::{Definition, Map, Stored};
 use crate::subject::{Pair, Subject, ToldTo, read_stream, take_told};
 use headwater_base::hash::Secret;
 use headwater_base::memory::Meter;
+use headwater_base::spill::Spill;
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Data, Keys, OwnedArgs, Strings};
 use headwater_engine::{
@@ -38,7 +39,7 @@ const RESERVE_SHARE: usize = 32;
 /// After how many operations it is looked at what values may take.
 const LOOK_EVERY: u64 = 16;
 /// Values go to a bounded disk from so many bytes on.
-const SPILLED_MIN: usize = 512;
+pub const SPILLED_MIN: usize = 512;
 const TABLE: &str = "table";
 const JOIN: &str = "join";
 /// The table that holds streams: no store keeps it.
@@ -80,7 +81,10 @@ pub struct Equipped {
     /// What the empty engine takes.
     empty: usize,
     disk: Option<Disk>,
+    /// The disk loses what it holds when it evicts.
     loses: bool,
+    /// There is a place to spill to which forgets the oldest where it has no room.
+    may_forget: bool,
     store: Option<Box<dyn Stored>>,
     writes: u64,
     slice: Option<usize>,
@@ -131,6 +135,7 @@ impl Equipped {
             empty: 0,
             disk: None,
             loses: false,
+            may_forget: false,
             store: None,
             writes: 0,
             slice: None,
@@ -169,7 +174,9 @@ impl Equipped {
     #[must_use]
     pub fn spilling(loses: bool) -> Self {
         let mut own = Self { loses, ..Self::under(0) };
-        own.spill_to(Disk::default(), 0);
+        let disk = Disk::default();
+        own.spill_to(disk.clone(), 0);
+        (own.disk, own.may_forget) = (Some(disk), false);
         own.engine().set_eviction_policy(Policy::named("allkeys-lru").expect("a policy"));
         own
     }
@@ -259,9 +266,10 @@ impl Equipped {
         }
     }
 
-    fn spill_to(&mut self, disk: Disk, value_bytes_min: usize) {
-        let port = Box::new(Outside(self.pressure.clone(), disk.clone()));
-        self.disk = Some(disk);
+    /// Gives the engine a place to spill to, values from so many bytes on. For what has no room there the oldest may go.
+    pub fn spill_to(&mut self, place: impl Spill + 'static, value_bytes_min: usize) {
+        let port = Box::new(Outside(self.pressure.clone(), place));
+        self.may_forget = true;
         self.engine().set_spill(port, value_bytes_min);
     }
 
@@ -446,7 +454,7 @@ impl Equipped {
     /// Whether something of base data may go for want of memory.
     fn loses_some(&self) -> bool {
         let bound = self.bound.is_some_and(|bound| bound.policy.order.is_some());
-        bound || self.may_have_lost && self.disk.as_ref().is_some_and(Disk::is_bounded)
+        bound || self.may_have_lost && self.may_forget
     }
 }
 
@@ -459,14 +467,14 @@ impl Subject for Equipped {
     }
     fn may_lose(&mut self, key: &[u8], expires: bool) -> bool {
         let policy = self.bound.map(|bound| bound.policy);
-        if self.disk.is_none() && policy.is_some_and(|policy| policy.volatile && !expires) {
+        if !self.may_forget && policy.is_some_and(|policy| policy.volatile && !expires) {
             return false;
         }
         let kept = self.store.is_some() && headwater_base::table_of(key) != Some(STREAMS);
         !kept && self.loses_some()
     }
     fn may_lose_bytes(&mut self) -> bool {
-        self.loses_some() || self.disk.as_ref().is_some_and(Disk::is_bounded)
+        self.loses_some() || self.may_forget
     }
     fn bound(&mut self, bytes: usize, policy: &str) {
         let policy = Policy::named(policy).expect("a policy");
@@ -478,8 +486,10 @@ impl Subject for Equipped {
         }
     }
     fn spill(&mut self, bytes: u64) {
-        if self.disk.is_none() {
-            self.spill_to(Disk::bounded(bytes), SPILLED_MIN);
+        if self.disk.is_none() && !self.may_forget {
+            let disk = Disk::bounded(bytes);
+            self.disk = Some(disk.clone());
+            self.spill_to(disk, SPILLED_MIN);
         }
     }
     fn crash(&mut self) -> bool {
@@ -487,7 +497,7 @@ impl Subject for Equipped {
         self.short.crashes += 1;
         let kept = store.crash();
         self.pressure.own(|| self.node = new_node(&self.pressure));
-        self.disk = None;
+        (self.disk, self.may_forget) = (None, false);
         self.equip(&kept);
         true
     }
