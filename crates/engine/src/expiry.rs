@@ -165,12 +165,14 @@ impl Engine {
             self.expire_all();
             return Ok(());
         }
-        self.expire_slice();
-        if self.expiries.overdue {
-            self.slices.end_for_now();
-            return Err(Missing);
-        }
-        Ok(())
+        self.slices.end_for_now();
+        Err(Missing)
+    }
+
+    /// How many keys have expired.
+    #[must_use]
+    pub fn expired_count(&self) -> u64 {
+        self.counters.expired
     }
 
     /// The next moment at which [`Engine::advance`] has something to do.

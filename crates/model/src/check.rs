@@ -1,11 +1,12 @@
 //! Runs the histories of many seeds on several threads, and shrinks the first that fails.
 
 use crate::drive::Failure;
+use crate::equipped::Equipped;
 use crate::history::{Op, script};
 use crate::shrink::shrink;
 use crate::subject::{Plain, Subject};
 use crate::teller::Teller;
-use crate::{drive, drive_sources, generate, generate_sources};
+use crate::{drive, drive_sources, generate, generate_long, generate_sources};
 use headwater_script::story::rewritten;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +24,10 @@ pub enum Kind {
     Plain,
     /// Sources keep some tables, and answer when they like.
     Sources,
+    /// Thousands of operations at a memory bound.
+    Long,
+    /// Plain ones in which the process is killed and begins again.
+    Crashes,
 }
 
 impl Kind {
@@ -32,12 +37,24 @@ impl Kind {
         match self {
             Self::Plain => generate::history(seed),
             Self::Sources => generate_sources::history(seed),
+            Self::Long => generate_long::history(seed),
+            Self::Crashes => generate::with_crashes(seed, generate::history(seed)),
+        }
+    }
+
+    /// What they are run against, if nobody says otherwise.
+    #[must_use]
+    pub fn subject(self) -> MakeSubject {
+        match self {
+            Self::Plain | Self::Sources => || Box::new(Plain::default()),
+            Self::Long => || Box::new(Equipped::default()),
+            Self::Crashes => || Box::new(Equipped::kept_in_a_map()),
         }
     }
 
     fn run(self, subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         match self {
-            Self::Plain => drive::run(subject, ops),
+            Self::Plain | Self::Long | Self::Crashes => drive::run(subject, ops),
             Self::Sources => drive_sources::run(subject, ops),
         }
     }
@@ -62,7 +79,7 @@ impl Plan {
     /// The engine, with the histories of these seeds.
     #[must_use]
     pub fn engine(kind: Kind, first_seed: u64, seeds: u64, threads: usize) -> Self {
-        Self { kind, first_seed, seeds, threads, subject: || Box::new(Plain::default()) }
+        Self { kind, first_seed, seeds, threads, subject: kind.subject() }
     }
 }
 
@@ -79,11 +96,12 @@ pub struct Found {
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "seed {} fails: {}", self.seed, self.failure.message)?;
+        writeln!(f, "seed {} fails: {}", self.seed, readable(&self.failure.message))?;
         writeln!(f, "shrunk to {} operations:\n", self.ops.len())?;
+        let script = script(&self.ops);
         let story =
-            format!("# Seed {}: {{say what it is about}}.\n{}", self.seed, script(&self.ops));
-        if self.ops.len() > 80 {
+            format!("# Seed {}: {{say what it is about}}.\n{}", self.seed, readable(&script));
+        if self.ops.len() > 80 || story.len() < script.len() {
             return f.write_str(&story); // Too long to be told by anyone.
         }
         let make = || -> Box<dyn headwater_script::Target> { Box::new(Teller::default()) };
@@ -92,11 +110,21 @@ impl std::fmt::Display for Found {
     }
 }
 
+/// Lines that a person can read: of those with long values the beginning.
+fn readable(text: &str) -> String {
+    const MOST: usize = 240;
+    let short = |line: &str| match line.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}… ({} bytes)\n", &line[..at], line.len()),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(short).collect()
+}
+
 /// The seed that a thread is busy with, and since when.
 type AtWork = Mutex<Option<(u64, Instant)>>;
 
 /// How long one history may take before it counts as endless.
-const HANG: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(60);
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };

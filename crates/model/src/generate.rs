@@ -424,3 +424,12 @@ pub(crate) fn under_pressure(seed: u64, ops: Vec<Op>) -> Vec<Op> {
     }
     pressed
 }
+
+/// Adds crashes to the histories of many seeds: few, or one after nearly each operation.
+#[must_use]
+pub fn with_crashes(seed: u64, ops: Vec<Op>) -> Vec<Op> {
+    let rng = &mut Rng::new(seed ^ 0x6372_6173_6865_7300);
+    let percent = *rng.pick(&[3, 10, 40]);
+    let crash = |rng: &mut Rng| rng.chance(percent).then_some(Op::Crash);
+    ops.into_iter().flat_map(|op| [Some(op), crash(rng)]).flatten().collect()
+}

@@ -147,6 +147,36 @@ pub enum Op {
         first: Vec<u8>,
         last: Vec<u8>,
     },
+    /// So many bytes may be taken beside the empty engine, and what goes where that is not enough.
+    Bound {
+        bytes: usize,
+        policy: &'static str,
+    },
+    /// There is a disk of so many bytes to spill to.
+    Spill {
+        bytes: u64,
+    },
+    /// The process is killed, and begins again with what its store has kept.
+    Crash,
+    StreamAppend {
+        key: Vec<u8>,
+        tail: Vec<u8>,
+    },
+    /// Reads a stream; `at` names one of the offsets up to its end.
+    StreamRead {
+        key: Vec<u8>,
+        at: u64,
+        count: u64,
+    },
+    /// Lets go of what lies before an offset, named as for a read.
+    StreamTrim {
+        key: Vec<u8>,
+        at: u64,
+    },
+    /// Asks for a stream's start and end.
+    StreamInfo {
+        key: Vec<u8>,
+    },
     /// The table's base data is kept by a source.
     Source {
         table: Vec<u8>,
@@ -180,7 +210,8 @@ pub enum Op {
     },
 }
 
-/// One operation as a line of a golden script.
+/// One operation as a line of a golden script. (Scripts have no words for memory bounds, disks, crashes and streams: such a
+/// history is read, and run again by its seed.)
 #[must_use]
 pub fn line(op: &Op) -> String {
     let two = |word: &str, a: &[u8], b: &[u8]| format!("{word} {} {}", escape(a), escape(b));
@@ -238,6 +269,13 @@ pub fn line(op: &Op) -> String {
         Op::Follow { by, first, last } => two(&format!("follow {by}"), first, last),
         Op::Unfollow { by, first, last } => two(&format!("unfollow {by}"), first, last),
         Op::Explain { first, last } => two("explain", first, last),
+        Op::Bound { bytes, policy } => format!("bound {bytes} {policy}"),
+        Op::Spill { bytes } => format!("spill {bytes}"),
+        Op::Crash => String::from("crash"),
+        Op::StreamAppend { key, tail } => two("stream append", key, tail),
+        Op::StreamRead { key, at, count } => one("stream read", key) + &format!(" {at} {count}"),
+        Op::StreamTrim { key, at } => one("stream trim", key) + &format!(" {at}"),
+        Op::StreamInfo { key } => one("stream info", key),
         Op::Source { table, source } => one("table", table) + &format!(" source {source}"),
         Op::AtSource { source, key, value: Some(value) } => {
             two(&format!("at {source} set"), key, value)

@@ -142,6 +142,23 @@ impl Pattern {
         self.bind(key, &mut Vec::new())
     }
 
+    /// What a key begins with that matches where the slots bound so far stand for what they stand for.
+    #[must_use]
+    pub fn start(&self, bound: &Bindings<'_>) -> Vec<u8> {
+        let mut start = self.table.clone().into_bytes();
+        for part in &self.parts {
+            start.push(b'|');
+            match part {
+                Part::Literal(text) => start.extend_from_slice(text.as_bytes()),
+                Part::Slot { name, .. } => match bound.iter().find(|(known, _)| known == name) {
+                    Some((_, value)) => start.extend_from_slice(value),
+                    None => return start,
+                },
+            }
+        }
+        start
+    }
+
     /// The key that the pattern becomes.
     ///
     /// # Panics

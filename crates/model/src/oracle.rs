@@ -1,9 +1,9 @@
 //! The oracle: what every read must give, recomputed from the base keys by nested loops.
 //!
 //! Nothing is kept but base keys and joins. A view is computed join by join, each after the
-//! joins whose output it reads; a join is one loop per source over every visible key of that
-//! source's table. There is no index, no containing range, no maintenance: each line can be
-//! held against `semantics.md` by reading.
+//! joins whose output it reads; a join is one loop per source over the visible keys that match
+//! that source alone and begin as it does with what is bound. There is no index, no containing range, no
+//! maintenance: each line can be held against `semantics.md` by reading.
 
 use crate::join::{Bindings, Join, Mode, Operator, Pattern};
 use crate::number::Number;
@@ -210,7 +210,11 @@ fn nest<'a>(
         tuples.entry(join.output.fill(bound)).or_default().push(contribution);
         return;
     };
-    for &pair in &candidates[depth] {
+    // What begins otherwise would not bind.
+    let start = pattern.start(bound);
+    let from = candidates[depth].partition_point(|(key, _)| *key < &start[..]);
+    let begin_so = candidates[depth][from..].iter().take_while(|(key, _)| key.starts_with(&start));
+    for &pair in begin_so {
         let mut bound = bound.clone();
         if pattern.bind(pair.0, &mut bound) {
             let value = if *operator == Operator::Check { value } else { pair };

@@ -76,6 +76,10 @@ fn simpler(op: &Op) -> Vec<Op> {
             if *until != Until::Ever {
                 all.push(Op::Set { key: key.clone(), value: value.clone(), until: Until::Ever });
             }
+            if value.len() > 32 {
+                let value = value[..value.len() / 2].to_vec();
+                all.push(Op::Set { key: key.clone(), value, until: *until });
+            }
             if value != b"1" && value != b"2" {
                 for value in [&b"1"[..], b"2"] {
                     all.push(Op::Set { key: key.clone(), value: value.to_vec(), until: *until });
@@ -110,6 +114,14 @@ fn simpler(op: &Op) -> Vec<Op> {
             }
             let fewer = (0..keys.len()).filter(|_| keys.len() > 1);
             all.extend(fewer.map(|at| Op::RemoveAll { keys: without(keys, at) }));
+        }
+        Op::StreamAppend { key, tail } if tail.len() > 1 => {
+            all.push(Op::StreamAppend { key: key.clone(), tail: tail[..1].to_vec() });
+            let tail = tail[..tail.len() / 2].to_vec();
+            all.push(Op::StreamAppend { key: key.clone(), tail });
+        }
+        Op::StreamRead { key, at, count } if *at > 100 => {
+            all.push(Op::StreamRead { key: key.clone(), at: at % 100, count: *count });
         }
         Op::Append { key, tail } => {
             all.push(Op::Set { key: key.clone(), value: tail.clone(), until: Until::Keep })

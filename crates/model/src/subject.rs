@@ -1,13 +1,12 @@
 //! What a history is run against: the engine, or something that misbehaves on purpose.
 
-use crate::disk::Disk;
 use crate::functions::Doubles;
 use headwater_base::functions::Functions;
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
-    JoinReport, Loaded, Policy, Position, RangeOptions, Settings, Stats, Stop, TableOptions,
+    JoinReport, Loaded, Position, RangeOptions, Settings, Stats, Stop, StreamReport, TableOptions,
     TableReport, Told, ToldWhat,
 };
 
@@ -49,6 +48,22 @@ pub fn take_told(engine: &mut Engine) -> Vec<ToldTo> {
         all.push(ToldTo { followers, change });
     }
     all
+}
+
+/// Bytes of a stream.
+///
+/// # Errors
+/// As for [`Engine::stream_read`].
+pub fn read_stream(
+    engine: &mut Engine,
+    key: &[u8],
+    offset: u64,
+    count: u64,
+) -> Result<Option<Vec<u8>>, EngineError> {
+    let Some(bytes) = engine.stream_read(key, offset, count)? else { return Ok(None) };
+    let mut got = Vec::new();
+    bytes.for_each(&mut |part| got.extend_from_slice(part));
+    Ok(Some(got))
 }
 
 /// A key with its value.
@@ -167,6 +182,46 @@ pub trait Subject {
     fn may_run_out(&mut self) -> bool {
         false
     }
+    /// Whether a base key that no join reads, and that expires or not, may go for want of memory.
+    fn may_lose(&mut self, _key: &[u8], _expires: bool) -> bool {
+        false
+    }
+    /// Whether the oldest bytes of streams may.
+    fn may_lose_bytes(&mut self) -> bool {
+        false
+    }
+    /// What may be taken of memory beside the empty engine, and what goes then.
+    fn bound(&mut self, _bytes: usize, _policy: &str) {}
+    /// Anything may be taken from now on.
+    fn unbound(&mut self) {}
+    /// Gives the engine a disk of so many bytes to spill to, if it has none.
+    fn spill(&mut self, _bytes: u64) {}
+    /// The process ends without a word, and begins again with what its store has kept; `false` where it has none, and
+    /// nothing happens.
+    fn crash(&mut self) -> bool {
+        false
+    }
+    /// Moves the values of so many keys to other places in memory.
+    fn compact(&mut self, keys: usize) {
+        self.engine().compact_any(keys);
+    }
+    fn stream_append(&mut self, key: &[u8], tail: &[u8]) -> Result<u64, EngineError> {
+        self.engine().stream_append(key, tail, 0)
+    }
+    fn stream_read(
+        &mut self,
+        key: &[u8],
+        offset: u64,
+        count: u64,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        read_stream(self.engine(), key, offset, count)
+    }
+    fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
+        self.engine().stream_trim(key, offset)
+    }
+    fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
+        self.engine().stream_report(key)
+    }
     fn key_count(&mut self) -> u64 {
         self.engine().expire_all();
         self.engine().key_count()
@@ -282,58 +337,5 @@ impl Plain {
 impl Subject for Plain {
     fn engine(&mut self) -> &mut Engine {
         &mut self.0
-    }
-}
-
-/// The engine with a place to spill to: every plain value may leave memory at any time.
-pub struct Spilling {
-    engine: Engine,
-    disk: Disk,
-    /// Whether the disk loses things.
-    loses: bool,
-}
-
-impl Spilling {
-    /// An empty engine, and a disk that keeps what it is given, or `loses` some of it.
-    #[must_use]
-    pub fn new(loses: bool) -> Self {
-        let Plain(mut engine) = Plain::default();
-        let disk = Disk::default();
-        engine.set_spill(Box::new(disk.clone()), 0);
-        engine.set_eviction_policy(Policy::named("allkeys-lru").expect("a policy"));
-        Self { engine, disk, loses }
-    }
-
-    /// How often a value left memory.
-    #[must_use]
-    pub fn puts(&self) -> u64 {
-        self.disk.puts()
-    }
-}
-
-impl Subject for Spilling {
-    fn engine(&mut self) -> &mut Engine {
-        &mut self.engine
-    }
-
-    fn evict(&mut self, draw: u64, count: u64) -> Vec<Vec<u8>> {
-        for step in 0..count {
-            if !self.engine.evict_any(draw + step) {
-                break;
-            }
-        }
-        if !self.loses || self.disk.lose(draw, 3) == 0 {
-            return Vec::new();
-        }
-        // A loss is found by a read, and is a miss from then on. Whether a join's output is
-        // there is not for this to tell: the oracle knows it by its sources.
-        let mut keys = Vec::new();
-        self.engine.scan(b"", usize::MAX, &mut |key| keys.push(key.to_vec()));
-        // What was read last is still in the engine's buffer: read again, it is in memory.
-        keys.retain(|key| {
-            let mut misses = || matches!(self.engine.get(key), Ok(None));
-            misses() || misses()
-        });
-        keys
     }
 }

@@ -1,13 +1,15 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::equipped::{Equipped, Short};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
-use headwater_model::kept::Kept;
-use headwater_model::pressed::Pressed;
-use headwater_model::sliced::Sliced;
-use headwater_model::subject::{Plain, Spilling, Subject, ToldChange, ToldTo};
+use headwater_model::subject::{Plain, Subject, ToldChange, ToldTo};
 use headwater_model::{drive, generate};
+
+/// Its counts are what bounds of memory go by.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 20_000;
@@ -33,7 +35,7 @@ fn reads_equal_recomputation_where_a_store_keeps_the_data() {
     let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let plan = Plan::engine(Kind::Plain, 5_000_000, histories / 2, threads);
-    let plan = Plan { subject: || Box::new(Kept::default()), ..plan };
+    let plan = Plan { subject: || Box::new(Equipped::kept_in_a_map()), ..plan };
     let found = check(&plan, 1, &mut |_| {});
     assert!(found.is_empty(), "{}", found[0]);
 }
@@ -45,48 +47,98 @@ fn reads_wait_for_sources_and_show_one_state() {
 
 #[test]
 fn where_values_are_changes_no_answer() {
-    holds(Kind::Plain, 4, || Box::new(Spilling::new(false)));
-    holds(Kind::Sources, 8, || Box::new(Spilling::new(false)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::spilling(false)));
+    holds(Kind::Sources, 8, || Box::new(Equipped::spilling(false)));
 }
 
 /// Ranges are divided and computed part by part.
 #[test]
 fn reads_equal_recomputation_where_they_are_done_in_slices() {
-    holds(Kind::Plain, 2, || Box::new(Sliced::at_once(2)));
-    holds(Kind::Plain, 4, || Box::new(Sliced::at_once(9)));
+    holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
 }
 
 /// Everything that histories do happens between the slices of reads.
 #[test]
 fn reads_show_one_state_though_others_come_between_their_slices() {
-    holds(Kind::Sources, 2, || Box::new(Sliced::with_others_between(2)));
-    holds(Kind::Sources, 4, || Box::new(Sliced::with_others_between(7)));
+    holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
+    holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
 }
 
 #[test]
 fn what_a_disk_loses_is_missed_and_nothing_else_is() {
-    holds(Kind::Plain, 4, || Box::new(Spilling::new(true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::spilling(true)));
 }
 
 /// Room is made, or is not there, whenever memory is looked at.
 #[test]
 fn what_is_refused_for_want_of_memory_has_changed_nothing() {
-    holds(Kind::Plain, 4, || Box::new(Pressed::new(30)));
-    holds(Kind::Plain, 8, || Box::new(Pressed::new(90)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::pressed(30)));
+    holds(Kind::Plain, 8, || Box::new(Equipped::pressed(90)));
     let mut refused = 0;
     for seed in 0..100 {
-        let mut subject = Pressed::new(30);
+        let mut subject = Equipped::pressed(30);
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
-        refused += subject.refused();
+        refused += subject.short().refused;
     }
     assert!(refused > 40, "in 100 histories {refused} writes were refused");
+}
+
+/// Rising keys, hot ones, streams and derived ranges, with what a bound of memory really makes of them.
+#[test]
+fn what_goes_at_a_real_bound_is_missed_and_nothing_is_wrong() {
+    holds(Kind::Long, 200, || Box::new(Equipped::default()));
+}
+
+#[test]
+fn a_store_loses_nothing_at_a_real_bound() {
+    holds(Kind::Long, 400, || Box::new(Equipped::kept_in_a_map()));
+}
+
+#[test]
+fn what_is_acknowledged_survives_a_crash() {
+    holds(Kind::Crashes, 4, || Box::new(Equipped::kept_in_a_map()));
+}
+
+/// What long histories come to is what they are for.
+#[test]
+fn long_histories_reach_their_bounds() {
+    let mut short = Short::default();
+    let (mut ranges, mut keys, mut chunks, mut loaded) = (0, 0, 0, 0);
+    let (mut lost, mut puts, mut compactions) = (0, 0, 0);
+    for seed in 0..24 {
+        for mut subject in [Equipped::default(), Equipped::kept_in_a_map()] {
+            let ops = Kind::Long.history(seed);
+            lost += drive::run_and_count(&mut subject, &ops).expect("the law holds");
+            let evicted = subject.engine().evicted();
+            ranges += evicted.ranges;
+            keys += evicted.keys;
+            chunks += evicted.chunks;
+            loaded += evicted.loaded;
+            puts += subject.puts();
+            compactions += counter(&mut subject, "compactions");
+            short += subject.short();
+        }
+    }
+    let Short { refused, relieved, crashes } = short;
+    println!("evicted: {ranges} ranges, {keys} keys, {chunks} parts of streams, {loaded} loaded");
+    println!("{lost} missed, {puts} spilled, {compactions} compactions");
+    println!("{refused} writes and {relieved} reads refused, {crashes} crashes");
+    assert!(ranges > 100 && keys > 1000 && chunks > 20 && loaded > 1000);
+    assert!(lost > 1000 && puts > 100 && compactions > 50);
+    assert!(refused > 1000 && relieved > 50 && crashes > 10);
+}
+
+fn counter(subject: &mut dyn Subject, name: &str) -> u64 {
+    let counters = subject.engine().stats().counters;
+    counters.iter().find(|(known, _)| *known == name).expect("a counter").1
 }
 
 #[test]
 fn histories_spill_values() {
     let mut puts = 0;
     for seed in 0..300 {
-        let mut subject = Spilling::new(false);
+        let mut subject = Equipped::spilling(false);
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
         puts += subject.puts();
     }
@@ -99,8 +151,7 @@ fn histories_change_values_where_they_are_copied() {
     for seed in 0..300 {
         let mut subject = Plain::default();
         drive::run(&mut subject, &generate::history(seed)).expect("the law holds");
-        let counters = subject.engine().stats().counters;
-        in_place += counters.iter().find(|(name, _)| *name == "updates_in_place").unwrap().1;
+        in_place += counter(&mut subject, "updates_in_place");
     }
     assert!(in_place > 50, "in 300 histories {in_place} changes were made in place");
 }

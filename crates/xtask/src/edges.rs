@@ -85,12 +85,12 @@ pub const ROOMS: &[Room] = &[
     // which is measured as a library.
     room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),
     room("script", &["base", "engine"]),
-    // Joins through functions are told to real modules too.
+    // Joins through functions are told to real modules too, and histories to a real store and a real place to spill to.
     Room {
         folder: "model",
         pure: false,
         uses: &["base", "command", "engine", "node", "protocol", "script"],
-        tests_use: &["functions"],
+        tests_use: &["functions", "keep", "spill"],
     },
     // Many shards under simulated time, against the oracle.
     room("sim", &["base", "cluster", "engine", "node", "model"]),

@@ -23,6 +23,12 @@ pub(crate) struct Args {
     /// Histories in which sources keep tables and answer late, out of order, or with an error
     #[arg(long)]
     sources: bool,
+    /// Long histories at a memory bound, with streams and a disk to spill to
+    #[arg(long, conflicts_with = "sources")]
+    long: bool,
+    /// Histories over an embedded store, in which the process is killed and begins again
+    #[arg(long, conflicts_with_all = ["sources", "long"])]
+    crashes: bool,
     /// Print the history of the seed instead of running it
     #[arg(long, requires = "seed")]
     show: bool,
@@ -34,7 +40,12 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the histories; the exit code says whether all agree.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let kind = if self.sources { Kind::Sources } else { Kind::Plain };
+        let (kind, flag) = match (self.sources, self.long, self.crashes) {
+            (true, ..) => (Kind::Sources, " --sources"),
+            (_, true, _) => (Kind::Long, " --long"),
+            (_, _, true) => (Kind::Crashes, " --crashes"),
+            _ => (Kind::Plain, ""),
+        };
         let out = &mut std::io::stdout();
         if let Some(seed) = self.seed.filter(|_| self.show) {
             write!(out, "{}", headwater_model::history::script(&kind.history(seed)))?;
@@ -59,8 +70,7 @@ impl Args {
             return Ok(ExitCode::SUCCESS);
         }
         let first = found[0].seed;
-        let sources = if self.sources { " --sources" } else { "" };
-        writeln!(out, "again: headwater check --seed {first}{sources}")?;
+        writeln!(out, "again: headwater check --seed {first}{flag}")?;
         Ok(ExitCode::FAILURE)
     }
 }

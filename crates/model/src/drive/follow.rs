@@ -1,6 +1,7 @@
 //! What followers are told, and that their copies are right after every operation.
 
 use super::{Run, same};
+use crate::subject::{ToldChange, ToldTo};
 use headwater_base::KeyRange;
 use headwater_engine::{EngineError, Stop};
 
@@ -46,6 +47,11 @@ impl Run<'_> {
                 }
                 let view = self.view();
                 return self.copies.compare(&view.seen);
+            }
+            for ToldTo { change, .. } in &told {
+                if let ToldChange::Gone(key) = change {
+                    self.is_lost(key)?;
+                }
             }
             for (by, range) in self.copies.hear(told)? {
                 self.follow(by, &range)?;
