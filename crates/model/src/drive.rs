@@ -141,17 +141,7 @@ impl Run<'_> {
                 self.changed();
                 Ok(())
             }
-            Op::RemoveRange { first, last } => {
-                let before = self.oracle.base.len();
-                self.oracle.base.retain(|key, _| !within(key, first, last));
-                let removed = (before - self.oracle.base.len()) as u64;
-                let lossy = self.subject.may_lose_bytes();
-                self.changed();
-                match self.subject.remove_range(first, last) {
-                    Ok(fewer) if lossy && fewer < removed => Ok(()),
-                    given => same(&given, &Ok(removed)),
-                }
-            }
+            Op::RemoveRange { first, last } => self.remove_range(first, last),
             Op::Flush => {
                 self.oracle.base.clear();
                 self.subject.flush();
@@ -221,16 +211,27 @@ impl Run<'_> {
                 Ok(())
             }
             Op::Bound { .. } | Op::Spill { .. } | Op::Crash => self.step_outside(op),
-            Op::StreamAppend { key, tail } => self.stream_append(key, tail),
-            Op::StreamRead { key, at, count } => self.stream_read(key, *at, *count),
-            Op::StreamTrim { key, at } => self.stream_trim(key, *at),
-            Op::StreamInfo { key } => self.stream_info(key),
+            Op::StreamAppend { key, .. }
+            | Op::StreamRead { key, .. }
+            | Op::StreamTrim { key, .. }
+            | Op::StreamInfo { key } => self.step_stream(key, op),
             Op::Source { .. }
             | Op::AtSource { .. }
             | Op::Tell { .. }
             | Op::Lose { .. }
             | Op::Answer { .. }
             | Op::Fail { .. } => Ok(()), // These are for `drive_sources`.
+        }
+    }
+
+    fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<(), String> {
+        let before = self.oracle.base.len();
+        self.oracle.base.retain(|key, _| !within(key, first, last));
+        let removed = (before - self.oracle.base.len()) as u64;
+        self.changed();
+        match self.subject.remove_range(first, last) {
+            Ok(fewer) if fewer < removed && self.subject.may_lose_bytes() => Ok(()),
+            given => same(&given, &Ok(removed)),
         }
     }
 

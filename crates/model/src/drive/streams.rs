@@ -2,6 +2,7 @@
 //! again.
 
 use super::{Run, failed, same};
+use crate::history::Op;
 use headwater_engine::EngineError;
 use headwater_script::bytes::escape;
 use std::collections::BTreeMap;
@@ -85,7 +86,16 @@ impl Run<'_> {
         same(&error, &Some(EngineError::WrongType)).map(|()| true)
     }
 
-    pub(super) fn stream_append(&mut self, key: &[u8], tail: &[u8]) -> Result<(), String> {
+    pub(super) fn step_stream(&mut self, key: &[u8], op: &Op) -> Result<(), String> {
+        match op {
+            Op::StreamAppend { tail, .. } => self.stream_append(key, tail),
+            Op::StreamRead { at, count, .. } => self.stream_read(key, *at, *count),
+            Op::StreamTrim { at, .. } => self.stream_trim(key, *at),
+            _ => self.stream_info(key),
+        }
+    }
+
+    fn stream_append(&mut self, key: &[u8], tail: &[u8]) -> Result<(), String> {
         let given = self.subject.stream_append(key, tail);
         if given == Err(EngineError::OutOfMemory) && self.subject.may_run_out() {
             return Ok(());
@@ -109,7 +119,7 @@ impl Run<'_> {
         same(&given, &Ok(end))
     }
 
-    pub(super) fn stream_read(&mut self, key: &[u8], at: u64, count: u64) -> Result<(), String> {
+    fn stream_read(&mut self, key: &[u8], at: u64, count: u64) -> Result<(), String> {
         let offset = at % (self.stream(key).len() + 3);
         let given = self.subject.stream_read(key, offset, count);
         if self.holds_value(key, given.clone().err())? {
@@ -167,7 +177,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn stream_trim(&mut self, key: &[u8], at: u64) -> Result<(), String> {
+    fn stream_trim(&mut self, key: &[u8], at: u64) -> Result<(), String> {
         let offset = at % (self.stream(key).len() + 3);
         let given = self.subject.stream_trim(key, offset);
         if self.holds_value(key, given.clone().err())? {
@@ -192,7 +202,7 @@ impl Run<'_> {
         if right { Ok(()) } else { Err(format!("gives {given:?} at {offset} of {end}")) }
     }
 
-    pub(super) fn stream_info(&mut self, key: &[u8]) -> Result<(), String> {
+    fn stream_info(&mut self, key: &[u8]) -> Result<(), String> {
         let given = self.subject.stream_report(key);
         if self.holds_value(key, given.clone().err())? {
             return Ok(());
