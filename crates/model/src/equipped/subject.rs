@@ -150,6 +150,7 @@ impl Subject for Equipped {
     }
     fn key_count(&mut self) -> u64 {
         self.load_all();
+        self.node.engine_mut().expire_all();
         self.node.engine_mut().key_count()
     }
     fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
@@ -199,14 +200,18 @@ impl Subject for Equipped {
         self.read(|engine| engine.watched(key))
     }
     fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
-        self.read(|engine| {
+        // Nothing may come between the beginning and the read that belongs to it, so it is not divided.
+        self.node.engine_mut().set_slice(None);
+        let pairs = self.read(|engine| {
             engine.follow(range, Follower(by))?;
             let mut pairs = Vec::new();
             let mut each =
                 |key: &[u8], value: Value<'_>| pairs.push((key.to_vec(), value.to_vec()));
             engine.range(&range.first, &range.last, RangeOptions::default(), &mut each)?;
             Ok(pairs)
-        })
+        });
+        self.node.engine_mut().set_slice(self.slice);
+        pairs
     }
     fn told(&mut self) -> Vec<ToldTo> {
         let mut all = Vec::new();
