@@ -17,4 +17,10 @@ pub trait Meter: Debug {
     fn gain(&self, _bytes: usize) -> bool {
         false
     }
+
+    /// Whether memory that was lacking is about to be given back by somebody, so that who has changed nothing yet should wait
+    /// a moment and try again.
+    fn comes(&self) -> bool {
+        false
+    }
 }

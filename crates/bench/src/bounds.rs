@@ -11,6 +11,7 @@ use crate::wire::{Connection, resp};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use headwater_workload::Rng;
+use indicatif::ProgressBar;
 use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -84,7 +85,7 @@ pub enum Fill {
     Fanout,
     /// Sums and greatest values.
     Folds,
-    /// Ten thousand joins.
+    /// Thousands of joins.
     Joins,
     /// Clients with requests that never end, replies that nobody reads, transactions and watched keys.
     Clients,
@@ -121,14 +122,20 @@ impl Bounds {
         let all: Vec<Fill> = clap::ValueEnum::value_variants().to_vec();
         let fills = if self.fills.is_empty() { &all } else { &self.fills };
         let mut results = Vec::new();
+        let servers = self.shards.len() * self.places.len() * fills.len();
+        let bar = ProgressBar::new(servers as u64);
         for &shards in &self.shards {
             within("--shards", f64::from(shards), 1.0, 256.0)?;
             for &place in &self.places {
                 for &fill in fills {
-                    results.push(self.measure(shards, place, fill)?);
+                    let measured = self.measure(shards, place, fill)?;
+                    bar.inc(1);
+                    bar.println(row(&measured).join(" "));
+                    results.push(measured);
                 }
             }
         }
+        bar.finish_and_clear();
         io::stdout().lock().write_all(tell(&results).as_bytes())?;
         let worst = results.iter().map(|measured| measured.ratio).fold(0.0, f64::max);
         match self.most {
@@ -276,7 +283,7 @@ impl<'a> Filling<'a> {
             Fill::Timelines => self.timelines(scaled(15e3), 10)?,
             Fill::Fanout => self.timelines(scaled(80e3), 1)?,
             Fill::Folds => self.folds(scaled(200e3))?,
-            Fill::Joins => self.joins(scaled(60e3))?,
+            Fill::Joins => self.joins(scaled(2500.0), scaled(60e3))?,
             Fill::Clients => self.clients(scaled(30e3))?,
             Fill::Pipelines => self.pipelines()?,
         }
@@ -347,16 +354,15 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    fn joins(&mut self, keys: u64) -> Result<()> {
-        const JOINS: u64 = 10_000;
-        for at in 0..JOINS {
+    fn joins(&mut self, joins: u64, keys: u64) -> Result<()> {
+        for at in 0..joins {
             let spec = format!("o{at:05}|<u>|<t> = copy p|k{at:05}|<u>|<t>");
             self.send(&[b"JOIN.ADD", format!("j{at}").as_bytes(), spec.as_bytes()])?;
         }
         for at in 0..keys {
-            self.set(&format!("p|k{:05}|u|{at}", at % JOINS), 10, 1000)?;
+            self.set(&format!("p|k{:05}|u|{at}", at % joins), 10, 1000)?;
         }
-        (0..JOINS)
+        (0..joins)
             .try_for_each(|at| self.send(&[b"PREFIX", format!("o{at:05}|").as_bytes(), b"COUNT"]))
     }
 
@@ -426,20 +432,23 @@ impl<'a> Filling<'a> {
     }
 }
 
+fn row(measured: &Measured) -> Vec<String> {
+    let Measured { shards, place, fill, ratio, refused, longest, took } = measured;
+    vec![
+        format!("{fill:?}"),
+        shards.to_string(),
+        format!("{place:?}"),
+        format!("{ratio:.3}"),
+        refused.to_string(),
+        format!("{:.0}", longest.as_secs_f64() * 1e3),
+        format!("{:.1}", took.as_secs_f64()),
+    ]
+}
+
 fn tell(results: &[Measured]) -> String {
     let head = ["fill", "shards", "place", "resident / bound", "refused", "longest ms", "took s"];
     let mut rows = vec![head.map(String::from).to_vec()];
-    for Measured { shards, place, fill, ratio, refused, longest, took } in results {
-        rows.push(vec![
-            format!("{fill:?}"),
-            shards.to_string(),
-            format!("{place:?}"),
-            format!("{ratio:.3}"),
-            refused.to_string(),
-            format!("{:.0}", longest.as_secs_f64() * 1e3),
-            format!("{:.1}", took.as_secs_f64()),
-        ]);
-    }
+    rows.extend(results.iter().map(row));
     let mut text = String::from("\nbounds: the most memory that was resident, of the bound\n");
     table::rows(&mut text, &rows);
     text

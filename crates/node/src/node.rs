@@ -136,6 +136,12 @@ impl Node {
                 {
                     attempts_left -= 1;
                 }
+                // It is run again when others were served.
+                Stop::Failed(EngineError::OutOfMemory)
+                    if !self.is_whole && self.engine.room_comes() =>
+                {
+                    return Outcome::Waiting(self.engine.next_ticket());
+                }
                 Stop::Failed(EngineError::Busy { may_wait: true, .. }) => {
                     return Outcome::Waiting(self.block());
                 }

@@ -411,6 +411,12 @@ impl Engine {
         self.memory.wanted.take().is_some_and(|bytes| self.make_room(bytes))
     }
 
+    /// Whether what an operation lacked is about to be given back by somebody: it should be run again in a moment.
+    #[must_use]
+    pub fn room_comes(&self) -> bool {
+        self.memory.meter.as_ref().is_some_and(|meter| meter.comes())
+    }
+
     /// What has been evicted so far.
     #[must_use]
     pub fn evicted(&self) -> Evicted {

@@ -305,6 +305,7 @@ impl Resp {
             return flow;
         }
         self.look_if_due(work.peers.bytes());
+        self.gauge.begin_command();
         self.memcached.counts.requests += 1;
         if let Some(why) = self.write_refusal()
             && writes(request)

@@ -55,10 +55,10 @@ const LEAST_FOR_DATA: usize = 8 << 20;
 const SHARD_BYTES: usize = 2 << 20;
 /// How often a shard that has nothing to evict asks the others for one command.
 const ASKS_MAX: u32 = 8;
-/// How long a command waits at most for memory that a store's threads will give back.
-const STORE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it looks meanwhile.
-const STORE_LOOK: Duration = Duration::from_millis(2);
+/// How long a command waits at most for memory that a store's threads will give back, in milliseconds.
+pub(crate) const STORE_PATIENCE: u64 = 2000;
+/// How often it looks meanwhile, or is tried again, in milliseconds.
+pub(crate) const STORE_LOOK: u64 = 2;
 
 fn part(bound: usize, of_1024: usize) -> usize {
     bound / 1024 * of_1024
@@ -86,6 +86,10 @@ pub(crate) struct Gauge {
     store: RefCell<Option<Keeper>>,
     /// How long a command may still wait for it.
     patience: Cell<Duration>,
+    /// The command under way is to let others be served meanwhile.
+    lets_others: Cell<bool>,
+    /// It lacked what the store will give back.
+    comes: Cell<bool>,
     /// What the threads of stores hold at most, about.
     for_stores: Cell<usize>,
     /// How often others may still be asked for the command under way.
@@ -117,6 +121,10 @@ impl Meter for Gauge {
         }
         gave || self.wait_for_store(bytes)
     }
+
+    fn comes(&self) -> bool {
+        self.gains_soon()
+    }
 }
 
 impl Gauge {
@@ -134,7 +142,9 @@ impl Gauge {
             program: Cell::new(0),
             common,
             store: RefCell::new(None),
-            patience: Cell::new(STORE_PATIENCE),
+            patience: Cell::new(Duration::from_millis(STORE_PATIENCE)),
+            lets_others: Cell::new(false),
+            comes: Cell::new(false),
             for_stores: Cell::new(0),
             asks_left: Cell::new(ASKS_MAX),
         };
@@ -159,10 +169,14 @@ impl Gauge {
     /// Waits for a store's threads to give about so many bytes back; whether they gave any.
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
+        if self.lets_others.get() {
+            self.comes.set(self.is_store_writing());
+            return false;
+        }
         let (began, before) = (Instant::now(), self.used());
         let mut gave = false;
         while began.elapsed() < self.patience.get() && self.is_store_writing() {
-            std::thread::sleep(STORE_LOOK);
+            std::thread::sleep(Duration::from_millis(STORE_LOOK));
             if let Some(common) = self.common.as_ref().filter(|common| common.asked() > 0) {
                 // It has nothing to give itself, and who asks is not to wait for that (C1).
                 common.answer(0, true);
@@ -332,7 +346,24 @@ impl Gauge {
     #[inline]
     pub(crate) fn begin_command(&self) {
         self.asks_left.set(ASKS_MAX);
-        self.patience.set(STORE_PATIENCE);
+        self.patience.set(Duration::from_millis(STORE_PATIENCE));
+        self.lets_others.set(false);
+        self.comes.set(false);
+    }
+
+    /// Whether the command under way lacked what a store will give back.
+    #[inline]
+    pub(crate) fn gains_soon(&self) -> bool {
+        self.comes.get()
+    }
+
+    /// As [`Gauge::begin_command`], one that has waited for so many milliseconds and can be put off: it is told that what
+    /// it lacks [comes](Meter::comes), as long as it has patience, and the thread does not wait.
+    #[inline]
+    pub(crate) fn begin_postponable(&self, waited: u64) {
+        self.begin_command();
+        self.patience.set(Duration::ZERO);
+        self.lets_others.set(waited < STORE_PATIENCE);
     }
 
     /// A sample, for those who report.

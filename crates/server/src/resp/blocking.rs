@@ -45,7 +45,12 @@ impl Blocking {
         }
     }
 
-    /// The next moment at which a command gives up.
+    /// Takes back all of a session that has gone.
+    pub(super) fn forget(&mut self, id: ConnectionId) {
+        self.deadlines.retain(|(_, other)| *other != id);
+    }
+
+    /// The next moment at which a command gives up, or is to be tried again.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|&(at, _)| at)
     }

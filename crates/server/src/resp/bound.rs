@@ -9,11 +9,11 @@
 //! A command pays two loads and a comparison; one that may need memory adds up its arguments.
 
 use super::session::Queue;
-use super::{Resp, Turn, encoder};
+use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
 use headwater_base::memory::Meter;
-use headwater_command::{Args, Command, Data, Flags, Mark, Reply, Spec, Strings};
+use headwater_command::{Args, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
 use headwater_engine::{EngineError, Policy};
 use headwater_node::Outcome;
 
@@ -90,6 +90,8 @@ impl Resp {
     fn look(&mut self, clients: usize) {
         let has_grown = self.gauge.is_due();
         self.give_up_what_is_asked();
+        // Nobody waits for this.
+        self.gauge.begin_postponable(0);
         let engine = self.node.engine_mut();
         self.gauge.refresh(engine.value_memory().untouched);
         let Some(limit) = self.gauge.limit() else { return };
@@ -108,6 +110,8 @@ impl Resp {
                 (fits, self.clients_share.saturating_sub(others).max(even))
             }
         };
+        let fits = fits || self.gauge.gains_soon();
+        self.gauge.begin_command();
         let used = self.gauge.used();
         let taken = engine.value_memory().taken;
         let room = limit.saturating_sub(reserve) as isize - used as isize;
@@ -152,8 +156,44 @@ impl Resp {
         }
     }
 
-    /// Whether there is room for a request, after evicting; otherwise it is refused.
+    /// Whether there is room for a request, after evicting; otherwise it is refused, or waits until there may be some,
+    /// and others are served meanwhile.
     #[inline]
+    pub(super) fn admission(
+        &mut self,
+        spec: &Spec,
+        args: Args<'_>,
+        command: &Command<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<(), Flow> {
+        if self.gauge.limit().is_none() {
+            return Ok(());
+        }
+        self.look_if_due(work.peers.bytes());
+        if self.in_transaction(&work.connection.session) {
+            self.gauge.begin_command();
+        } else {
+            let since = self.running_since.unwrap_or(self.time.uptime);
+            self.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
+        }
+        if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
+            return Ok(());
+        }
+        if let Command::Data(Data::Joins(Joins::Add { name, .. })) = command
+            && self.node.engine().is_join_prepared(name)
+        {
+            // It was agreed to, and other shards have it, or will.
+            return Ok(());
+        }
+        if self.gauge.gains_soon() {
+            let ticket = self.node.engine_mut().next_ticket();
+            return Err(self.park(ticket, args, work));
+        }
+        self.refuse_for_room(work);
+        Err(Flow::Next)
+    }
+
+    /// As [`Resp::admission`], without letting others be served.
     pub(super) fn admits(
         &mut self,
         spec: &Spec,
@@ -166,16 +206,22 @@ impl Resp {
         }
         self.look_if_due(work.peers.bytes());
         self.gauge.begin_command();
-        if !spec.flags.has(Flags::DENYOOM) {
+        if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
             return true;
         }
+        self.refuse_for_room(work);
+        false
+    }
+
+    fn has_room_for(&mut self, spec: &Spec, args: Args<'_>, command: &Command<'_>) -> bool {
         let (bytes, values) = need(spec, args, command);
-        if self.has_room_to_write(bytes, values) {
-            return true;
-        }
+        self.has_room_to_write(bytes, values)
+    }
+
+    #[cold]
+    fn refuse_for_room(&mut self, work: &mut Turn<'_>) {
         self.stats.errors += 1;
         encoder(work).error("OOM", format_args!("{}", EngineError::OutOfMemory));
-        false
     }
 
     /// Looks at memory where the heap could have grown noticeably.
@@ -196,7 +242,7 @@ impl Resp {
         let engine = self.node.engine_mut();
         self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
         let fits = engine.make_room_for(bytes.saturating_add(self.gauge.reserve()), values);
-        if !fits {
+        if !fits && !self.gauge.gains_soon() {
             self.notice_no_room();
         }
         fits
@@ -271,6 +317,7 @@ impl Resp {
         if self.gauge.is_due() {
             self.look(work.peers.bytes());
         }
+        self.gauge.begin_command();
         let bytes: usize = args.iter().map(<[u8]>::len).sum();
         // Where nothing can go, small transactions may use the reserve.
         self.node.engine_mut().make_room(2 * bytes + self.gauge.reserve() / 2)
@@ -290,6 +337,7 @@ impl Resp {
         if self.gauge.limit().is_none() || !queue.denies_oom {
             return true;
         }
+        self.gauge.begin_command();
         let bytes = queue.bytes.saturating_add(self.gauge.reserve());
         if self.node.engine_mut().make_room(bytes) {
             return true;

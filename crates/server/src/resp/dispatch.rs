@@ -3,6 +3,7 @@
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
+use crate::memory::STORE_LOOK;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
 use headwater_node::Outcome;
@@ -151,7 +152,10 @@ impl Resp {
             self.tracked_afar(spec, &mut work.connection.session);
             return flow;
         }
-        if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
+        if let Err(flow) = self.admission(spec, args, &command, work) {
+            return flow;
+        }
+        if !self.may_write(spec, work) {
             return Flow::Next;
         }
         let before = work.out.len();
@@ -203,6 +207,10 @@ impl Resp {
     #[cold]
     pub(super) fn park(&mut self, ticket: Ticket, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         self.tickets.insert(ticket, work.connection.id);
+        if self.gauge.gains_soon() {
+            // Nobody tells when a store has given memory back.
+            self.blocking.add_deadline(Some(self.time.uptime + STORE_LOOK), work.connection.id);
+        }
         let since = self.running_since.take().unwrap_or(self.time.uptime);
         let reads = find(args).is_ok_and(|spec| spec.flags.has(Flags::READONLY));
         let postponed = Postponed { request: OwnedArgs::of(args), ticket, since, reads };
@@ -261,6 +269,7 @@ impl Resp {
 
     /// Executes a request from its start whose data has come, or whose next slice it is.
     fn go_on(&mut self, postponed: &Postponed, work: &mut Turn<'_>) -> Flow {
+        self.tickets.remove(&postponed.ticket);
         let most = self.config.clients.command_milliseconds_max;
         if most > 0 && self.time.uptime >= postponed.since + most {
             self.node.engine_mut().forget_ticket(postponed.ticket);

@@ -79,6 +79,7 @@ use headwater_spill::Directory;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::array;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -151,6 +152,8 @@ pub(crate) struct Resp {
     /// The command under way is one of EXEC's.
     pub(crate) executing_queue: bool,
     blocking: Blocking,
+    /// What was loaded and waits for room.
+    late_loads: VecDeque<sourced::LateLoad>,
     hub: Hub,
     /// Tasks of flows that are done elsewhere.
     outside: flows::Outsiders,
@@ -265,6 +268,7 @@ impl Resp {
             running_since: None,
             executing_queue: false,
             blocking: Blocking::default(),
+            late_loads: VecDeque::new(),
             hub,
             outside,
             probes: Probes::new(),

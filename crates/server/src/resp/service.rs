@@ -6,6 +6,7 @@ use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::keeping::Keeping;
 use crate::memcached;
+use crate::memory::STORE_LOOK;
 use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time};
 use crate::shards::{HELD_BACK_FOR, Letter, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
@@ -162,6 +163,8 @@ impl Service for Resp {
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.begin_deferred();
+        self.gauge.begin_command();
+        self.take_late_loads();
         self.take_mail_of_shards(connections);
         self.send_held_back(connections);
         self.wake_crowded(connections);
@@ -315,6 +318,7 @@ impl Service for Resp {
             self.hub.forget(id);
             if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {
                 self.node.engine_mut().forget_ticket(postponed.ticket);
+                self.blocking.forget(id);
             }
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);
@@ -342,9 +346,17 @@ impl Service for Resp {
         let held_back = self.shards.as_ref().and_then(|shards| shards.held_back.front());
         let held_back = held_back.map(|(_, since)| since + HELD_BACK_FOR);
         let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
+        let late_loads = (!self.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
         let goes_on = self.node.engine().goes_on().then_some(self.time.uptime);
         let loading = goes_on.or(loading).or(crowded);
-        blocking.into_iter().chain(held_back).chain(sources).chain(flows).chain(loading).min()
+        blocking
+            .into_iter()
+            .chain(held_back)
+            .chain(sources)
+            .chain(flows)
+            .chain(loading)
+            .chain(late_loads)
+            .min()
     }
 
     fn stopping(&self) -> bool {

@@ -18,6 +18,7 @@ use headwater_command::{
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::{Outcome, table_options};
+use std::collections::VecDeque;
 
 /// Adds the sources and declares the tables of `config`.
 ///
@@ -63,6 +64,22 @@ pub(super) fn begin(
 /// What a pair takes besides its bytes: its place in a page, and in indexes.
 const PAIR_BYTES: usize = 64;
 
+/// A load's answer that waits for room.
+#[derive(Debug)]
+pub(super) struct LateLoad {
+    source: String,
+    fetch: FetchId,
+    answer: Result<Loaded, String>,
+    /// Since this moment of the server's life, in milliseconds.
+    since: u64,
+}
+
+/// What a load's answer will take.
+fn bytes_loaded(answer: &Result<Loaded, String>) -> usize {
+    let pairs = answer.iter().flat_map(|loaded| &loaded.pairs);
+    pairs.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum()
+}
+
 impl Resp {
     /// Until when something that is asked now may be waited for.
     pub(super) fn patience(&self) -> u64 {
@@ -81,7 +98,10 @@ impl Resp {
         for (tag, told) in self.hub.inbox.take() {
             let source = &*tag.name;
             match self.hub.recognize(&tag) {
-                Some(true) => self.node.engine_mut().source_forget(source),
+                Some(true) => {
+                    self.settle_late_loads(source);
+                    self.node.engine_mut().source_forget(source);
+                }
                 Some(false) => {}
                 None => continue,
             }
@@ -101,6 +121,9 @@ impl Resp {
                 && self.flow_wrote(*request, answer.clone().map(drop))
             {
                 continue;
+            }
+            if matches!(news, News::Reset { .. }) {
+                self.settle_late_loads(source);
             }
             let engine = self.node.engine_mut();
             match news {
@@ -180,13 +203,75 @@ impl Resp {
         connections.wake(id);
     }
 
+    /// Takes a load's answer. Where there is no room for it yet, but a store is about to give some back, it waits.
+    fn take_loaded(&mut self, source: &str, fetch: FetchId, mut answer: Result<Loaded, String>) {
+        let engine = self.node.engine();
+        if let Ok(loaded) = &mut answer
+            && engine.placement().is_some()
+        {
+            // Of a range over several groups each shard takes what it is home of.
+            loaded.pairs.retain(|pair| engine.owns(&pair.key));
+        }
+        self.gauge.begin_postponable(0);
+        let fits = self.node.engine_mut().make_room(bytes_loaded(&answer));
+        if fits || !self.gauge.gains_soon() {
+            self.gauge.begin_command();
+            return self.give_loaded(source, fetch, answer, fits);
+        }
+        self.gauge.begin_command();
+        let (source, since) = (source.to_owned(), self.time.uptime);
+        self.late_loads.push_back(LateLoad { source, fetch, answer, since });
+    }
+
+    /// Tries again what there was no room for.
+    pub(super) fn take_late_loads(&mut self) {
+        while let Some(late) = self.late_loads.pop_front() {
+            self.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
+            let fits = self.node.engine_mut().make_room(bytes_loaded(&late.answer));
+            let comes = self.gauge.gains_soon();
+            self.gauge.begin_command();
+            if !fits && comes {
+                self.late_loads.push_front(late);
+                return;
+            }
+            self.give_loaded(&late.source, late.fetch, late.answer, fits);
+        }
+    }
+
+    /// Passes on what waits for room of a source of which something is about to be forgotten: it came before that.
+    fn settle_late_loads(&mut self, source: &str) {
+        let (these, others) = core::mem::take(&mut self.late_loads)
+            .into_iter()
+            .partition(|late| late.source == source);
+        self.late_loads = others;
+        let these: VecDeque<LateLoad> = these;
+        for late in these {
+            self.gauge.begin_command();
+            let fits = self.node.engine_mut().make_room(bytes_loaded(&late.answer));
+            self.give_loaded(&late.source, late.fetch, late.answer, fits);
+        }
+    }
+
     /// Passes a load's answer on. One that nobody waits for any more, or for which there is no room, leaves its range
     /// followed by the source, which is told that it need not be.
-    fn take_loaded(&mut self, source: &str, fetch: FetchId, answer: Result<Loaded, String>) {
+    fn give_loaded(
+        &mut self,
+        source: &str,
+        fetch: FetchId,
+        answer: Result<Loaded, String>,
+        fits: bool,
+    ) {
         let found = answer.is_ok();
         let load = self.hub.take_load(fetch);
         let waited = load.as_ref().is_none_or(|(_, waited)| *waited);
-        let answer = if waited { self.with_room(answer) } else { Err(String::new()) };
+        let answer = if !waited {
+            Err(String::new())
+        } else if fits || !found {
+            answer
+        } else {
+            let bytes = bytes_loaded(&answer);
+            Err(format!("{bytes} bytes were loaded, for which 'maxmemory' leaves no room"))
+        };
         if let Some((range, _)) = load
             && found
             && answer.is_err()
@@ -196,26 +281,6 @@ impl Resp {
         if waited {
             self.node.engine_mut().loaded(fetch, answer);
         }
-    }
-
-    /// What was loaded, if there is room for it.
-    fn with_room(&mut self, mut answer: Result<Loaded, String>) -> Result<Loaded, String> {
-        let engine = self.node.engine();
-        if let Ok(loaded) = &mut answer
-            && engine.placement().is_some()
-        {
-            // Of a range over several groups each shard takes what it is home of.
-            loaded.pairs.retain(|pair| engine.owns(&pair.key));
-        }
-        let Ok(loaded) = &answer else { return answer };
-        let bytes = loaded.pairs.iter().map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES);
-        let bytes: usize = bytes.sum();
-        // Others, and the store's threads, may be waited for as for any command.
-        self.gauge.begin_command();
-        if self.node.engine_mut().make_room(bytes) {
-            return answer;
-        }
-        Err(format!("{bytes} bytes were loaded, for which 'maxmemory' leaves no room"))
     }
 
     /// Whether sources have a part in a command about data.
