@@ -85,7 +85,7 @@ pub enum Fill {
     Fanout,
     /// Sums and greatest values.
     Folds,
-    /// Ten thousand joins.
+    /// Thousands of joins.
     Joins,
     /// Clients with requests that never end, replies that nobody reads, transactions and watched keys.
     Clients,
@@ -283,7 +283,7 @@ impl<'a> Filling<'a> {
             Fill::Timelines => self.timelines(scaled(15e3), 10)?,
             Fill::Fanout => self.timelines(scaled(80e3), 1)?,
             Fill::Folds => self.folds(scaled(200e3))?,
-            Fill::Joins => self.joins(scaled(60e3))?,
+            Fill::Joins => self.joins(scaled(2500.0), scaled(60e3))?,
             Fill::Clients => self.clients(scaled(30e3))?,
             Fill::Pipelines => self.pipelines()?,
         }
@@ -354,16 +354,15 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    fn joins(&mut self, keys: u64) -> Result<()> {
-        const JOINS: u64 = 10_000;
-        for at in 0..JOINS {
+    fn joins(&mut self, joins: u64, keys: u64) -> Result<()> {
+        for at in 0..joins {
             let spec = format!("o{at:05}|<u>|<t> = copy p|k{at:05}|<u>|<t>");
             self.send(&[b"JOIN.ADD", format!("j{at}").as_bytes(), spec.as_bytes()])?;
         }
         for at in 0..keys {
-            self.set(&format!("p|k{:05}|u|{at}", at % JOINS), 10, 1000)?;
+            self.set(&format!("p|k{:05}|u|{at}", at % joins), 10, 1000)?;
         }
-        (0..JOINS)
+        (0..joins)
             .try_for_each(|at| self.send(&[b"PREFIX", format!("o{at:05}|").as_bytes(), b"COUNT"]))
     }
 

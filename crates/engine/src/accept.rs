@@ -50,6 +50,12 @@ impl Engine {
         self.catalog.prepared.take_if(|(prepared, _)| prepared == name);
     }
 
+    /// Whether [`Engine::join_prepare`] has agreed to a join of this name that is not installed yet.
+    #[must_use]
+    pub fn is_join_prepared(&self, name: &str) -> bool {
+        self.catalog.prepared.as_ref().is_some_and(|(prepared, _)| prepared == name)
+    }
+
     /// Refuses keys of joins that are about to be installed.
     #[inline]
     pub(crate) fn check_prepared(&self, key: &[u8]) -> Result<(), EngineError> {

@@ -96,7 +96,7 @@ impl Watched {
             told("mem_fragmentation_ratio"),
         )
         .unwrap();
-        assert!(ratio <= 1.05, "{name}: {most} of {BOUND} bytes: {facts:?}");
+        assert!(ratio <= 0.99, "{name}: {most} of {BOUND} bytes: {facts:?}");
     }
 
     pub(crate) fn info(&self) -> HashMap<String, String> {
@@ -504,6 +504,20 @@ fn a_bound_that_a_store_cannot_work_with_is_refused_with_the_least() {
     let server = Server::start(&["--shards", "3", "--memory", &memory, "--data", path]);
     let mut client = server.client(2);
     let mut draws = Draws(3);
+    // Others write at the same time, so that the store is behind: nobody is refused for that.
+    let others: Vec<_> = (0..2u64).map(|writer| (writer, server.client(2))).collect();
+    let others = others.into_iter().map(|(writer, mut client)| {
+        std::thread::spawn(move || {
+            let mut draws = Draws(100 + writer);
+            for at in 0..600 {
+                let key = format!("w{writer}|{}", draws.below(300));
+                let value = value(&key, 1 + draws.below(60_000) as usize);
+                let written = redis::cmd("SET").arg(&key).arg(value).query::<()>(&mut client);
+                written.unwrap_or_else(|why| panic!("write {at} of {writer}: {why}"));
+            }
+        })
+    });
+    let others: Vec<_> = others.collect();
     for at in 0..1800 {
         let key = format!("k|{at}");
         let value = value(&key, 1 + draws.below(100_000) as usize);
@@ -514,4 +528,5 @@ fn a_bound_that_a_store_cannot_work_with_is_refused_with_the_least() {
         let got: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut client).unwrap();
         assert_eq!(got, value(&key, got.len()), "{key}");
     }
+    others.into_iter().for_each(|other| other.join().unwrap());
 }

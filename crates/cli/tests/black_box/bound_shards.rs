@@ -138,3 +138,33 @@ fn clients_of_all_shards_write_at_the_same_time() {
     });
     watched.phase("six writers at once");
 }
+
+#[test]
+fn joins_that_there_is_no_room_for_are_on_all_shards_or_on_none() {
+    let watched = Watched::start(SHARDS, &[]);
+    let mut client = watched.server.client(2);
+    // Keys that stay take most of the bound.
+    let mut filler = (0..).map(|at| format!("filler{at}"));
+    let set = |key: &String, client: &mut redis::Connection| {
+        redis::cmd("SET").arg(key).arg("x".repeat(20_000)).query::<()>(client).is_ok()
+    };
+    while set(&filler.next().expect("endless"), &mut client) {}
+    let mut add = |at: u32| {
+        let join = format!("out{at}|<user>|<id> = copy in|l{at}|<user>|<id>");
+        redis::cmd("JOIN.ADD").arg(format!("j{at}")).arg(join).query::<redis::Value>(&mut client)
+    };
+    let refused: Vec<String> =
+        (0..3000).filter_map(|at| add(at).err()).map(|why| why.to_string()).collect();
+    // It is the room that is lacking, each time: none is left half installed by the one before.
+    assert!(refused.iter().all(|why| why.contains("OOM")), "{:?}", refused.last());
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    let all: Vec<redis::Value> = redis::cmd("JOIN.LIST").query(&mut client).unwrap();
+    assert_eq!(all.len(), 3000 - refused.len());
+    let join = "late|<a> = copy in|<a>";
+    let () = redis::cmd("JOIN.ADD")
+        .arg("late")
+        .arg(join)
+        .query::<redis::Value>(&mut client)
+        .map(drop)
+        .unwrap();
+}

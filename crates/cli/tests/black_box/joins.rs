@@ -163,3 +163,32 @@ fn a_source_that_is_not_there_keeps_no_table() {
     socket.send(b"TABLE.SET x SOURCE far\r\nSET x|k 1\r\nGET x|k\r\n");
     socket.expect(b"-ERR no source is named 'far'\r\n+OK\r\n$1\r\n1\r\n");
 }
+
+#[test]
+fn as_many_joins_in_a_row_as_may_be_have_room_on_the_stack() {
+    for (shards, mode) in [("1", ""), ("3", ""), ("1", "pull "), ("3", "pull ")] {
+        let server = Server::start(&["--shards", shards]);
+        let client = &mut server.client(2);
+        run::<()>(client, &["CONFIG", "SET", "join-depth-max", "256"]).unwrap();
+        // Each has as many sources as it may, so that its execution is nested as deeply as it can be.
+        let checks: String = (0..15).map(|at| format!("check k{at}|<user> ")).collect();
+        for at in 0..256 {
+            let (from, to) = (at, at + 1);
+            let spec = format!("c{to}|<user>|<id> = {mode}{checks}copy c{from}|<user>|<id>");
+            run::<Value>(client, &["JOIN.ADD", &format!("j{at}"), &spec]).unwrap();
+        }
+        (0..15).for_each(|at| set(client, &format!("k{at}|u"), "1"));
+        set(client, "c0|u|1", "first");
+        assert_eq!(client.get("c256|u|1"), Ok(String::from("first")));
+        set(client, "c0|u|1", "second");
+        assert_eq!(client.get("c256|u|1"), Ok(String::from("second")));
+        let differences: Vec<Value> = run(client, &["VERIFY", "c256|", "c256}"]).unwrap();
+        assert_eq!(differences, []);
+        assert_eq!(client.del("k7|u"), Ok(1));
+        assert!(keys(client, "c256|").is_empty());
+        let spec = "late|<user>|<id> = copy c256|<user>|<id>";
+        let refused = refusal(run(client, &["JOIN.ADD", "late", spec]));
+        assert!(refused.contains("at most 256 may (join-depth-max)"), "{refused}");
+        run::<()>(client, &["FLUSHALL"]).unwrap();
+    }
+}

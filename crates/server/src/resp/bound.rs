@@ -13,7 +13,7 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
 use headwater_base::memory::Meter;
-use headwater_command::{Args, Command, Data, Flags, Mark, Reply, Spec, Strings};
+use headwater_command::{Args, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
 use headwater_engine::{EngineError, Policy};
 use headwater_node::Outcome;
 
@@ -177,6 +177,12 @@ impl Resp {
             self.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
         }
         if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
+            return Ok(());
+        }
+        if let Command::Data(Data::Joins(Joins::Add { name, .. })) = command
+            && self.node.engine().is_join_prepared(name)
+        {
+            // It was agreed to, and other shards have it, or will.
             return Ok(());
         }
         if self.gauge.gains_soon() {
