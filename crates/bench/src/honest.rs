@@ -15,7 +15,10 @@ const VALUE_BYTES: usize = 1000;
 ///
 /// # Errors
 /// The connection fails, or what is read is not what was written.
-pub fn exchange(connection: &mut Connection, over: impl Fn() -> bool) -> Result<Vec<Duration>> {
+pub fn exchange(
+    connection: &mut Connection,
+    mut over: impl FnMut() -> bool,
+) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for at in 0.. {
         if over() {

@@ -1,7 +1,8 @@
 //! What commands that take long cost other clients.
 //!
 //! One client reads and writes, one request at a time, and its times are taken: with nothing else under way, then while
-//! another client has a command executed that takes long. Each phase ends when that command is answered.
+//! another client has a command executed that takes long. Each phase ends a moment after that command is answered: what it
+//! leaves to be done counts as well.
 
 use crate::args::Common;
 use crate::honest::{exchange, quantile};
@@ -12,8 +13,12 @@ use anyhow::{Result, bail};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
+/// How long a phase goes on after its command is answered.
+const TAIL: Duration = Duration::from_millis(500);
+/// How many keys are loaded in a second at least: so long before they expire the first of them is written.
+const LOADED_A_SECOND: u64 = 50_000;
 /// How long the phase without long commands lasts.
 const QUIET: Duration = Duration::from_secs(2);
 /// Keys of each of the two tables whose pairs a join makes.
@@ -114,7 +119,8 @@ impl Stalls {
             }),
         )?;
         run.phase("SET to many timelines", &[b"SET", b"p|bob|0002", b"second"])?;
-        run.phase("DEL from many timelines", &[b"DEL", b"p|bob|0001"])
+        run.phase("DEL from many timelines", &[b"DEL", b"p|bob|0001"])?;
+        run.phase("JOIN.DROP of many timelines", &[b"JOIN.DROP", b"t"])
     }
 
     /// The greatest values of many go.
@@ -137,7 +143,16 @@ impl Stalls {
     fn removals(&self, run: &mut Run) -> Result<()> {
         let keys = self.scaled(PLAIN);
         run.send((0..keys).map(|at| set(Key::new(b"plain|").number(at, 8), b"some value")))?;
-        run.phase("RANGE.DEL", &[b"RANGE.DEL", b"plain|", b"plain}"])
+        run.phase("RANGE.DEL", &[b"RANGE.DEL", b"plain|", b"plain}"])?;
+        let wait = Duration::from_secs(keys / LOADED_A_SECOND + 1);
+        let (begun, due) = (Instant::now(), SystemTime::now() + wait);
+        let due = due.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
+        run.send((0..keys).map(|at| {
+            words(&[b"SET", &Key::new(b"soon|").number(at, 8), b"v", b"PXAT", due.as_bytes()])
+        }))?;
+        run.wait("keys that expire together", wait.saturating_sub(begun.elapsed()) + 4 * TAIL)?;
+        run.send((0..keys).map(|at| set(Key::new(b"plain|").number(at, 8), b"some value")))?;
+        run.phase("FLUSHALL", &[b"FLUSHALL"])
     }
 }
 
@@ -176,10 +191,18 @@ impl Run {
         self.note("(none)", begun.elapsed(), cpu, times)
     }
 
-    /// The times until a command is answered.
+    /// The times while something happens by itself.
+    fn wait(&mut self, name: &'static str, wait: Duration) -> Result<()> {
+        let (begun, cpu) = (Instant::now(), self.server.cpu()?);
+        let times = exchange(&mut self.honest, || begun.elapsed() >= wait)?;
+        self.note(name, begun.elapsed(), cpu, times)
+    }
+
+    /// The times until a command is answered, and a moment longer.
     fn phase(&mut self, name: &'static str, command: &[&[u8]]) -> Result<()> {
         stop::check()?;
         let (done, cpu) = (AtomicBool::new(false), self.server.cpu()?);
+        let mut end: Option<Instant> = None;
         let (honest, long) = (&mut self.honest, &mut self.long);
         let (times, took) = std::thread::scope(|scope| {
             let caller = scope.spawn(|| {
@@ -190,7 +213,12 @@ impl Run {
                 done.store(true, Ordering::Relaxed);
                 answered.map(|()| begun.elapsed())
             });
-            let times = exchange(honest, || done.load(Ordering::Relaxed));
+            let times = exchange(honest, || {
+                if end.is_none() && done.load(Ordering::Relaxed) {
+                    end = Some(Instant::now() + TAIL);
+                }
+                end.is_some_and(|end| Instant::now() >= end)
+            });
             let took = caller.join().map_err(|_| anyhow::anyhow!("a caller panicked"))?;
             Ok::<_, anyhow::Error>((times?, took?))
         })?;

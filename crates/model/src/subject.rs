@@ -222,6 +222,10 @@ pub trait Subject {
     fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
         self.engine().stream_report(key)
     }
+    /// Whether looking at all keys may let some of them go: loading some makes room by dropping others.
+    fn forgets_while_looking(&mut self) -> bool {
+        false
+    }
     fn key_count(&mut self) -> u64 {
         self.engine().expire_all();
         self.engine().key_count()

@@ -148,6 +148,9 @@ impl Subject for Equipped {
             store.commit();
         }
     }
+    fn forgets_while_looking(&mut self) -> bool {
+        self.store.is_some() && self.bound.is_some()
+    }
     fn key_count(&mut self) -> u64 {
         self.load_all();
         self.node.engine_mut().expire_all();
