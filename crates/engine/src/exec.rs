@@ -361,11 +361,12 @@ impl Engine {
             // What the loops above have visited leaves it as much as they had.
             most => most.saturating_sub(execution.values),
         };
-        let mut rows_here = 0;
+        let (mut rows_here, mut is_cut) = (0, false);
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
             visited += 1;
             rows_here += 1;
-            if tuples.bytes() > allowance || (rows_here > most && !tuples.tuples.is_empty()) {
+            is_cut = rows_here > most && !tuples.tuples.is_empty();
+            if tuples.bytes() > allowance || is_cut {
                 return ControlFlow::Break(());
             }
             let mut inner = *bindings;
@@ -412,7 +413,8 @@ impl Engine {
             execution.missing = true;
         }
         execution.tuples = tuples;
-        if rows_here > most && !execution.tuples.tuples.is_empty() {
+        // Outputs of other homes may have been all that there was until then.
+        if is_cut {
             execution.over = true;
             execution.missing = true;
         }

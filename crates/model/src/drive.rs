@@ -420,6 +420,8 @@ impl Run<'_> {
                 self.oracle.install(name, join.clone());
             }
             (Verdict::Refuse(None), Err(EngineError::Refused(_))) => {}
+            // What is spilled of its tables has no room in memory.
+            (_, Err(EngineError::OutOfMemory)) if self.subject.may_run_out() => {}
             (Verdict::Refuse(Some(found)), Err(EngineError::Refused(text))) => {
                 let mut numbers = text.split(|letter: char| !letter.is_ascii_digit());
                 let found = found.to_string();

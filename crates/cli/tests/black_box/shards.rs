@@ -222,7 +222,10 @@ fn compare(one: &Server, three: &Server, seeds: std::ops::Range<u64>, watches: b
 
 /// A server of one shard and one of three, both with the joins.
 pub(crate) fn joined_servers() -> (Server, Server) {
-    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    joined(Server::start(&[]), Server::start(&["--shards", "3"]))
+}
+
+fn joined(one: Server, three: Server) -> (Server, Server) {
     for server in [&one, &three] {
         let mut client = server.client(3);
         for (name, spec) in JOINS {
@@ -350,6 +353,16 @@ fn joins_over_several_shards_show_what_a_client_wrote() {
     let _: Value = even.query(&mut client).unwrap();
     let count: Option<i64> = cmd("GET").arg("even|zoe").query(&mut client).unwrap();
     assert_eq!(count, Some(1));
+}
+
+/// In slices, executions end where rows give nothing but outputs of other homes, among other places.
+#[test]
+fn joins_over_several_shards_are_computed_in_slices_as_well() {
+    let sliced = |shards| {
+        Server::with_config(&format!("[listen]\nshards = {shards}\n[clients]\nslice-rows = 2\n"))
+    };
+    let (one, three) = joined(sliced(1), sliced(3));
+    joined_alike(&one, &three, seeds(60));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `headwater serve` on a free port, with further arguments; with one shard, if neither they nor
-    /// `HEADWATER_TEST_SHARDS` say something else.
+    /// `HEADWATER_TEST_SHARDS` say something else, and with slices of as many rows as `HEADWATER_TEST_SLICE_ROWS` says.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
@@ -42,6 +42,14 @@ impl Server {
         let says = texts.into_iter().any(|text| text.contains("\nshards = "));
         if !says && !arguments.contains(&"--shards") {
             name_shards(&mut command);
+        }
+        // Everything can be tried with slices so short that little is done in one.
+        let rows = std::env::var("HEADWATER_TEST_SLICE_ROWS").ok();
+        let file = rows
+            .filter(|_| !arguments.contains(&"--config"))
+            .map(|rows| TempFile::new(&format!("[clients]\nslice-rows = {rows}\n")));
+        if let Some(file) = &file {
+            command.args([Path::new("--config"), &file.path]);
         }
         Self::spawn(command)
     }
