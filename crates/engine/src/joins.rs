@@ -180,19 +180,19 @@ impl Engine {
         }
     }
 
-    /// Drops, in slices, most of what a join and those that read it have materialized, so that dropping the join takes
+    /// Drops, in slices, what a join and those that read it have materialized, so that dropping the join takes
     /// little. It changes no answer: what is read meanwhile is computed anew.
     fn vacate(&mut self, join: u32) -> Result<(), Stop> {
+        if !self.slices.is_active() {
+            return Ok(());
+        }
         let is_alone = self.placed.is_none();
-        let most = self.slices.rows_max();
         for id in self.catalog.downstream(join) {
             // Who follows outputs would be told of each range by itself.
             if !is_alone || self.is_followed(self.catalog.join(id).plan.output_table) {
                 continue;
             }
-            while self.catalog.join(id).cover.len() > most / RANGE_ROWS
-                && self.catalog.join(join).vacated < VACATED_MAX
-            {
+            while self.catalog.join(join).vacated < VACATED_MAX {
                 if self.slices.lets_others() {
                     self.catalog.join_mut(join).vacated += 1;
                     return Err(self.stop());
