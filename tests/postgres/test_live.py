@@ -130,6 +130,8 @@ name = "posts"
 spec = "posts|<poster> = count p|<poster>|<time>"
 """
 
+    bounded = True
+
     def __init__(self, postgres, shards=1):
         self.evicted, self.shards = 0, shards
         self.config = f"{postgres.folder}/headwater.toml"
@@ -141,7 +143,8 @@ spec = "posts|<poster> = count p|<poster>|<time>"
             [PROGRAM, "serve", "--config", self.config, "--port", "0", "--shards", str(self.shards)], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        self.connect().config_set("maxmemory", BOUND + (self.shards - 1) * BOUND_SHARD)
+        if self.bounded:
+            self.connect().config_set("maxmemory", BOUND + (self.shards - 1) * BOUND_SHARD)
 
     def connect(self):
         return redis.Redis(port=self.port, decode_responses=True, socket_timeout=30)
