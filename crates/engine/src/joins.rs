@@ -163,7 +163,7 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where the slice is over.
     pub fn join_drop_ahead(&mut self, name: &str) -> Result<(), Stop> {
-        self.catalog.find(name).map_or(Ok(()), |id| self.vacate(id))
+        self.vacated_ahead(name).map_or(Ok(()), |id| self.vacate(id))
     }
 
     /// Does, in slices, most of the work of an [`Engine::join_add`] that replaces a join.
@@ -171,25 +171,29 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where the slice is over; as for [`Engine::join_add`].
     pub fn join_replace_ahead(&mut self, name: &str, text: &str) -> Result<(), Stop> {
-        if self.catalog.find(name).is_none() {
-            return Ok(());
+        let Some(old) = self.vacated_ahead(name) else { return Ok(()) };
+        // What would be refused drops nothing. To ask takes a look at all keys of the output's table, so later slices do not.
+        if self.catalog.join(old).vacated == 0 {
+            self.accept(name, text, true)?;
         }
-        match self.accept(name, text, true)?.1 {
-            Some(old) => self.vacate(old),
-            None => Ok(()),
-        }
+        self.vacate(old)
+    }
+
+    /// The join of this name, if what it and its readers have materialized is to go before it does: not where all is
+    /// one step anyway.
+    fn vacated_ahead(&self, name: &str) -> Option<u32> {
+        let is_sliced = self.slices.is_active() && self.placed.is_none();
+        let join = self.catalog.find(name).filter(|_| is_sliced)?;
+        let mut all = self.catalog.downstream(join).into_iter();
+        all.any(|id| !self.catalog.join(id).cover.is_empty()).then_some(join)
     }
 
     /// Drops, in slices, what a join and those that read it have materialized, so that dropping the join takes
     /// little. It changes no answer: what is read meanwhile is computed anew.
     fn vacate(&mut self, join: u32) -> Result<(), Stop> {
-        if !self.slices.is_active() {
-            return Ok(());
-        }
-        let is_alone = self.placed.is_none();
         for id in self.catalog.downstream(join) {
             // Who follows outputs would be told of each range by itself.
-            if !is_alone || self.is_followed(self.catalog.join(id).plan.output_table) {
+            if self.is_followed(self.catalog.join(id).plan.output_table) {
                 continue;
             }
             while self.catalog.join(join).vacated < VACATED_MAX {
