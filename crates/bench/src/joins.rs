@@ -93,7 +93,7 @@ impl Joins {
         self.measure(&mut run)?;
         if self.data {
             let Run { server, phases, .. } = run;
-            // It is killed; what was declared is safe.
+            // The server is killed here: what it acknowledged was safe before.
             drop(server);
             let begun = Instant::now();
             let server = Server::start(System::Headwater, &launch)?;

@@ -76,7 +76,7 @@ impl Stalls {
         let server = Server::start(System::Headwater, &launch)?;
         let mut run =
             Run { honest: server.connect()?, long: server.connect()?, phases: Vec::new(), server };
-        run.quiet()?;
+        run.wait("(none)", QUIET)?;
         self.products(&mut run)?;
         self.timelines(&mut run)?;
         self.greatest(&mut run)?;
@@ -180,13 +180,6 @@ impl Run {
             loader.sent(1)?;
         }
         loader.finish()
-    }
-
-    /// The times with nothing else under way.
-    fn quiet(&mut self) -> Result<()> {
-        let (begun, cpu) = (Instant::now(), self.server.cpu()?);
-        let times = exchange(&mut self.honest, || begun.elapsed() >= QUIET)?;
-        self.note("(none)", begun.elapsed(), cpu, times)
     }
 
     /// The times while something happens by itself.

@@ -105,19 +105,20 @@ impl Engine {
             (Origin::Load, Some(flags)) => self.marks.loaded(key, flags),
             (_, flags) => self.marks.written(key, flags),
         }
+        let told = kept.then_some(expiry);
         match value {
             // Where no join reads the table, nobody asks for the old value.
             NewValue::Bytes(bytes)
                 if !kept && !self.has_readers(table) && self.replace(table, key, bytes) => {}
             NewValue::Bytes(bytes) => {
                 let value = self.store.pool.insert(bytes);
-                self.put_held(table, key, value, kept.then_some(expiry), origin);
+                self.put_held(table, key, value, told, origin);
             }
             NewValue::Held(value) => {
-                self.put_held(table, key, value, kept.then_some(expiry), origin);
+                self.put_held(table, key, value, told, origin);
             }
             NewValue::InPlace(value) => {
-                self.tell_keeper(table, key, value, kept.then_some(expiry));
+                self.tell_keeper(table, key, value, told);
                 self.watches.note(key);
                 if self.is_followed(table) {
                     self.tell_set(key, value);

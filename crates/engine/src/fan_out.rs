@@ -26,6 +26,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use headwater_pool::{Pool, ValueRef};
 
 /// How many changes may be noted, and with how many targets (N2): 64 MiB of them.
@@ -51,20 +52,29 @@ struct FanOut {
 }
 
 impl FanOut {
+    /// Whether something is left to be done for the target at `at`.
+    fn is_left(&self, at: usize) -> bool {
+        self.done[at / 64] & 1 << (at % 64) == 0
+    }
+
     /// Takes the target at `at`, if it is not done.
     fn take(&mut self, at: usize) -> Option<Target> {
-        let (word, bit) = (&mut self.done[at / 64], 1 << (at % 64));
-        let is_left = *word & bit == 0;
-        *word |= bit;
-        is_left.then(|| self.targets[at])
+        let target = self.is_left(at).then(|| self.targets[at]);
+        self.done[at / 64] |= 1 << (at % 64);
+        target
+    }
+
+    /// Where the targets of a range are.
+    fn places_of(&self, id: StatusId) -> Range<usize> {
+        let first = self.targets.partition_point(|target| target.status() < id);
+        let rest = self.targets[first..].iter();
+        first..first + rest.take_while(|target| target.status() == id).count()
     }
 
     /// Takes the targets of a range.
     fn take_of(&mut self, id: StatusId, taken: &mut Vec<Target>) {
-        let mut at = self.targets.partition_point(|target| target.status() < id).max(self.next);
-        while self.targets.get(at).is_some_and(|target| target.status() == id) {
+        for at in self.places_of(id) {
             taken.extend(self.take(at));
-            at += 1;
         }
     }
 
@@ -100,15 +110,7 @@ impl FanOuts {
 
     /// Whether something is noted for a range.
     pub(crate) fn concern(&self, id: StatusId) -> bool {
-        self.list.iter().any(|fan_out| {
-            let targets = &fan_out.targets;
-            let start = targets.partition_point(|target| target.status() < id);
-            let of_range = targets[start..].iter().take_while(|target| target.status() == id);
-            of_range.enumerate().any(|(at, _)| {
-                let at = start + at;
-                fan_out.done[at / 64] & 1 << (at % 64) == 0
-            })
-        })
+        self.list.iter().any(|fan_out| fan_out.places_of(id).any(|at| fan_out.is_left(at)))
     }
 
     /// Forgets what is noted for a range (N1).

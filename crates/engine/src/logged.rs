@@ -18,7 +18,7 @@ use headwater_pattern::Bindings;
 /// What became of a logged check key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// It is applied, as far as there was anything to apply.
+    /// The logged key is applied, as far as there was anything to apply.
     Applied,
     /// The read does not concern it.
     Unconcerned,

@@ -47,7 +47,7 @@ struct Held {
     position: u64,
 }
 
-/// That, and what was asked of it.
+/// A store in memory: what it holds, and the loads that it was asked for.
 #[derive(Debug, Default)]
 struct Disk {
     held: Held,

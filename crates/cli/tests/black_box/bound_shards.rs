@@ -155,7 +155,7 @@ fn joins_that_there_is_no_room_for_are_on_all_shards_or_on_none() {
     };
     let refused: Vec<String> =
         (0..3000).filter_map(|at| add(at).err()).map(|why| why.to_string()).collect();
-    // It is the room that is lacking, each time: none is left half installed by the one before.
+    // Each refusal is for want of memory, and not because an earlier join was left half installed.
     assert!(refused.iter().all(|why| why.contains("OOM")), "{:?}", refused.last());
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
     let all: Vec<redis::Value> = redis::cmd("JOIN.LIST").query(&mut client).unwrap();

@@ -61,7 +61,7 @@ impl Engine {
             self.loads.elsewhere.add(part.table, home);
         }
         let placed = self.placed.as_deref();
-        // Of a group whose home is another shard there are no own keys to be loaded.
+        // A source has nothing to load for this shard of a group whose keys all have another home.
         let is_own = |range: &KeyRange| {
             part.home.is_some() || placed.is_none_or(|placed| placed.may_own(range))
         };
