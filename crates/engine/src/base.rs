@@ -158,6 +158,7 @@ impl Engine {
         if origin != Origin::Load {
             self.watches.note(key);
         }
+        self.save_pair(table, key);
         let old = self.store.insert(table, key, value);
         self.note_written(table, key, old.is_none());
         if self.is_followed(table) {
@@ -176,6 +177,7 @@ impl Engine {
     /// it was done. No reader is told.
     #[inline]
     fn replace(&mut self, id: TableId, key: &[u8], bytes: &[u8]) -> bool {
+        self.save_pair(id, key);
         let (table, pool) = self.store.table_mut(id);
         let is_followed = table.is_marked();
         let replaced = table.replace(pool, key, bytes, |heat| self.memory.used(heat));
@@ -194,6 +196,7 @@ impl Engine {
             self.expiries.set(key, None);
         }
         let is_followed = self.is_followed(table);
+        self.save_pair(table, key);
         let Some(old) = self.store.remove(table, key) else { return false };
         match gone {
             Gone::Deleted => self.note_gone(table, key, NotedChange::Delete),
@@ -222,6 +225,7 @@ impl Engine {
         if self.expiries.len() > 0 {
             self.expiries.set(key, None);
         }
+        self.save_pair(table, key);
         if let Some(value) = self.store.remove(table, key) {
             self.drop_value(value);
         }

@@ -97,6 +97,7 @@ impl Engine {
     }
 
     fn set_cell(&mut self, cell: ValueRef, value: ValueRef) -> Change {
+        self.save_cell(cell);
         let was = self.store.pool.content(cell);
         self.store.pool.set_cell(cell, value);
         self.counters.updates_in_place += 1;
@@ -166,6 +167,7 @@ impl Engine {
             }
         });
         for (key, cell) in found {
+            self.save_pair(table, &key);
             let content = self.store.pool.content(cell);
             self.store.insert(table, &key, content);
             self.store.pool.release(cell);

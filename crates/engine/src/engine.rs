@@ -6,6 +6,7 @@ use crate::fan_out::FanOuts;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::loads::Loads;
+use crate::long_reads::LongReads;
 use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
@@ -64,6 +65,8 @@ pub struct Engine {
     pub(crate) slices: Slices,
     /// Changes that large fan-outs have yet to bring to some ranges.
     pub(crate) fan_outs: FanOuts,
+    /// Reads that are given in slices.
+    pub(crate) long_reads: LongReads,
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
@@ -112,6 +115,7 @@ impl Engine {
             spilled: SpilledValues::default(),
             slices: Slices::default(),
             fan_outs: FanOuts::default(),
+            long_reads: LongReads::default(),
             loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
@@ -176,6 +180,7 @@ impl Engine {
             + self.marks.bytes()
             + self.memory.bytes()
             + self.follows.bytes()
+            + self.long_reads.bytes()
             + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));

@@ -7,12 +7,15 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Mode, containing_range, fixed_slots};
 use headwater_store::{Scan, TableId};
 
 /// Most source spans and status ranges that one explanation lists.
 const LISTED_MAX: usize = 20;
+/// Most keys of a span that are looked at to be counted: an explanation takes about a millisecond, whatever it is about.
+const COUNTED_MAX: u64 = 20_000;
 
 fn line(depth: usize, title: &str, text: String) -> ExplainLine {
     ExplainLine { depth, title: String::from(title), text }
@@ -21,6 +24,11 @@ fn line(depth: usize, title: &str, text: String) -> ExplainLine {
 /// Key text that a person can read: bytes outside printable ASCII as `\xhh`.
 fn shown(key: &[u8]) -> String {
     key.escape_ascii().to_string()
+}
+
+/// What comes before a number of keys where not all were looked at.
+fn at_least(looked: u64) -> &'static str {
+    if looked > COUNTED_MAX { "at least " } else { "" }
 }
 
 fn shown_range(range: &KeyRange) -> String {
@@ -69,23 +77,28 @@ impl Engine {
             None => String::from("(unnamed)"),
         };
         let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
-        let mut replicas = 0u64;
+        let (mut replicas, mut looked) = (0u64, 0);
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &part.first, last: &part.last, reverse: false };
         let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+            looked += 1;
+            if looked > COUNTED_MAX {
+                return ControlFlow::Break(());
+            }
             if !self.owns(key) {
                 replicas += 1;
-                return core::ops::ControlFlow::Continue(());
+                return ControlFlow::Continue(());
             }
             keys += 1;
             key_bytes += key.len();
             value_bytes += pool.footprint(value);
             shared += u64::from(pool.references(value) > 1);
-            core::ops::ControlFlow::Continue(())
+            ControlFlow::Continue(())
         });
+        let at_least = at_least(looked);
         lines.push(line(0, "table", name));
         lines.push(line(1, "stored now", format!(
-            "{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
+            "{at_least}{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
         )));
         if replicas > 0 {
             let text = format!("{replicas} keys of other shards, which joins read here");
@@ -140,15 +153,20 @@ impl Engine {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
             let text = match span {
                 Some(span) => {
-                    let mut keys = 0u64;
+                    let (mut keys, mut looked) = (0u64, 0);
                     let pool = &self.store.pool;
                     let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
                     let _ = self.store.table(*table).scan(&scan, &mut Vec::new(), &mut |key, _| {
+                        looked += 1;
+                        if looked > COUNTED_MAX {
+                            return ControlFlow::Break(());
+                        }
                         keys += u64::from(source.pattern.matches(key));
-                        core::ops::ControlFlow::Continue(())
+                        ControlFlow::Continue(())
                     });
+                    let at_least = at_least(looked);
                     format!(
-                        "{} {} reads {}: {keys} matching keys stored",
+                        "{} {} reads {}: {at_least}{keys} matching keys stored",
                         source.operator.name(),
                         plan.join.show(&source.pattern),
                         shown_range(&span)

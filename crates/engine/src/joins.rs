@@ -142,8 +142,7 @@ impl Engine {
                 public
             };
             self.catalog.join_mut(id).layer = layer;
-            let role = self.catalog.role_for(public);
-            role.merged = if hide { role.merged + 1 } else { role.merged - 1 };
+            self.catalog.count_merged(public, hide);
         }
     }
 
@@ -226,7 +225,7 @@ impl Engine {
         let table = installed.plan.output_table;
         if installed.is_layered() {
             self.store.drop_layer(installed.layer);
-            self.catalog.role_for(table).merged -= 1;
+            self.catalog.count_merged(table, false);
         }
         self.settle_layers(about.iter().copied());
         self.settle_cells(&about, &kept);

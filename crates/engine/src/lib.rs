@@ -32,6 +32,7 @@ mod lifetime;
 mod loads;
 mod log;
 mod logged;
+mod long_reads;
 mod maintain;
 mod marks;
 mod memory;
@@ -61,6 +62,7 @@ pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Po
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
+pub use long_reads::{AtOnce, Progress};
 pub use marks::Mark;
 pub use memory::{Evicted, ValueMemory};
 pub use noted::{Noted, NotedChange};

@@ -290,6 +290,7 @@ impl Engine {
         held.retain(|key| !sifted || self.owns(key));
         for key in held {
             self.catalog.join_mut(join).folds.remove(&*key);
+            self.save_pair(layer, &key);
             if let Some(value) = self.store.remove(layer, &key) {
                 self.store.pool.release(value);
             }

@@ -185,6 +185,8 @@ impl Engine {
         let join = targets.first().map(|target| self.statuses.get(target.status()).join);
         let layer = join.map(|join| self.catalog.join(join).layer);
         let quiet = layer.filter(|&layer| self.is_quiet(layer, plan));
+        // What changes under a long read is saved first.
+        let direct = quiet.filter(|_| self.long_reads.is_empty());
         // Outputs that nothing is computed from may go while there are more to come: they are computed again when
         // they are read.
         let (may_go, mut unfed, mut gone) = (quiet.is_some() && new.is_some(), false, false);
@@ -221,7 +223,7 @@ impl Engine {
             }
             if target.context() != crate::updaters::NO_CONTEXT {
                 let usable = fan.as_ref().is_some_and(|fan| fan.usable);
-                let done = match (quiet, new) {
+                let done = match (direct, new) {
                     (Some(layer), Some(value)) if usable => {
                         self.copy_in_context(plan, target, (layer, key), value, &mut output)
                     }
@@ -237,7 +239,7 @@ impl Engine {
                 continue;
             };
             if let (Some(layer), Some(group), Some(value), true) =
-                (quiet, landing.group, new, landing.admits(*head))
+                (direct, landing.group, new, landing.admits(*head))
                 && suffix.len() <= Landing::PART_BYTES_MAX
             {
                 let (table, pool) = self.store.table_mut(layer);
@@ -468,6 +470,7 @@ impl Engine {
             self.output_changed(join, key, change);
             return;
         }
+        self.save_pair(layer, key);
         let old = self.store.insert(layer, key, value);
         // What is the same reference is the same value, but for cells.
         if self.is_followed(table) && (old != Some(value) || value.is_cell()) {
@@ -493,6 +496,7 @@ impl Engine {
         if !installed.folds.is_empty() {
             installed.folds.remove(key);
         }
+        self.save_pair(layer, key);
         if let Some(old) = self.store.remove(layer, key) {
             if self.is_followed(table) {
                 self.tell_output(table, key);

@@ -236,7 +236,10 @@ impl Engine {
     }
 
     /// As [`Engine::range`], until `each` says that no more pairs are wanted.
-    pub(crate) fn range_until(
+    ///
+    /// # Errors
+    /// As for [`Engine::get`].
+    pub fn range_until(
         &mut self,
         first: &[u8],
         last: &[u8],
@@ -470,7 +473,7 @@ impl Engine {
 
 /// `name|`, where all keys of `[first, last)` start with it.
 #[inline]
-fn within_one_table<'a>(first: &'a [u8], last: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn within_one_table<'a>(first: &'a [u8], last: &[u8]) -> Option<&'a [u8]> {
     let at = first.iter().position(|&byte| byte == SEPARATOR)?;
     let prefix = &first[..=at];
     let inside = last.starts_with(prefix)

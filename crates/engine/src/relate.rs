@@ -77,7 +77,9 @@ impl Catalog {
         let role = self.role_for(plan.output_table);
         enter(&mut role.writers, id);
         role.writing.insert(&plan.join.output, id);
-        role.merged += usize::from(plan.join.mode == Mode::Pull);
+        if plan.join.mode == Mode::Pull {
+            self.count_merged(plan.output_table, true);
+        }
         for (source, &table) in plan.source_tables.iter().enumerate() {
             let reader = Reader { join: id, source: source as u32 };
             let role = self.role_for(table);
@@ -115,7 +117,9 @@ impl Catalog {
         let role = self.role_for(plan.output_table);
         leave(&mut role.writers, &id);
         role.writing.remove(&plan.join.output, id);
-        role.merged -= usize::from(plan.join.mode == Mode::Pull);
+        if plan.join.mode == Mode::Pull {
+            self.count_merged(plan.output_table, false);
+        }
         for (source, &table) in plan.source_tables.iter().enumerate() {
             let reader = Reader { join: id, source: source as u32 };
             let role = self.role_for(table);

@@ -141,6 +141,9 @@ pub enum EngineError {
         /// What it came to.
         error: CallError,
     },
+    /// While a long range was read, so much of it changed that what it held before takes more bytes than a reader may have
+    /// kept for it.
+    Overtaken,
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
@@ -193,6 +196,9 @@ impl core::fmt::Display for EngineError {
             Self::Function { name, error } => {
                 write!(f, "function '{}' {error}", name.escape_debug())
             }
+            Self::Overtaken => f.write_str(
+                "too much of the range has changed while it was read (output-bytes-max): read it in parts",
+            ),
             // Redis's own words, which clients look for.
             Self::WrongType => {
                 f.write_str("Operation against a key holding the wrong kind of value")

@@ -185,6 +185,7 @@ impl Engine {
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
         }
+        self.forget_resumed_read();
     }
 
     /// The operation of this ticket is run again next.
@@ -192,11 +193,13 @@ impl Engine {
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
+        self.resume_long_read(ticket);
     }
 
     /// Nobody waits for this ticket any more.
     pub fn forget_ticket(&mut self, ticket: Ticket) {
         self.slices.verified.remove(&ticket);
+        self.forget_long_read(ticket);
         self.forget_later(ticket);
     }
 

@@ -241,6 +241,7 @@ impl Engine {
         watched.note_all();
         self.tell_reset(&KeyRange::all());
         self.fan_outs.clear(&mut self.store.pool);
+        self.give_up_long_reads();
         self.reset_joins();
         self.store.clear();
         self.drop_streams();

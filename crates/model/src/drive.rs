@@ -13,6 +13,7 @@ use crate::subject::Subject;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions};
 use headwater_script::bytes::escape;
+use long_reads::LongReads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use streams::{Streams, is_mark};
@@ -32,6 +33,7 @@ const KEY_BYTES_MAX: usize = 1024;
 
 mod compound;
 mod follow;
+mod long_reads;
 mod short;
 mod streams;
 mod whole;
@@ -59,6 +61,7 @@ struct Run<'a> {
     scan: Option<Scan>,
     copies: Copies,
     streams: Streams,
+    long_reads: LongReads,
     /// What was so before the transaction under way.
     before: Option<Oracle>,
     /// How many base keys have gone for want of memory.
@@ -95,6 +98,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         scan: None,
         copies: Copies::default(),
         streams: Streams::default(),
+        long_reads: LongReads::default(),
         before: None,
         lost: 0,
     };
@@ -103,6 +107,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
     for (at, op) in ops.iter().enumerate() {
         run.step(op)
             .and_then(|()| run.hear())
+            .and_then(|()| run.long_reads.go_on(run.subject.engine()))
             .map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
         // That is a walk through everything.
         if ops.len() <= SHORT || at % 50 == 0 {
@@ -519,6 +524,9 @@ impl Run<'_> {
                 |key: &[u8]| end.is_some_and(|end| if reverse { key < end } else { key > end });
             self.look_for_losses(first, last, &|key| given.contains(key) || beyond(key))?;
         }
+        let range = KeyRange::new(first, last);
+        let options = RangeOptions { reverse, limit };
+        self.long_reads.begin(self.subject.engine(), &range, options, &pairs)?;
         let allowed = self.allowed();
         check_range(&pairs, &allowed, &|key| within(key, first, last), reverse, limit).map_err(
             |wrong| {

@@ -407,6 +407,7 @@ impl Equipped {
             match node.execute(command, &mut Encoder::new(&mut out, Version::Resp2)) {
                 Outcome::Done => Ok(out),
                 Outcome::Waiting(ticket) => Err(Stop::Wait(ticket)),
+                outcome => panic!("no command here is answered in slices: {outcome:?}"),
             }
         };
         let done = match values {

@@ -26,6 +26,12 @@ pub enum Outcome {
     /// Data is being loaded and nothing is in the reply: run the command again when the
     /// engine's effects wake this ticket. (Tickets that nobody waits for may be woken too.)
     Waiting(Ticket),
+    /// The answer is that of this moment, and its beginning, or nothing of it yet, is in the reply: run the command again to have
+    /// more of it, when others were served and the client has taken what is there; call [`Engine::resume`] before.
+    Unfinished(Ticket),
+    /// The rest of an answer whose beginning was given before cannot be had: the client is to be told by the
+    /// end of its connection.
+    Broken,
 }
 
 /// One shard: its engine and what commands keep between them.
@@ -43,6 +49,8 @@ pub struct Node {
     pub(crate) noted_tables: BTreeSet<Vec<u8>>,
     /// Commands are executed as a whole, without others in between.
     is_whole: bool,
+    /// What came of the command under way, if it has no whole answer and has not failed.
+    pub(crate) unfinished: Option<Outcome>,
 }
 
 /// How often a command is run again with more room. What it has computed may go to make that room, so that it could
@@ -61,6 +69,7 @@ impl Node {
             working: Working::new(Box::<Memory>::default(), false, settings.draws),
             noted_tables: BTreeSet::new(),
             is_whole: false,
+            unfinished: None,
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
@@ -132,7 +141,7 @@ impl Node {
                 self.engine.end_calls();
             }
             self.record_writes();
-            let Err(stop) = done else { return Outcome::Done };
+            let Err(stop) = done else { return self.unfinished.take().unwrap_or(Outcome::Done) };
             reply.rewind(mark);
             // Keys whose time has come go with whoever looks at them, whatever comes of it.
             debug_assert!(

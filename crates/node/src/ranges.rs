@@ -1,10 +1,11 @@
 //! Execution of the commands about ranges of keys.
 
-use crate::node::Node;
+use crate::node::{Node, Outcome};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_command::{Counted, RangeAnswer, RangeRead, Ranges, Reply};
-use headwater_engine::{Engine, RangeOptions, Stop};
+use headwater_engine::{AtOnce, Engine, EngineError, Progress, RangeOptions, Stop, Value};
 
 /// Guess of how many pairs an unlimited read gives; it decides only how its header is patched.
 const UNLIMITED_GUESS: u64 = 50;
@@ -17,11 +18,12 @@ pub(crate) fn run(
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     match *command {
-        Ranges::Range { first, last, read } => range(&mut node.engine, first, last, read, reply),
+        Ranges::Range { first, last, read } => range(node, first, last, read, reply),
         Ranges::Prefix { prefix, read } => {
-            let Node { engine, scratch, .. } = node;
-            write_prefix_end(prefix, scratch);
-            let done = range(engine, prefix, scratch, read, reply);
+            let mut end = core::mem::take(&mut node.scratch);
+            write_prefix_end(prefix, &mut end);
+            let done = range(node, prefix, &end, read, reply);
+            node.scratch = end;
             node.trim_scratch();
             done
         }
@@ -46,38 +48,123 @@ pub(crate) fn run(
 
 #[inline]
 fn range(
-    engine: &mut Engine,
+    node: &mut Node,
     first: &[u8],
     last: &[u8],
     read: RangeRead<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    if !node.engine.goes_on_reading() {
+        let at_once = node.engine.at_once(first, last);
+        let mut room = Room::of(at_once);
+        let mark = reply.mark();
+        answer(&mut node.engine, first, last, read, &mut room, reply)?;
+        if !room.is_used_up {
+            return Ok(());
+        }
+        reply.rewind(mark);
+        let options = RangeOptions { reverse: read.reverse, limit: read.limit };
+        node.engine.begin_long_read(first, last, options);
+    }
+    go_on_reading(node, read.answer, reply)
+}
+
+/// What of an answer may yet be given at once.
+struct Room {
+    pairs: u64,
+    bytes: usize,
+    /// More was there than there was room for.
+    is_used_up: bool,
+}
+
+impl Room {
+    /// Room for all of an answer, or for as much of it as may be given at once.
+    #[inline]
+    fn of(at_once: Option<AtOnce>) -> Self {
+        let (pairs, bytes) =
+            at_once.map_or((u64::MAX, usize::MAX), |most| (most.pairs, most.bytes));
+        Self { pairs, bytes, is_used_up: false }
+    }
+
+    /// Lets a pair in; breaks off where there was no room for it.
+    #[inline]
+    fn lets_in(&mut self, bytes: usize) -> ControlFlow<()> {
+        if self.pairs == 0 || self.bytes == 0 {
+            self.is_used_up = true;
+            return ControlFlow::Break(());
+        }
+        self.pairs -= 1;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        ControlFlow::Continue(())
+    }
+}
+
+/// Gives the pairs of a range, as many as there is room for.
+#[inline]
+fn answer(
+    engine: &mut Engine,
+    first: &[u8],
+    last: &[u8],
+    read: RangeRead<'_>,
+    room: &mut Room,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
     let options = RangeOptions { reverse: read.reverse, limit: read.limit };
     let expected = read.limit.unwrap_or(UNLIMITED_GUESS);
-    match read.answer {
-        RangeAnswer::Pairs => {
-            let mark = reply.begin_counted(Counted::Map, expected);
-            let count = engine.range(first, last, options, &mut |key, value| {
-                reply.bulk(key);
-                reply.value(&value);
-            })?;
-            reply.end_counted(Counted::Map, mark, count);
-        }
-        RangeAnswer::Keys => {
-            let mark = reply.begin_counted(Counted::Array, expected);
-            let count = engine.range(first, last, options, &mut |key, _| reply.bulk(key))?;
-            reply.end_counted(Counted::Array, mark, count);
-        }
-        RangeAnswer::Values => {
-            let mark = reply.begin_counted(Counted::Array, expected);
-            let count = engine.range(first, last, options, &mut |_, value| reply.value(&value))?;
-            reply.end_counted(Counted::Array, mark, count);
-        }
-        RangeAnswer::Count => {
-            let count = engine.range(first, last, options, &mut |_, _| {})?;
-            reply.integer(count as i64);
-        }
+    if read.answer == RangeAnswer::Count {
+        let mut each = |_: &[u8], _: Value<'_>| room.lets_in(0);
+        let count = engine.range_until(first, last, options, &mut each)?;
+        reply.integer(count as i64);
+        return Ok(());
     }
+    let form = form_of(read.answer);
+    let mark = reply.begin_counted(form, expected);
+    let count = engine.range_until(first, last, options, &mut |key, value| {
+        let flow = room.lets_in(key.len() + value.len());
+        give(read.answer, key, &value, reply);
+        flow
+    })?;
+    reply.end_counted(form, mark, count);
+    Ok(())
+}
+
+fn form_of(answer: RangeAnswer) -> Counted {
+    if answer == RangeAnswer::Pairs { Counted::Map } else { Counted::Array }
+}
+
+/// Writes what an answer has of a pair.
+#[inline]
+fn give(answer: RangeAnswer, key: &[u8], value: &Value<'_>, reply: &mut impl Reply) {
+    if answer != RangeAnswer::Values {
+        reply.bulk(key);
+    }
+    if answer != RangeAnswer::Keys {
+        reply.value(value);
+    }
+}
+
+/// The next slice of an answer that has more pairs than one: first they are counted, as their number comes first.
+#[cold]
+fn go_on_reading(node: &mut Node, answer: RangeAnswer, reply: &mut impl Reply) -> Result<(), Stop> {
+    let progress = node.engine.go_on_reading(&mut |key, value| give(answer, key, &value, reply));
+    node.unfinished = match progress {
+        Progress::Done => None,
+        Progress::Counted(count, ticket) if answer == RangeAnswer::Count => {
+            node.engine.forget_ticket(ticket);
+            reply.integer(count as i64);
+            None
+        }
+        Progress::Counted(count, ticket) => {
+            match form_of(answer) {
+                Counted::Map => reply.map(count as usize),
+                Counted::Array => reply.array(count as usize),
+            }
+            Some(Outcome::Unfinished(ticket))
+        }
+        Progress::Counting(ticket) | Progress::Given(ticket) => Some(Outcome::Unfinished(ticket)),
+        Progress::GivenUp { begun: true } => Some(Outcome::Broken),
+        Progress::GivenUp { begun: false } => return Err(EngineError::Overtaken.into()),
+    };
     Ok(())
 }
 

@@ -164,6 +164,7 @@ fn run(node: &mut Node, store: &Store, words: &[&str]) -> (String, usize) {
                 assert_eq!((store.position(), out.len()), (before, 0), "{words:?} waits too late");
                 store.answer(node);
             }
+            outcome => panic!("nothing here is sliced: {outcome:?}"),
         }
     }
     unreachable!()

@@ -140,26 +140,6 @@ impl<S> Connections<S> {
         (connection.id.number == id.number).then_some(connection)
     }
 
-    /// Writes a message to a connection that is not being served. One whose output would exceed the first of `most` is
-    /// ended, and so is one with which all would take more than the second; how many bytes were written.
-    pub(crate) fn deliver(
-        &mut self,
-        id: ConnectionId,
-        bytes: &[u8],
-        most: (usize, usize),
-    ) -> usize {
-        let taken = self.bytes();
-        let Some(connection) = self.get_mut(id) else { return 0 };
-        if connection.unsent() + bytes.len() > most.0 || taken + bytes.len() > most.1 {
-            self.kill(id);
-            return 0;
-        }
-        connection.pending().extend_from_slice(bytes);
-        self.count_written(id, bytes.len());
-        self.touch(id);
-        bytes.len()
-    }
-
     /// The slots in use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<'_, S> {
         self.slots.iter().enumerate().filter_map(|(slot, held)| held.is_some().then_some(slot))
@@ -211,6 +191,29 @@ impl<S> Connections<S> {
 }
 
 impl Connections<Session> {
+    /// Writes a message to a connection that is not being served. One whose output would exceed the first of `most` is
+    /// ended, and so is one with which all would take more than the second; how many bytes were written.
+    pub(crate) fn deliver(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+        most: (usize, usize),
+    ) -> usize {
+        let taken = self.bytes();
+        let Some(connection) = self.get_mut(id) else { return 0 };
+        let behind = connection.session.behind_answer.len();
+        if connection.unsent() + behind + bytes.len() > most.0 || taken + bytes.len() > most.1 {
+            self.kill(id);
+            return 0;
+        }
+        if !connection.session.put_behind_answer(&[bytes]) {
+            connection.pending().extend_from_slice(bytes);
+        }
+        self.count_written(id, bytes.len());
+        self.touch(id);
+        bytes.len()
+    }
+
     /// Writes a message of which something at `home` (or somewhere) is the cause to a connection that is not being
     /// served, behind the answers that it goes behind.
     pub(crate) fn append(&mut self, id: ConnectionId, home: Option<Shard>, parts: &[&[u8]]) {

@@ -302,8 +302,7 @@ impl<S: Service> Reactor<S> {
         let mut alive = self.send(connection);
         while alive
             && connection.phase == Phase::Open
-            && (connection.unsent() <= bounds.output_bytes_soft
-                || S::outlives_client(&connection.session))
+            && takes_more::<S>(connection, &bounds)
             && !self.service.is_behind(connection)
         {
             if connection.runnable {
@@ -347,8 +346,7 @@ impl<S: Service> Reactor<S> {
     fn requeue(&mut self, connection: &mut Connection<S::Session>, bounds: &Bounds) {
         let may_go_on = (connection.runnable || connection.readable)
             && connection.phase == Phase::Open
-            && (connection.unsent() <= bounds.output_bytes_soft
-                || S::outlives_client(&connection.session));
+            && takes_more::<S>(connection, bounds);
         if may_go_on && !connection.queued {
             connection.queued = true;
             self.queue.push(connection.id);
@@ -550,6 +548,13 @@ impl<S: Service> Reactor<S> {
         self.service.closed(&mut connection);
         self.connections.ended(connection.id, by_mail);
     }
+}
+
+/// Whether a connection's client has taken so much of its replies that more may be executed for it.
+#[inline]
+fn takes_more<S: Service>(connection: &Connection<S::Session>, bounds: &Bounds) -> bool {
+    let most = if S::gives_slices(&connection.session) { 0 } else { bounds.output_bytes_soft };
+    connection.unsent() <= most || S::outlives_client(&connection.session)
 }
 
 #[cold]

@@ -214,6 +214,12 @@ pub(crate) trait Service {
     /// Whether a client may be disconnected because clients take too much.
     fn may_end(session: &Self::Session) -> bool;
 
+    /// Whether an answer of a session is given in slices: a further one waits until its client has taken what is there.
+    #[inline]
+    fn gives_slices(_session: &Self::Session) -> bool {
+        false
+    }
+
     /// Whether what a session has begun is to be brought to its end, though its client is gone or takes no replies.
     fn outlives_client(_session: &Self::Session) -> bool {
         false

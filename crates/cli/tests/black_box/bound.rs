@@ -251,7 +251,12 @@ pub(crate) fn no_eviction(shards: u16) {
     let many: redis::RedisResult<Vec<String>> = redis::cmd("KEYS").arg("*").query(&mut client);
     assert!(many.is_ok_and(|keys| keys.len() > 1000));
     let all = redis::cmd("RANGE").arg("k|").arg("k}").query::<redis::Value>(&mut client);
-    assert!(all.unwrap_err().to_string().contains("the reply has too many bytes"));
+    if shards == 1 {
+        // It is sent in slices, which take little.
+        assert!(matches!(all, Ok(redis::Value::Array(pairs)) if pairs.len() > 2 * 10_000));
+    } else {
+        assert!(all.unwrap_err().to_string().contains("the reply has too many bytes"));
+    }
     let count: u64 = redis::cmd("DEL").arg("k|0").arg("k|1").arg("k|2").query(&mut client).unwrap();
     assert_eq!(count, 3);
     watched.phase("refused writes, a reply of the whole data");

@@ -21,6 +21,7 @@ mod items_shards;
 mod joins;
 mod library;
 mod logging;
+mod long_answers;
 mod long_values;
 mod memcached;
 mod near_caches;

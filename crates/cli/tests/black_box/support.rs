@@ -224,6 +224,13 @@ impl Socket {
         assert_eq!(got.escape_ascii().to_string(), bytes.escape_ascii().to_string());
     }
 
+    /// Reads so many bytes.
+    pub(crate) fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut got = vec![0; count];
+        self.stream.read_exact(&mut got).unwrap();
+        got
+    }
+
     /// Reads to the end of the connection.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> Vec<u8> {

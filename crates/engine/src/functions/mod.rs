@@ -248,6 +248,8 @@ impl Engine {
             return self.remove(key).map(|_| ());
         }
         let table = self.store.table_for(key);
+        // Before it is written in its place.
+        self.save_pair(table, key);
         let value = here.map(|value| self.store.pool.content(value));
         let len = value.map_or(0, ValueRef::len);
         let first = draft.spans.iter().map(|span| span.at).min();

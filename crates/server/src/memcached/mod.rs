@@ -314,6 +314,18 @@ impl Resp {
             self.memcached_refused(&format!("SERVER_ERROR {why}"), work);
             return Flow::Next;
         }
+        // What functions call is not divided.
+        if matches!(request, Request::Invoke { .. }) {
+            return self.memcached_invoke(request, work);
+        }
+        self.node.engine_mut().begin_slice();
+        let flow = self.memcached_slice(request, work);
+        self.node.engine_mut().end_slice();
+        flow
+    }
+
+    #[inline]
+    fn memcached_slice(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
         match *request {
             Request::Get { keys, versions, expiry } => {
                 self.memcached_get(keys, versions, expiry, work)
@@ -331,7 +343,6 @@ impl Resp {
             Request::MetaDelete(meta) => self.meta_delete(&meta, work),
             Request::MetaCount(meta) => self.meta_count(&meta, work),
             Request::MetaDebug(meta) => self.meta_debug(&meta, work),
-            Request::Invoke { .. } => self.memcached_invoke(request, work),
             _ => self.memcached_rare(request, work),
         }
     }

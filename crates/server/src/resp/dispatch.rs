@@ -101,6 +101,9 @@ impl Resp {
         }
         let flow = run(self, work);
         if flow == Flow::Parked {
+            if work.connection.session.answering != Answering::On {
+                take_back(work, before);
+            }
             // It will be run again from here.
             work.connection.session.answering = answering;
             return flow;
@@ -166,14 +169,14 @@ impl Resp {
             }
             Command::Data(data @ Data::Flows(_)) => match self.execute_data(spec, data, work) {
                 Outcome::Done => self.flows_answered(),
-                Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
+                outcome => self.go_on_with(outcome, data, args, work),
             },
             Command::Data(data) if self.concerns_sources(data) => {
                 self.execute_sourced(spec, data, args, work)
             }
             Command::Data(data) => match self.execute_data(spec, data, work) {
                 Outcome::Done => Flow::Next,
-                Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
+                outcome => self.go_on_with(outcome, data, args, work),
             },
             Command::Connection(command) => self.connection(command, work),
             Command::PubSub(command) => self.pub_sub(command, work),
@@ -195,7 +198,9 @@ impl Resp {
             self.defined(&command);
         }
         if self.tracking.is_on() {
-            self.track(spec, args, flow != Flow::Parked, work);
+            // What is sent in slices was read at this moment.
+            let is_read = flow != Flow::Parked || work.connection.session.is_sending();
+            self.track(spec, args, is_read, work);
         }
         if let Some(lap) = self.clock.lap() {
             self.note_slow(lap, spec, args, work);
@@ -241,7 +246,14 @@ impl Resp {
             let next = next + usize::from(failure.is_some());
             let flow = self.answered(work, |service, work| service.run_queue(queue, next, work));
             if flow != Flow::Parked {
-                work.out.append(&mut work.connection.session.behind_exec);
+                work.out.append(&mut work.connection.session.behind_answer);
+            }
+            return flow;
+        }
+        if let Waiting::Sending(sending) = waiting {
+            let flow = self.answered(work, |service, work| service.go_on_sending(sending, work));
+            if flow != Flow::Parked {
+                work.out.append(&mut work.connection.session.behind_answer);
             }
             return flow;
         }
@@ -259,7 +271,7 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
-            Waiting::Lead(_) | Waiting::Exec { .. } => Flow::Next,
+            Waiting::Lead(_) | Waiting::Exec { .. } | Waiting::Sending(_) => Flow::Next,
             Waiting::Watch(id) => self.answered(work, |service, work| {
                 service.answer_watch(id, work);
                 Flow::Next
@@ -277,13 +289,7 @@ impl Resp {
                 self.discard(&mut work.connection.session);
             }
             return self.answered(work, |service, work| {
-                service.stats.errors += 1;
-                encoder(work).error(
-                    "TIMEOUT",
-                    format_args!(
-                        "the command took longer than {most} ms (command-milliseconds-max)"
-                    ),
-                );
+                service.refuse_late(most, work);
                 Flow::Next
             });
         }
@@ -292,6 +298,15 @@ impl Resp {
         let flow = self.run_again(&postponed.request, work);
         self.running_since = None;
         flow
+    }
+
+    /// Refuses to go on with a command that has taken longer than it may.
+    pub(super) fn refuse_late(&mut self, most: u64, work: &mut Turn<'_>) {
+        self.stats.errors += 1;
+        encoder(work).error(
+            "TIMEOUT",
+            format_args!("the command took longer than {most} ms (command-milliseconds-max)"),
+        );
     }
 
     /// Executes a request that has waited, from its start.

@@ -32,6 +32,7 @@ mod kept;
 mod memory;
 mod metrics;
 mod notices;
+mod sending;
 mod server;
 mod service;
 mod session;
@@ -331,6 +332,7 @@ impl Resp {
         self.node.engine_mut().set_function_limits(&lowered.functions.to_limits());
         self.node.set_callable(&lowered.functions.functions_callable);
         let slice = config.clients.slice_rows;
+        self.node.engine_mut().set_long_read_bytes_max(lowered.clients.output_bytes_max);
         self.node.engine_mut().set_slice((slice > 0).then_some(slice));
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
         self.config = config;
@@ -421,7 +423,7 @@ impl Resp {
                     self.tell_own(work);
                     match flow {
                         Flow::Next => {}
-                        Flow::Parked => break Stopped::Parked,
+                        Flow::Parked => break Self::parked(work),
                         Flow::Close => break Stopped::Closing,
                     }
                 }

@@ -65,7 +65,7 @@ impl Service for Resp {
             self.tell_own(&mut work);
             match flow {
                 Flow::Next => {}
-                Flow::Parked => return Served { consumed: 0, stopped: Stopped::Parked },
+                Flow::Parked => return Served { consumed: 0, stopped: Self::parked(&mut work) },
                 Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
             }
             if work.connection.is_unplugged() {
@@ -284,6 +284,11 @@ impl Service for Resp {
         session.leads() || session.is_within_exec()
     }
 
+    #[inline]
+    fn gives_slices(session: &Session) -> bool {
+        session.is_sending()
+    }
+
     fn evicted_client(&mut self) {
         self.stats.clients_evicted += 1;
     }
@@ -319,6 +324,8 @@ impl Service for Resp {
             if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {
                 self.node.engine_mut().forget_ticket(postponed.ticket);
                 self.blocking.forget(id);
+            } else if let Some(Waiting::Sending(sending)) = connection.session.waiting.as_deref() {
+                self.node.engine_mut().forget_ticket(sending.ticket);
             }
             self.tickets.retain(|_, waiting| *waiting != id);
             self.failures.remove(&id);

@@ -54,6 +54,8 @@ pub(crate) enum Waiting {
     Request(OwnedArgs),
     /// This request, which has written nothing: until its data is there, or its next slice comes.
     Data(Postponed),
+    /// This request, whose answer is given in slices: until the client has taken what is there of it.
+    Sending(Sending),
     /// EXEC, from this request of its queue on; the earlier ones have been answered.
     Exec {
         /// The whole queue.
@@ -83,6 +85,19 @@ pub(crate) struct Postponed {
     pub(crate) since: u64,
     /// Nobody misses it when its client has gone, because it only reads.
     pub(crate) reads: bool,
+}
+
+/// A request that reads, whose answer was settled at one moment, and of which the next slice is given when it is run again.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    /// The request.
+    pub(crate) request: OwnedArgs,
+    /// Names what is left of the answer.
+    pub(crate) ticket: Ticket,
+    /// The moment of the server's life at which it was run first, in milliseconds.
+    pub(crate) since: u64,
+    /// The beginning of the answer is on its way.
+    pub(crate) begun: bool,
 }
 
 /// The channels and patterns that a client listens to.
@@ -170,8 +185,8 @@ pub(crate) struct Session {
     pub(crate) watch_bytes: usize,
     /// What it goes on with when it is woken.
     pub(crate) waiting: Option<Box<Waiting>>,
-    /// Messages that go behind the answer of a transaction that waits in its midst.
-    pub(crate) behind_exec: Vec<u8>,
+    /// Messages that go behind an answer of which only the beginning was given.
+    pub(crate) behind_answer: Vec<u8>,
     /// What it says about itself.
     pub(crate) identity: Option<Box<Identity>>,
     /// What is known of a client of memcached's protocol; `None`: it speaks RESP.
@@ -207,20 +222,29 @@ impl Session {
 
     /// Bytes of answers and messages that wait for answers of other shards.
     pub(crate) fn held_bytes(&self) -> usize {
-        let behind = self.behind_exec.len();
+        let behind = self.behind_answer.len();
         match &self.afar {
             Afar::Front(front) => front.held_bytes() + behind,
             Afar::None | Afar::Back(_) => behind,
         }
     }
 
+    /// Puts a message behind an answer of which only the beginning is on its way: within it no client takes a message for one.
+    /// `false`: there is no such answer.
+    pub(crate) fn put_behind_answer(&mut self, parts: &[&[u8]]) -> bool {
+        let is_begun =
+            matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. } | Waiting::Sending(_)));
+        if is_begun {
+            parts.iter().for_each(|part| self.behind_answer.extend_from_slice(part));
+        }
+        is_begun
+    }
+
     /// Puts a message of which something at `home` (or somewhere) is the cause behind the answers that it goes behind.
     /// `false`: none is in its way.
     #[inline]
     pub(crate) fn put_behind(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
-        if matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. })) {
-            // The beginning of its answer is on its way: within it no client takes a message for one.
-            parts.iter().for_each(|part| self.behind_exec.extend_from_slice(part));
+        if self.put_behind_answer(parts) {
             return true;
         }
         self.front().is_some_and(|front| front.tell(home, parts))
@@ -253,6 +277,11 @@ impl Session {
         matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. }))
     }
 
+    /// Whether an answer of it is given in slices.
+    pub(crate) fn is_sending(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Sending(_)))
+    }
+
     /// Whether a command of it waits for data or for another client.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.is_some() || self.memcached.as_ref().is_some_and(|client| client.parked)
@@ -264,6 +293,7 @@ impl Session {
         let waiting = |waiting: &Waiting| match waiting {
             Waiting::Request(request) | Waiting::Shards(request, ..) => request.reserved_bytes(),
             Waiting::Data(postponed) => postponed.request.reserved_bytes(),
+            Waiting::Sending(sending) => sending.request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
             Waiting::Lead(lead) => lead.bytes(),
             Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),
@@ -287,6 +317,7 @@ impl Session {
         let follows = 4 * self.watch_bytes + self.watches.len() * 4 * ENTRY_BYTES;
         watched
             + follows
+            + self.behind_answer.capacity()
             + afar(&self.afar)
             + self.tracking.as_deref().map_or(0, tracks)
             + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())

@@ -329,13 +329,13 @@ impl Resp {
                         }
                         match self.execute_data(spec, data, work) {
                             Outcome::Done => Ok(Flow::Next),
-                            Outcome::Waiting(ticket) => Ok(self.park(ticket, args, work)),
+                            outcome => Ok(self.go_on_with(outcome, data, args, work)),
                         }
                     }
                     Ok(Some(flow)) => Ok(flow),
                     Err(error) => Err(error),
                 };
-                if !matches!(done, Ok(Flow::Parked)) {
+                if !matches!(done, Ok(Flow::Parked)) || work.connection.session.is_sending() {
                     self.hub.forget_named(work.connection.id);
                 }
                 done

@@ -1,0 +1,541 @@
+//! Long reads: the pairs of a range as they were at one moment, given in slices while others write.
+//!
+//! A read that has more pairs than a slice is begun once all of its range is current. From then on, before a pair changes that
+//! is still to be read, what the read is to show of it is saved with the read. So each slice gives what is stored, but for the
+//! keys that have changed since the beginning: of these it gives what is saved. What was given is not saved any more.
+//!
+//! The number of pairs, with which an answer begins, is counted in slices too before the first pair is given.
+//!
+//! # Invariants
+//! - L1. What a key of the rest of the range held when the read began is what is saved for it, if anything is, or else
+//!   what is stored.
+//! - L2. What a read saves is bounded: beyond the bound it is given up, and gives no more pairs.
+//!
+//! # Cost
+//! Without long reads nothing but a look whether there are some, for each pair that changes. With them a lookup of the pair, and an
+//! entry with its key for each that is still to be read; its value is held, not copied, unless it lies on disk.
+
+use crate::engine::Engine;
+use crate::handles::Handle;
+use crate::read::within_one_table;
+use crate::report::{RangeOptions, Ticket};
+use crate::status::GroupNote;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::mem::take;
+use core::ops::ControlFlow;
+use headwater_base::KeyRange;
+use headwater_pool::{Pool, Value, ValueRef};
+use headwater_store::{Scan, Store, TableId};
+
+/// As many pairs are counted in the time in which one source row is visited, or more.
+const COUNTED_A_ROW: usize = 4;
+/// A slice of an answer ends when its keys and values have so many bytes.
+const GIVEN_BYTES: usize = 256 << 10;
+/// Bytes of an entry for a key besides its key and value, about.
+const ENTRY_BYTES: usize = 64;
+
+/// How much of a range may be read at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtOnce {
+    /// Pairs.
+    pub pairs: u64,
+    /// Bytes of their keys and values.
+    pub bytes: usize,
+}
+
+/// How far a long read has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The pairs are being counted. Run the read again with this ticket, in the next turn.
+    Counting(Ticket),
+    /// There are so many; the next run begins to give them. [`Engine::forget_ticket`] ends it here.
+    Counted(u64, Ticket),
+    /// Some were given. Run the read again with this ticket, when its reader has taken them.
+    Given(Ticket),
+    /// All were given.
+    Done,
+    /// It was given up (L2), before anything was given, or after it was begun.
+    GivenUp {
+        /// Pairs were given, or their number.
+        begun: bool,
+    },
+}
+
+/// What is done with a pair: its table, its key, and what the read shows of it, which may be the handle of a spilled value.
+type Visit<'v> = dyn FnMut(TableId, &[u8], ValueRef) -> ControlFlow<()> + 'v;
+
+/// Where a read goes on: in a part, at a key.
+#[derive(Clone, Debug)]
+struct Place {
+    part: usize,
+    /// The first key of the rest of the part. Where the greatest key comes first, the one behind the rest, and empty where
+    /// the rest has no end.
+    at: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Counting { at: Place, count: u64 },
+    Giving,
+    GivenUp { begun: bool },
+}
+
+#[derive(Debug)]
+struct LongRead {
+    /// Who goes on with it.
+    ticket: Ticket,
+    /// In the order in which they are read. Their tables are pinned.
+    parts: Vec<(TableId, KeyRange)>,
+    reverse: bool,
+    /// How many pairs may yet be given.
+    left: u64,
+    /// All before was given.
+    at: Place,
+    phase: Phase,
+    /// What keys of the rest held when the read began, and hold no more. References are held.
+    saved: BTreeMap<Box<[u8]>, Option<ValueRef>>,
+    /// What cells held then that were set since, by the cells' words. References of the cells are held.
+    cells: BTreeMap<u64, ValueRef>,
+    /// Bytes of what is saved.
+    bytes: usize,
+}
+
+/// The long reads under way.
+#[derive(Debug, Default)]
+pub(crate) struct LongReads {
+    list: Vec<LongRead>,
+    /// Which one the operation under way goes on with.
+    resumed: Option<Ticket>,
+    /// How many bytes one may save (L2); 0: any number.
+    bytes_max: usize,
+}
+
+impl LongReads {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Bytes that they take besides the values, which are in the pool.
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()
+    }
+}
+
+impl LongRead {
+    /// Where a part begins.
+    fn start_of(&self, part: usize) -> Place {
+        let at = self
+            .parts
+            .get(part)
+            .map(|(_, range)| if self.reverse { &range.last } else { &range.first });
+        Place { part, at: at.cloned().unwrap_or_default() }
+    }
+
+    /// What of a place's part is still to be read.
+    fn rest_of(&self, place: &Place) -> KeyRange {
+        let range = &self.parts[place.part].1;
+        if self.reverse {
+            KeyRange::new(&range.first, &place.at)
+        } else {
+            KeyRange::new(&place.at, &range.last)
+        }
+    }
+
+    /// Whether a key is still to be given.
+    fn awaits(&self, table: TableId, key: &[u8]) -> bool {
+        let rest = self.parts.iter().enumerate().skip(self.at.part);
+        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
+            if part == self.at.part {
+                self.rest_of(&self.at).contains(key)
+            } else {
+                range.contains(key)
+            }
+        })
+    }
+
+    /// What the read shows of a stored word, which is no handle.
+    fn shown(&self, pool: &Pool, word: ValueRef) -> ValueRef {
+        if !word.is_cell() {
+            return word;
+        }
+        self.cells.get(&word.to_word()).copied().unwrap_or_else(|| pool.content(word))
+    }
+
+    /// Gives `each` the pairs from `place` on, until it breaks, and moves `place` behind the last one.
+    fn visit(&self, store: &Store<GroupNote>, place: &mut Place, each: &mut Visit<'_>) {
+        while let Some(&(table, _)) = self.parts.get(place.part) {
+            let rest = self.rest_of(place);
+            let mut saved = self.saved_in(&rest).peekable();
+            let mut stopped_at = Vec::new();
+            let mut give = |key: &[u8], word: ValueRef| {
+                if Handle::of(word).is_some() && Handle::spilled(word).is_none() {
+                    return ControlFlow::Continue(());
+                }
+                let flow = each(table, key, word);
+                if flow.is_break() {
+                    stopped_at.extend_from_slice(key);
+                    if !self.reverse {
+                        stopped_at.push(0);
+                    }
+                }
+                flow
+            };
+            let scan = Scan {
+                pool: &store.pool,
+                first: &rest.first,
+                last: &rest.last,
+                reverse: self.reverse,
+            };
+            let mut flow = store.table(table).scan(&scan, &mut Vec::new(), &mut |key, word| {
+                let is_before = |other: &[u8]| if self.reverse { other > key } else { other < key };
+                while let Some((gone, value)) = saved.next_if(|(other, _)| is_before(other)) {
+                    if let Some(value) = value {
+                        give(gone, value)?;
+                    }
+                }
+                match saved.next_if(|(other, _)| **other == *key) {
+                    Some((_, Some(value))) => give(key, value),
+                    Some((_, None)) => ControlFlow::Continue(()),
+                    None if word.is_handle() => give(key, word),
+                    None => give(key, self.shown(&store.pool, word)),
+                }
+            });
+            for (gone, value) in saved {
+                if flow.is_continue()
+                    && let Some(value) = value
+                {
+                    flow = give(gone, value);
+                }
+            }
+            if flow.is_break() {
+                place.at = stopped_at;
+                return;
+            }
+            *place = self.start_of(place.part + 1);
+        }
+    }
+
+    /// What is saved in a range, in the order in which it is read.
+    fn saved_in(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], Option<ValueRef>)> {
+        use core::ops::Bound::{Excluded, Included, Unbounded};
+        let last = if range.last.is_empty() { Unbounded } else { Excluded(&*range.last) };
+        let mut found = (!range.is_empty())
+            .then(|| self.saved.range::<[u8], _>((Included(&*range.first), last)));
+        let reverse = self.reverse;
+        core::iter::from_fn(move || {
+            let found = found.as_mut()?;
+            let next = if reverse { found.next_back() } else { found.next() };
+            next.map(|(key, value)| (&**key, *value))
+        })
+    }
+
+    /// Saves what a key held when the read began.
+    fn save(&mut self, pool: &Pool, key: &[u8], value: Option<ValueRef>) {
+        if let Some(value) = value {
+            pool.retain(value);
+        }
+        self.bytes += saved_bytes(pool, key, value);
+        self.saved.insert(key.into(), value);
+    }
+
+    /// Lets go of what is saved for keys that were given.
+    fn forget_given(&mut self, pool: &mut Pool) {
+        if self.at.part >= self.parts.len() {
+            self.forget_all(pool);
+            return;
+        }
+        let given = if self.reverse {
+            if self.at.at.is_empty() { return } else { self.saved.split_off(&*self.at.at) }
+        } else {
+            let rest = self.saved.split_off(&*self.at.at);
+            core::mem::replace(&mut self.saved, rest)
+        };
+        for (key, value) in given {
+            self.bytes -= saved_bytes(pool, &key, value);
+            if let Some(value) = value {
+                pool.release(value);
+            }
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        matches!(self.phase, Phase::GivenUp { .. })
+    }
+
+    fn give_up(&mut self, pool: &mut Pool) {
+        let begun = matches!(self.phase, Phase::Giving);
+        self.phase = Phase::GivenUp { begun };
+        self.forget_all(pool);
+    }
+
+    fn forget_all(&mut self, pool: &mut Pool) {
+        take(&mut self.saved).into_values().flatten().for_each(|value| pool.release(value));
+        take(&mut self.cells).into_keys().for_each(|cell| pool.release(ValueRef::from_word(cell)));
+        self.bytes = 0;
+    }
+}
+
+/// What an entry counts, whose value may be held by others as well.
+fn saved_bytes(pool: &Pool, key: &[u8], value: Option<ValueRef>) -> usize {
+    ENTRY_BYTES + key.len() + value.map_or(0, |value| pool.view(value).len())
+}
+
+impl Engine {
+    /// Bounds what each long read may save of pairs that change while it is under way (L2); 0: it may save any number of bytes.
+    pub fn set_long_read_bytes_max(&mut self, bytes: usize) {
+        self.long_reads.bytes_max = bytes;
+    }
+
+    /// How much of a range may be read at once; `None`: all, because the operation under way is not sliced, or the range is none that
+    /// can be read in slices.
+    #[inline]
+    #[must_use]
+    pub fn at_once(&self, first: &[u8], last: &[u8]) -> Option<AtOnce> {
+        if !self.slices.is_active() || self.placed.is_some() {
+            return None;
+        }
+        if self.catalog.merges() && self.parts_of(first, last).is_none() {
+            return None;
+        }
+        let pairs = self.slices.rows_max() as u64;
+        Some(AtOnce { pairs, bytes: GIVEN_BYTES })
+    }
+
+    /// The tables of a range; `None` where what is read of one is put together from several places, and has to be so at once.
+    fn parts_of(&self, first: &[u8], last: &[u8]) -> Option<Vec<(TableId, KeyRange)>> {
+        let parts = match within_one_table(first, last) {
+            Some(prefix) => {
+                let table = self.store.find(prefix);
+                table.map(|table| (table, KeyRange::new(first, last))).into_iter().collect()
+            }
+            None => {
+                let parts = self.store.parts(first, last).into_iter();
+                parts
+                    .map(|(table, first, last)| (table, KeyRange { first, last }))
+                    .collect::<Vec<_>>()
+            }
+        };
+        let is_merged = |(table, _): &(TableId, KeyRange)| {
+            self.catalog.role(*table).is_some_and(|role| role.merged > 0)
+        };
+        (!parts.iter().any(is_merged)).then_some(parts)
+    }
+
+    /// Whether the operation under way goes on with a long read.
+    #[inline]
+    #[must_use]
+    pub fn goes_on_reading(&self) -> bool {
+        self.long_reads.resumed.is_some()
+    }
+
+    /// Begins a long read of what is there now: the range has just been [read](Engine::range), and is current.
+    pub fn begin_long_read(&mut self, first: &[u8], last: &[u8], options: RangeOptions) {
+        let mut parts = self.parts_of(first, last).unwrap_or_default();
+        if options.reverse {
+            parts.reverse();
+        }
+        for &(table, _) in &parts {
+            self.store.pin(table);
+        }
+        let ticket = self.next_ticket();
+        let nowhere = Place { part: 0, at: Vec::new() };
+        let mut read = LongRead {
+            ticket,
+            parts,
+            reverse: options.reverse,
+            left: options.limit.unwrap_or(u64::MAX),
+            at: nowhere,
+            phase: Phase::Giving,
+            saved: BTreeMap::new(),
+            cells: BTreeMap::new(),
+            bytes: 0,
+        };
+        read.at = read.start_of(0);
+        read.phase = Phase::Counting { at: read.at.clone(), count: 0 };
+        self.long_reads.list.push(read);
+        self.long_reads.resumed = Some(ticket);
+    }
+
+    /// The next slice of the long read that the operation under way goes on with. The pairs that it gives go to `each`.
+    pub fn go_on_reading(&mut self, each: &mut dyn FnMut(&[u8], Value<'_>)) -> Progress {
+        let resumed = self.long_reads.resumed.take();
+        let list = &mut self.long_reads.list;
+        let Some(at) = list.iter().position(|read| Some(read.ticket) == resumed) else {
+            return Progress::GivenUp { begun: true };
+        };
+        let mut read = list.swap_remove(at);
+        read.ticket = self.next_ticket();
+        let progress = match &read.phase {
+            Phase::Counting { at, count } => {
+                let (at, count) = (at.clone(), *count);
+                self.count_slice(&mut read, at, count)
+            }
+            Phase::Giving => self.give_slice(&mut read, each),
+            Phase::GivenUp { begun } => Progress::GivenUp { begun: *begun },
+        };
+        if let Progress::Done | Progress::GivenUp { .. } = progress {
+            self.end_long_read(read);
+        } else {
+            self.long_reads.list.push(read);
+        }
+        progress
+    }
+
+    fn count_slice(&mut self, read: &mut LongRead, mut place: Place, mut count: u64) -> Progress {
+        let mut most = self.slices.rows_max().saturating_mul(COUNTED_A_ROW) as u64;
+        most = most.min(read.left - count);
+        read.visit(&self.store, &mut place, &mut |_, _, _| {
+            count += 1;
+            most -= 1;
+            if most == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if place.part == read.parts.len() || count == read.left {
+            read.left = count;
+            read.phase = Phase::Giving;
+            return Progress::Counted(count, read.ticket);
+        }
+        read.phase = Phase::Counting { at: place, count };
+        Progress::Counting(read.ticket)
+    }
+
+    fn give_slice(
+        &mut self,
+        read: &mut LongRead,
+        each: &mut dyn FnMut(&[u8], Value<'_>),
+    ) -> Progress {
+        let mut place = read.at.clone();
+        let mut most = self.slices.rows_max() as u64;
+        most = most.min(read.left);
+        let (mut given, mut bytes, mut lost) = (0, 0, None);
+        let (pool, spilled, spilling) = (&self.store.pool, &self.spilled, &mut self.spilling);
+        read.visit(&self.store, &mut place, &mut |table, key, word| {
+            let value = match Handle::spilled(word) {
+                None => pool.view(word),
+                Some(number) if spilling.fetch_value(&spilled.get(number)) => {
+                    Value::of(spilling.fetched())
+                }
+                Some(_) => {
+                    lost = Some((table, key.to_vec()));
+                    return ControlFlow::Break(());
+                }
+            };
+            bytes += key.len() + value.len();
+            given += 1;
+            each(key, value);
+            if given == most || bytes >= GIVEN_BYTES {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        if let Some((table, key)) = lost {
+            self.lose_key(table, &key);
+            return Progress::GivenUp { begun: true };
+        }
+        read.left -= given;
+        read.at = place;
+        read.forget_given(&mut self.store.pool);
+        debug_assert!(read.left == 0 || read.at.part < read.parts.len(), "as many as were counted");
+        if read.left == 0 { Progress::Done } else { Progress::Given(read.ticket) }
+    }
+
+    /// Ends a long read, if this is the ticket of one.
+    pub(crate) fn forget_long_read(&mut self, ticket: Ticket) {
+        if let Some(at) = self.long_reads.list.iter().position(|read| read.ticket == ticket) {
+            let read = self.long_reads.list.swap_remove(at);
+            self.end_long_read(read);
+        }
+    }
+
+    fn end_long_read(&mut self, mut read: LongRead) {
+        read.forget_all(&mut self.store.pool);
+        for (table, _) in read.parts {
+            self.store.unpin(table);
+        }
+    }
+
+    /// The operation of this ticket is run again next: it goes on with its long read, if it has one.
+    pub(crate) fn resume_long_read(&mut self, ticket: Ticket) {
+        if self.long_reads.list.iter().any(|read| read.ticket == ticket) {
+            self.long_reads.resumed = Some(ticket);
+        }
+    }
+
+    /// The operation that was to go on with a long read has come to something else.
+    #[inline]
+    pub(crate) fn forget_resumed_read(&mut self) {
+        if let Some(ticket) = self.long_reads.resumed.take() {
+            self.forget_long_read(ticket);
+        }
+    }
+
+    /// What long reads are to read goes as a whole: those that have not begun to give it will begin anew.
+    pub(crate) fn give_up_long_reads(&mut self) {
+        for mut read in take(&mut self.long_reads.list) {
+            if let Phase::Counting { .. } = read.phase {
+                self.end_long_read(read);
+            } else {
+                read.give_up(&mut self.store.pool);
+                self.long_reads.list.push(read);
+            }
+        }
+    }
+
+    /// Saves a pair for the long reads that are still to give it. To be called before the pair changes (L1).
+    #[inline]
+    pub(crate) fn save_pair(&mut self, table: TableId, key: &[u8]) {
+        if !self.long_reads.is_empty() {
+            self.save_for_reads(table, key);
+        }
+    }
+
+    #[cold]
+    fn save_for_reads(&mut self, table: TableId, key: &[u8]) {
+        let mut reads = take(&mut self.long_reads.list);
+        for read in &mut reads {
+            if read.is_given_up() || read.saved.contains_key(key) || !read.awaits(table, key) {
+                continue;
+            }
+            let mut lost = false;
+            match self.store.table(table).get(key).map(|word| (word, Handle::of(word))) {
+                None | Some((_, Some(Handle::Stream(_)))) => read.save(&self.store.pool, key, None),
+                Some((word, None)) => {
+                    let value = read.shown(&self.store.pool, word);
+                    read.save(&self.store.pool, key, Some(value));
+                }
+                Some((_, Some(Handle::Spilled(number)))) => {
+                    if self.spilling.fetch_value(&self.spilled.get(number)) {
+                        let value = self.store.pool.insert(self.spilling.fetched());
+                        read.save(&self.store.pool, key, Some(value));
+                        self.store.pool.release(value);
+                    } else {
+                        lost = true;
+                    }
+                }
+            }
+            let most = self.long_reads.bytes_max;
+            if lost || (most > 0 && read.bytes > most) {
+                read.give_up(&mut self.store.pool);
+            }
+        }
+        self.long_reads.list = reads;
+    }
+
+    /// Saves what a cell holds for the long reads. To be called before it is set (L1).
+    #[inline]
+    pub(crate) fn save_cell(&mut self, cell: ValueRef) {
+        let pool = &self.store.pool;
+        for read in &mut self.long_reads.list {
+            if read.is_given_up() {
+                continue;
+            }
+            read.cells.entry(cell.to_word()).or_insert_with(|| {
+                pool.retain(cell);
+                pool.content(cell)
+            });
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Each range that is read is read a second time, in slices between the operations that follow: it must give the same
+//! pairs, whatever becomes of them in the meantime.
+
+use crate::subject::Pair;
+use headwater_base::KeyRange;
+use headwater_engine::{Engine, Progress, RangeOptions, Ticket};
+use headwater_script::bytes::escape;
+
+/// Reads at once; where there are as many, no further one is begun.
+const MOST: usize = 3;
+
+struct LongRead {
+    ticket: Ticket,
+    expected: Vec<Pair>,
+    given: Vec<Pair>,
+}
+
+/// The reads under way.
+#[derive(Default)]
+pub(super) struct LongReads(Vec<LongRead>);
+
+impl LongReads {
+    /// Begins to read a range again that was read just now.
+    pub(super) fn begin(
+        &mut self,
+        engine: &mut Engine,
+        range: &KeyRange,
+        options: RangeOptions,
+        expected: &[Pair],
+    ) -> Result<(), String> {
+        if self.0.len() >= MOST || expected.is_empty() {
+            return Ok(());
+        }
+        engine.begin_slice();
+        if engine.at_once(&range.first, &range.last).is_some() {
+            engine.begin_long_read(&range.first, &range.last, options);
+            let ticket = engine.next_ticket();
+            let expected = expected.to_vec();
+            let mut read = LongRead { ticket, expected, given: Vec::new() };
+            // The first slice only counts.
+            read.slice(engine)?;
+            self.0.push(read);
+        }
+        engine.end_slice();
+        Ok(())
+    }
+
+    /// The next slice of each.
+    pub(super) fn go_on(&mut self, engine: &mut Engine) -> Result<(), String> {
+        for mut read in std::mem::take(&mut self.0) {
+            engine.begin_slice();
+            engine.resume(read.ticket);
+            // One that has only counted begins anew when all keys were removed: nothing is left of it.
+            let goes_on = engine.goes_on_reading() && read.slice(engine)?;
+            engine.end_slice();
+            if goes_on {
+                self.0.push(read);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LongRead {
+    /// Whether it goes on.
+    fn slice(&mut self, engine: &mut Engine) -> Result<bool, String> {
+        let given = &mut self.given;
+        let progress =
+            engine.go_on_reading(&mut |key, value| given.push((key.to_vec(), value.to_vec())));
+        match progress {
+            Progress::Counting(ticket) | Progress::Given(ticket) => {
+                self.ticket = ticket;
+                return Ok(true);
+            }
+            Progress::Counted(count, ticket) => {
+                self.ticket = ticket;
+                let expected = self.expected.len() as u64;
+                if count != expected {
+                    return Err(format!("a long read counts {count} pairs of {expected}"));
+                }
+                return Ok(true);
+            }
+            // All of the range has gone at once.
+            Progress::GivenUp { .. } => {}
+            Progress::Done if *self.given == self.expected => {}
+            Progress::Done => {
+                let shown = |pairs: &[Pair]| {
+                    let line =
+                        |(key, value): &Pair| format!("\n    {} = {}", escape(key), escape(value));
+                    pairs.iter().map(line).collect::<String>()
+                };
+                let (given, expected) = (shown(&self.given), shown(&self.expected));
+                return Err(format!("a long read gives{given}\n  expected{expected}"));
+            }
+        }
+        Ok(false)
+    }
+}
