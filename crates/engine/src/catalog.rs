@@ -134,6 +134,8 @@ pub(crate) struct Installed {
     pub(crate) cover: BTreeMap<Box<[u8]>, StatusId>,
     /// How far the read has come that is done in slices, if there is one.
     pub(crate) frontier: Option<Frontier>,
+    /// Where the part of a snapshot ends that is computed next, if all of it was too much for a slice.
+    pub(crate) part_end: Option<Box<[u8]>>,
     /// How many slices have dropped what it has materialized, before it is dropped itself.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,

@@ -91,6 +91,7 @@ impl Engine {
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
             frontier: None,
+            part_end: None,
             folds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],

@@ -80,7 +80,7 @@ impl Engine {
                     self.statuses.get(id).last.to_vec()
                 }
                 None => {
-                    let gap = self.gap_from(join, &at, &wanted.last);
+                    let gap = self.next_part(join, &at, &wanted.last);
                     match self.fill(join, &gap) {
                         // What was made or extended is met, refreshed and noted next.
                         Ok(()) => continue,
@@ -124,6 +124,16 @@ impl Engine {
             Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
             _ => KeyRange::new(at, last),
         }
+    }
+
+    /// What is to be filled next from `at` on: the gap, or the part of it that fits into a slice.
+    fn next_part(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
+        let mut gap = self.gap_from(join, at, last);
+        let end = self.catalog.join(join).part_end.as_ref().filter(|_| self.slices.is_active());
+        if let Some(end) = end.filter(|end| ***end > *at && before_end(end, &gap.last)) {
+            gap.last = end.to_vec();
+        }
+        gap
     }
 
     /// The status ranges of `join` that overlap `range`.
@@ -200,8 +210,8 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), gap);
         if plan.join.mode == Mode::Push {
             execution.follow = Some((gap, fixed));
-            execution.rows_max = self.slices.rows_max();
         }
+        execution.rows_max = self.slices.rows_max();
         let outer = self.begin_snapshot(plan.join.mode);
         let done = self.run(&mut execution, 0, &bindings);
         let oldest = self.end_snapshot(outer);
@@ -214,6 +224,7 @@ impl Engine {
         let id = self.make_status(join, gap);
         if plan.join.mode != Mode::Push {
             self.date_snapshot(id, oldest);
+            self.catalog.join_mut(join).part_end = None;
         }
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
@@ -231,6 +242,11 @@ impl Engine {
     /// one.
     fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>) {
         let Some(split) = split else { return };
+        if self.catalog.join(join).mode() != Mode::Push {
+            // A range of it is what was computed at one moment.
+            self.catalog.join_mut(join).part_end = Some(split.into());
+            return;
+        }
         for part in [KeyRange::new(&gap.first, &split), KeyRange::new(&split, &gap.last)] {
             let id = self.make_status(join, &part);
             self.dirty(id).invalid = true;

@@ -89,6 +89,23 @@ fn others_are_served_while_much_is_computed() {
     asking.expect(format!(":{}\r\n", (SIDE + 20) * SIDE).as_bytes());
 }
 
+/// A snapshot's parts are those of different moments then, none of them too old.
+#[test]
+fn others_are_served_while_a_snapshot_is_computed() {
+    let (server, mut client) = server();
+    let join = "d|<x>|<y> = snapshot 3600 check a|<x> copy b|<y>";
+    redis::cmd("JOIN.ADD").arg("d").arg(join).exec(&mut client).unwrap();
+    let mut asking = server.socket();
+    asking.send(&request(&[b"PREFIX", b"d|", b"COUNT"]));
+    await_some(&mut client);
+    for number in 0..20 {
+        redis::cmd("SET").arg(format!("other|{number}")).arg(1).exec(&mut client).unwrap();
+        assert!(stored_keys(&mut client) < SIDE * SIDE);
+    }
+    configure(&mut client, "slice-rows", 0);
+    asking.expect(format!(":{}\r\n", SIDE * SIDE).as_bytes());
+}
+
 #[test]
 fn a_verification_ends_its_slices_with_the_differences() {
     let (_server, mut client) = server();

@@ -131,7 +131,10 @@ impl Resp {
         let known = home.by_range.get(range).copied();
         let follower = known.unwrap_or(Follower(home.last.0 + 1));
         loop {
-            match engine.follow(range, follower) {
+            engine.begin_slice();
+            let followed = engine.follow(range, follower);
+            engine.end_slice();
+            match followed {
                 Ok(()) => break,
                 Err(Stop::Wait(ticket)) => {
                     home.waiting.push((ticket, by, asked));
@@ -309,7 +312,11 @@ impl Resp {
             let mut is_soon = uptime < lost_at + soon;
             followed.ticket = None;
             while let Some(part) = followed.lost.last() {
-                match self.node.engine_mut().follow(part, id) {
+                let engine = self.node.engine_mut();
+                engine.begin_slice();
+                let again = engine.follow(part, id);
+                engine.end_slice();
+                match again {
                     Ok(()) => _ = followed.lost.pop(),
                     Err(Stop::Wait(ticket)) => {
                         followed.ticket = Some(ticket);
