@@ -184,7 +184,16 @@ impl One {
         }
     }
 
-    /// Has a client watch a range: what it holds.
+    /// Runs an operation in slices, where there are any: what it waits for may be its next slice.
+    pub(crate) fn sliced<T>(&mut self, operation: impl FnOnce(&mut Engine) -> T) -> T {
+        self.engine.begin_slice();
+        let result = operation(&mut self.engine);
+        self.engine.end_slice();
+        result
+    }
+
+    /// Has a client watch a range: what it holds. Nothing may come between its beginning and the read that belongs to it, so it
+    /// is not sliced.
     pub(crate) fn watch(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
         self.engine.follow(range, Follower(by))?;
         let mut pairs = Vec::new();

@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 fn found(cut: Cut, change: impl Fn(&mut Faults)) -> usize {
     let fails = |seed| {
         let run = catch_unwind(std::panic::AssertUnwindSafe(|| {
-            headwater_sim::run_with(seed, |faults| {
+            headwater_sim::run(seed, |faults| {
                 faults.cut = Some(cut);
                 change(faults);
             })
