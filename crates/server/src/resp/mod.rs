@@ -26,7 +26,6 @@ mod connect;
 mod declared;
 mod dispatch;
 mod flows;
-mod handed;
 mod info;
 mod kept;
 mod memory;
@@ -47,7 +46,6 @@ mod tests;
 
 pub(crate) use afar::front_of;
 pub(crate) use dispatch::foreign;
-pub(crate) use handed::FlowNote;
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Afar, Origin, Session, Waiting};
 pub(crate) use slowlog::Told;
