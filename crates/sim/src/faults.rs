@@ -57,7 +57,7 @@ pub enum Cut {
     /// That a home has not come as far as it says.
     Positions,
     /// A change that a watching client is told.
-    Told,
+    Notifications,
     /// A key that is read from disk.
     Disk,
     /// That time moves, to engines.

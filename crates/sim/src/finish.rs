@@ -129,7 +129,7 @@ impl World {
             let (open, waiting) = (one.peers.open(), one.engine.waiting());
             let remote = one.engine.remote();
             let idle = open == (Open::default(), 0)
-                && waiting + (remote.loading + remote.doomed) as usize == 0
+                && waiting + (remote.loading + remote.withdrawn) as usize == 0
                 && one.engine.is_followed_current()
                 && !one.engine.goes_on()
                 && !one.disk.as_ref().is_some_and(Disk::is_asked);

@@ -6,8 +6,8 @@ use crate::source::{NAME, Values};
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis, Placement, Shard};
 use headwater_engine::{
-    Effect, Engine, EngineError, Follower, RangeOptions, Settings, Stop, TableOptions, Told,
-    ToldWhat,
+    Effect, Engine, EngineError, Follower, Notification, NotifiedChange, RangeOptions, Settings,
+    Stop, TableOptions,
 };
 use headwater_model::copies::Copies;
 use headwater_model::expect::Moments;
@@ -81,7 +81,7 @@ impl One {
                 tables.extend(headwater_base::table_of(key).map(<[u8]>::to_vec));
             }
             tables.dedup();
-            let kept = engine.set_keep(Box::new(disk.clone()), &tables, true, true);
+            let kept = engine.set_base_store(Box::new(disk.clone()), &tables, true);
             kept.expect("stored keys have tables");
         }
         for (name, boundary) in boundaries {
@@ -145,7 +145,7 @@ impl One {
         let mut told = Vec::new();
         let rest = self.peers.turn(&mut self.engine, &mut |engine, it| told.push(to(engine, it)));
         self.rest.extend(rest);
-        if self.cut == Some(Cut::Told) {
+        if self.cut == Some(Cut::Notifications) {
             told.pop_if(|told| {
                 matches!(told.change, ToldChange::Set(..)) && self.version.is_multiple_of(5)
             });
@@ -247,11 +247,13 @@ impl One {
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// What watching clients are told.
-fn to(engine: &Engine, told: &Told) -> ToldTo {
+fn to(engine: &Engine, told: &Notification) -> ToldTo {
     let change = match &told.what {
-        ToldWhat::Set { key, value } => ToldChange::Set(key.to_vec(), engine.held(*value).to_vec()),
-        ToldWhat::Gone { key } => ToldChange::Gone(key.to_vec()),
-        ToldWhat::Reset { range } => ToldChange::Reset(range.clone()),
+        NotifiedChange::Set { key, value } => {
+            ToldChange::Set(key.to_vec(), engine.held(*value).to_vec())
+        }
+        NotifiedChange::Gone { key } => ToldChange::Gone(key.to_vec()),
+        NotifiedChange::Reset { range } => ToldChange::Reset(range.clone()),
     };
     let clients = told.followers.iter().map(|by| by.0).filter(|by| *by >= CLIENTS_FROM);
     ToldTo { followers: clients.collect(), change }

@@ -35,7 +35,7 @@ fn what_is_left_out_is_found() {
     tell(Cut::Positions, &|_| {});
     tell(Cut::Resets, &|faults| faults.evictions = 200);
     tell(Cut::Unfollows, &|faults| (faults.evictions, faults.joins) = (200, 100));
-    tell(Cut::Told, &|faults| faults.watches = 200);
+    tell(Cut::Notifications, &|faults| faults.watches = 200);
     tell(Cut::Expiry, &|faults| faults.lives = true);
     tell(Cut::Source, &|faults| faults.sources = true);
     tell(Cut::Disk, &|faults| {

@@ -232,7 +232,7 @@ impl Resp {
         if let Some(keeping) = &keeping {
             gauge.set_store(keeping.keeper(), keeping.bytes_taken());
             let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
-            let kept = node.engine_mut().set_keep(keeper, &tables, true, config.data.data_plain);
+            let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
             kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
         }
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
