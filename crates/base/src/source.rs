@@ -2,7 +2,7 @@
 //!
 //! Everything that base data can live in offers the same two verbs: *load this range as of a
 //! position*, and *follow its changes from that position*. A [`Source`] is asked without
-//! being waited for and answers with [`News`]; a [`Keep`] is told of every write as it is done.
+//! being waited for and answers with [`News`]; a [`BaseStore`] is told of every write as it is done.
 //!
 //! # What a source promises
 //! - Q1. Its news come in its own order: each [`News::Changed`] is one transaction, whole, at a position
@@ -167,7 +167,7 @@ pub trait Source: Send {
 
 /// An embedded store that keeps base keys on disk. It is told of every write in the order in which they
 /// are done, on the shard's thread; when a write is safe is between it and whoever sends replies.
-pub trait Keep: core::fmt::Debug {
+pub trait BaseStore: core::fmt::Debug {
     /// `key` now has the value that `parts` make up, one behind the other, and these attributes.
     fn put(
         &mut self,

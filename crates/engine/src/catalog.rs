@@ -174,10 +174,10 @@ pub(crate) struct Role {
     pub(crate) listening: Filed<Reader>,
     /// How many writers' outputs must be merged from layers, or computed (C3).
     pub(crate) merged: usize,
-    /// TABLE.SET was called for it.
+    /// It stays, keys or not: TABLE.SET was called for it, for example.
     pub(crate) declared: bool,
-    /// TABLE.SET has said that the embedded store does not keep it.
-    pub(crate) unkept: bool,
+    /// Whether the embedded store keeps it; `None`: if it has a name.
+    pub(crate) keep: Option<bool>,
     /// Writes of its base keys are noted.
     pub(crate) noted: bool,
     /// Keys of it that take no writes for now.

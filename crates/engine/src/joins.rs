@@ -314,6 +314,15 @@ impl Engine {
         Ok(prefix)
     }
 
+    /// Has a table stay, keys or not.
+    pub(crate) fn declare_table(&mut self, table: TableId) {
+        let role = self.catalog.role_for(table);
+        if !role.declared {
+            role.declared = true;
+            self.store.pin(table);
+        }
+    }
+
     /// Declares or changes a table (`name` without a `|`; empty: the table named by nothing,
     /// whose keys start with `|`). Regroups its keys where the boundary changes.
     ///
@@ -325,12 +334,9 @@ impl Engine {
             self.place_by(&prefix, boundary);
         }
         let table = self.store.table_for(&prefix);
-        if !self.catalog.role_for(table).declared {
-            self.store.pin(table);
-            self.catalog.role_for(table).declared = true;
-        }
+        self.declare_table(table);
         if let Some(keep) = options.keep {
-            self.catalog.role_for(table).unkept = !keep;
+            self.catalog.role_for(table).keep = Some(keep);
             if keep {
                 self.keep_table(table);
             }
@@ -423,7 +429,7 @@ impl Engine {
         existing: Option<TableId>,
         keep: bool,
     ) -> Result<(), EngineError> {
-        if keep && !self.has_keep() {
+        if keep && !self.has_base_store() {
             return refused(String::from(
                 "there is no store on disk: start the server with --data",
             ));

@@ -56,9 +56,9 @@ mod write;
 
 pub use changed::ChangedKeys;
 pub use engine::{Engine, Settings};
-pub use follow::{Follower, Told, ToldWhat};
+pub use follow::{Follower, Notification, NotifiedChange};
 pub use functions::{CallOptions, FlowCall, Folded};
-pub use headwater_base::source::{Change, FetchId, Health, Keep, Loaded, Pair, Position};
+pub use headwater_base::source::{BaseStore, Change, FetchId, Health, Loaded, Pair, Position};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;

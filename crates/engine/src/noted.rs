@@ -55,11 +55,7 @@ impl Engine {
     /// a table (empty), or does so no more.
     pub fn note_table(&mut self, prefix: &[u8], on: bool) {
         let table = self.store.table_for(prefix);
-        let role = self.catalog.role_for(table);
-        if !role.declared {
-            role.declared = true;
-            self.store.pin(table);
-        }
+        self.declare_table(table);
         self.catalog.role_for(table).noted = on;
         self.notes.on = self.catalog.any_noted();
     }

@@ -263,7 +263,7 @@ pub struct TableOptions {
     /// join reads them.
     pub evict: Option<bool>,
     /// Whether the embedded store keeps its base data, which clients write. If nobody says: as
-    /// [`crate::Engine::set_keep`] was told.
+    /// [`crate::Engine::set_base_store`] says.
     pub keep: Option<bool>,
 }
 

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 /// Counts the bytes that the engine itself tells of, as often as a test refreshes it.
 #[derive(Debug, Default)]
-struct Told(Cell<usize>);
+struct Notification(Cell<usize>);
 
-impl Meter for Told {
+impl Meter for Notification {
     fn used(&self) -> usize {
         self.0.get()
     }
@@ -59,7 +59,7 @@ fn read(engine: &mut Engine, user: usize) -> Result<u64, Stop> {
 fn timelines_that_are_read_stay_and_others_go() {
     let mut engine = timelines(400);
     let base = bytes(&engine);
-    let told = Rc::new(Told::default());
+    let told = Rc::new(Notification::default());
     engine.set_memory(told.clone(), Some(base + 250_000));
     let mut again = 0;
     for round in 0..20 {
@@ -86,7 +86,7 @@ fn timelines_that_are_read_stay_and_others_go() {
 fn base_keys_that_joins_read_never_go() {
     let mut engine = timelines(10);
     (0..10).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
-    let told = Rc::new(Told(Cell::new(1000)));
+    let told = Rc::new(Notification(Cell::new(1000)));
     engine.set_memory(told, Some(1000));
     assert!(!engine.make_room(1000), "the meter still says that all is taken");
     assert_eq!(engine.evicted().ranges, 10);
@@ -101,7 +101,7 @@ fn a_read_that_takes_more_than_the_bound_is_refused_and_leaves_nothing() {
     for time in 50..5000 {
         set(&mut engine, &format!("p|bob|{time:04}"), "a post of some length");
     }
-    let told = Rc::new(Told(Cell::new(1_000_000)));
+    let told = Rc::new(Notification(Cell::new(1_000_000)));
     engine.set_memory(told, Some(1_100_000));
     assert_eq!(read(&mut engine, 0), Err(Stop::Failed(EngineError::OutOfMemory)));
     assert!(!engine.make_room_again());
@@ -120,7 +120,7 @@ fn a_read_runs_again_only_where_something_has_gone() {
     for key in 0..3000 {
         engine.remove(format!("x|{key}").as_bytes()).expect("a base key");
     }
-    let told = Rc::new(Told(Cell::new(1_000_000)));
+    let told = Rc::new(Notification(Cell::new(1_000_000)));
     for limit in [1_000_000, 1_000_100, 999_900, 990_000, 1_010_000] {
         engine.set_memory(told.clone(), Some(limit));
         let runs = (0..10).take_while(|_| {

@@ -26,8 +26,8 @@ enum Stage {
     Ready,
     /// It runs.
     Running,
-    /// It was handed over, and is under way elsewhere.
-    Away,
+    /// It is under way at other shards.
+    Remote,
     /// It will be tried again then.
     Resting(Millis),
 }
@@ -98,8 +98,8 @@ pub(crate) struct Flow {
     ready: VecDeque<u64>,
     resting: BTreeSet<(Millis, u64)>,
     running: usize,
-    /// Tasks that were handed over; they take up no worker.
-    away: usize,
+    /// Tasks under way at other shards, which take up no worker.
+    remote: usize,
     /// How often it was taken back to an earlier position.
     pub(crate) replays: u64,
     pub(crate) dead: DeadTasks,
@@ -123,7 +123,7 @@ impl Flow {
             ready: VecDeque::new(),
             resting: BTreeSet::new(),
             running: 0,
-            away: 0,
+            remote: 0,
             replays: 0,
             dead: DeadTasks::default(),
             told: cursor,
@@ -221,25 +221,25 @@ impl Flow {
     /// Whether this task runs.
     pub(crate) fn runs(&self, position: u64) -> bool {
         let stage = self.tasks.get(&position).map(|task| task.stage);
-        matches!(stage, Some(Stage::Running | Stage::Away))
+        matches!(stage, Some(Stage::Running | Stage::Remote))
     }
 
-    /// A task that runs goes on elsewhere, and leaves its worker to others.
-    pub(crate) fn hand_over(&mut self, position: u64) {
+    /// A task that runs goes on at other shards, and leaves its worker to others.
+    pub(crate) fn free_worker(&mut self, position: u64) {
         if let Some(task) = self.tasks.get_mut(&position)
             && task.stage == Stage::Running
         {
-            task.stage = Stage::Away;
+            task.stage = Stage::Remote;
             self.running -= 1;
-            self.away += 1;
+            self.remote += 1;
         }
     }
 
-    /// A task that runs, or is under way elsewhere, does so no more.
+    /// A task that runs, or is under way at other shards, does so no more.
     fn stops(&mut self, position: u64) {
         match self.tasks.get(&position).map(|task| task.stage) {
             Some(Stage::Running) => self.running -= 1,
-            Some(Stage::Away) => self.away -= 1,
+            Some(Stage::Remote) => self.remote -= 1,
             _ => {}
         }
     }
@@ -303,7 +303,7 @@ impl Flow {
         match task.stage {
             Stage::Resting(at) => drop(self.resting.remove(&(at, position))),
             Stage::Ready => self.ready.retain(|&other| other != position),
-            Stage::Running | Stage::Away | Stage::Behind => {}
+            Stage::Running | Stage::Remote | Stage::Behind => {}
         }
         self.backlog = self.backlog.saturating_sub(1);
         if let Some(queue) = self.keys.get_mut(&task.record.key) {
@@ -327,7 +327,7 @@ impl Flow {
     pub(crate) fn drop_oldest(&mut self, journal: &mut dyn Journal) -> Option<u64> {
         self.refill(journal);
         let idle =
-            |(_, task): &(&u64, &Pending)| !matches!(task.stage, Stage::Running | Stage::Away);
+            |(_, task): &(&u64, &Pending)| !matches!(task.stage, Stage::Running | Stage::Remote);
         let position = *self.tasks.iter().find(idle)?.0;
         self.forget(position);
         self.counts.dropped += 1;
@@ -342,7 +342,7 @@ impl Flow {
         self.resting.clear();
         self.done_ahead.clear();
         self.running = 0;
-        self.away = 0;
+        self.remote = 0;
         self.next = cursor;
     }
 
@@ -434,7 +434,7 @@ impl Flow {
             backlog: self.backlog,
             lag: journal.end().saturating_sub(self.cursor()),
             cursor: self.cursor(),
-            running: self.running + self.away,
+            running: self.running + self.remote,
             done: self.counts.done,
             failures: self.counts.failures,
             dropped: self.counts.dropped,

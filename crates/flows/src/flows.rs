@@ -251,8 +251,8 @@ impl Flows {
             return false;
         }
         self.forget_states(name, b"bcdghtxp");
-        let handed = state_name(b'h', name, None);
-        self.forgotten.retain(|of, _| !of.starts_with(&handed));
+        let seen = state_name(b'h', name, None);
+        self.forgotten.retain(|of, _| !of.starts_with(&seen));
         self.release();
         true
     }

@@ -31,9 +31,9 @@ mod dead;
 mod definition;
 mod flow;
 mod flows;
-mod handed;
 mod journal;
 mod record;
+mod remote;
 mod states;
 
 pub use backoff::Backoff;
@@ -41,6 +41,9 @@ pub use dead::{Dead, GivenUp};
 pub use definition::{Action, Definition, WhenFull};
 pub use flow::{Report, WINDOW};
 pub use flows::{Flows, Outcome, Refusal, Task};
-pub use handed::Handed;
 pub use journal::{Journal, Memory};
 pub use record::{Operation, Record};
+pub use remote::{
+    FoundKeys, Output, RemoteEffect, RemoteEffects, RemoteMessage, RemoteRead, RemoteRequest,
+    RemoteResponse, RemoteTask,
+};

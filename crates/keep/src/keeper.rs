@@ -11,7 +11,7 @@ use crate::tables::Tables;
 use crate::turn::{Op, Turn};
 use crate::walk;
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -134,7 +134,7 @@ impl Keeper {
         self.tell(|gathered| gathered.turn.undefine(&[kind.as_bytes(), name].join(&0)))
     }
 
-    /// Begins to look for the keys that `wanted` names, so that [`Keep::gather`] of them, or of some of them, need not look at
+    /// Begins to look for the keys that `wanted` names, so that [`BaseStore::gather`] of them, or of some of them, need not look at
     /// all keys. `done` is called from another thread when that is so.
     pub fn survey(&mut self, wanted: Wanted, done: Box<dyn Fn() + Send>) {
         self.front.end_survey();
@@ -171,7 +171,7 @@ impl Keeper {
     }
 }
 
-impl Keep for Keeper {
+impl BaseStore for Keeper {
     fn put(
         &mut self,
         key: &[u8],

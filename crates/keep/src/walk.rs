@@ -9,7 +9,7 @@ use crate::shared::lock;
 use crate::survey::Survey;
 use crate::{Keeper, describe};
 use fjall::Readable;
-use headwater_base::source::{Keep, Pair};
+use headwater_base::source::{BaseStore, Pair};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};

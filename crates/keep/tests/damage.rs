@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Rng, Told, close, copy, copy_at_rest, files, load, open, value_of};
-use headwater_base::source::{Attributes, Keep};
+use headwater_base::source::{Attributes, BaseStore};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{close, load, open};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Keep};
+use headwater_base::source::{Attributes, BaseStore};
 use headwater_keep::Options;
 
 #[test]

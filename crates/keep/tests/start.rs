@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bytes_read, copy_at_rest, open, rounds};
-use headwater_base::source::{Attributes, Keep};
+use headwater_base::source::{Attributes, BaseStore};
 use headwater_keep::{Durability, Options, Store};
 use std::path::Path;
 use std::time::Instant;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Rng, Told, close, load, open, rounds, value_of};
-use headwater_base::source::{Attributes, Keep};
+use headwater_base::source::{Attributes, BaseStore};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Keeper, Options, Store};
 use std::collections::BTreeMap;

@@ -211,7 +211,7 @@ impl Equipped {
             let keep = Box::new(Outside(pressure.clone(), store.keep()));
             let options = TableOptions { keep: Some(false), ..TableOptions::default() };
             let set = pressure.inside(|| {
-                engine.set_keep(keep, &names, true, true)?;
+                engine.set_base_store(keep, &names, true)?;
                 engine.table_set(STREAMS, &options)
             });
             set.expect("tables without keys");

@@ -9,7 +9,7 @@
 use crate::rng::Rng;
 use headwater_base::KeyRange;
 use headwater_base::memory::Meter;
-use headwater_base::source::{Attributes, FetchId, Keep, Pair, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
 use headwater_base::spill::Spill;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -150,7 +150,7 @@ impl<P: Spill> Spill for Outside<P> {
     }
 }
 
-impl Keep for Outside<Box<dyn Keep>> {
+impl BaseStore for Outside<Box<dyn BaseStore>> {
     fn put(
         &mut self,
         key: &[u8],

@@ -2,7 +2,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
-use headwater_engine::{FetchId, Keep, Loaded, Pair, Position};
+use headwater_engine::{BaseStore, FetchId, Loaded, Pair, Position};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub type Definition = (&'static str, Vec<u8>, Vec<u8>);
 /// An embedded store.
 pub trait Stored {
     /// The engine's end of it.
-    fn keep(&self) -> Box<dyn Keep>;
+    fn keep(&self) -> Box<dyn BaseStore>;
     /// The prefixes of the tables that it holds keys of.
     fn tables(&self) -> Vec<Vec<u8>>;
     /// The last operation that it was told.
@@ -71,7 +71,7 @@ fn pair((key, (value, attributes)): (&Vec<u8>, &(Vec<u8>, Attributes))) -> Pair 
 #[derive(Debug)]
 struct End(Rc<RefCell<Disk>>);
 
-impl Keep for End {
+impl BaseStore for End {
     fn put(
         &mut self,
         key: &[u8],
@@ -120,7 +120,7 @@ impl Keep for End {
 pub struct Map(Rc<RefCell<Disk>>);
 
 impl Stored for Map {
-    fn keep(&self) -> Box<dyn Keep> {
+    fn keep(&self) -> Box<dyn BaseStore> {
         Box::new(End(self.0.clone()))
     }
     fn tables(&self) -> Vec<Vec<u8>> {

@@ -6,8 +6,8 @@ use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
-    JoinReport, Loaded, Position, RangeOptions, Settings, Stats, Stop, StreamReport, TableOptions,
-    TableReport, Told, ToldWhat,
+    JoinReport, Loaded, Notification, NotifiedChange, Position, RangeOptions, Settings, Stats,
+    Stop, StreamReport, TableOptions, TableReport,
 };
 
 /// What followers are told, with what was shared in it copied.
@@ -31,18 +31,18 @@ pub enum ToldChange {
 }
 
 /// Takes what an engine has to tell.
-pub fn take_told(engine: &mut Engine) -> Vec<ToldTo> {
+pub fn take_notifications(engine: &mut Engine) -> Vec<ToldTo> {
     engine.keep_followed();
     let mut all = Vec::new();
-    for Told { followers, what } in engine.take_told() {
+    for Notification { followers, what } in engine.take_notifications() {
         let change = match what {
-            ToldWhat::Set { key, value } => {
+            NotifiedChange::Set { key, value } => {
                 let bytes = engine.held(value).to_vec();
                 engine.release(value);
                 ToldChange::Set(key.into(), bytes)
             }
-            ToldWhat::Gone { key } => ToldChange::Gone(key.into()),
-            ToldWhat::Reset { range } => ToldChange::Reset(range),
+            NotifiedChange::Gone { key } => ToldChange::Gone(key.into()),
+            NotifiedChange::Reset { range } => ToldChange::Reset(range),
         };
         let followers = followers.iter().map(|follower| follower.0).collect();
         all.push(ToldTo { followers, change });
@@ -275,7 +275,7 @@ pub trait Subject {
     }
     /// What followers are told since the last time.
     fn told(&mut self) -> Vec<ToldTo> {
-        take_told(self.engine())
+        take_notifications(self.engine())
     }
     fn join_add(
         &mut self,

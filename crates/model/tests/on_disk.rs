@@ -2,7 +2,7 @@
 //! operations and opened again, and the directory to spill to.
 
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, FetchId, Keep, News, Pair, Position, Sink};
+use headwater_base::source::{Attributes, BaseStore, FetchId, News, Pair, Position, Sink};
 use headwater_keep::{Durability, Keeper, Options, Store};
 use headwater_model::check::Kind;
 use headwater_model::drive;
@@ -48,7 +48,7 @@ struct End {
     asked: Rc<RefCell<usize>>,
 }
 
-impl Keep for End {
+impl BaseStore for End {
     fn put(
         &mut self,
         key: &[u8],
@@ -132,7 +132,7 @@ fn copy(from: &Path) -> io::Result<Option<TempDir>> {
 }
 
 impl Stored for Folder {
-    fn keep(&self) -> Box<dyn Keep> {
+    fn keep(&self) -> Box<dyn BaseStore> {
         Box::new(End { keeper: self.store.keeper(), asked: self.asked.clone() })
     }
     fn tables(&self) -> Vec<Vec<u8>> {

@@ -3,42 +3,19 @@
 //! With one shard an output is put as it is found, unless data may have to be loaded: then it is put when the whole slice is known, so that a slice that waits
 //! has changed nothing. With several, the outputs of a slice are gathered, since
 //! they live on many; and check keys of other homes are asked of these homes, so that a slice may begin anew
-//! until all of them are here ([`Reads`]).
+//! until all of them are here ([`FoundKeys`]).
 
 use crate::keys::know_all;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use headwater_base::{KeyRange, Shard};
 use headwater_engine::{Engine, EngineError, RangeOptions, Stop, ValueRef};
+use headwater_flows::{FoundKeys, Output, RemoteRead};
 use headwater_pattern::{Bindings, Pattern, containing_range};
 
 /// Keys that one slice of a task looks at.
 pub(crate) const SLICE_KEYS: u64 = 256;
 /// What an output takes besides its key and its value, roughly.
 const OUTPUT_BYTES: usize = 128;
-
-/// An output of a fan-out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Output {
-    /// The key of the first `check` source that it is given for; empty: there is none.
-    pub check: Vec<u8>,
-    /// The output.
-    pub key: Vec<u8>,
-}
-
-/// Keys that another shard is asked for: those of a range that it is home of.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Read {
-    /// The shard.
-    pub home: Shard,
-    /// The first key, and the one behind the last.
-    pub range: (Vec<u8>, Vec<u8>),
-    /// At most so many, from the first on.
-    pub limit: Option<u64>,
-}
-
-/// The answers to what was asked.
-pub(crate) type Reads = BTreeMap<Read, Vec<Vec<u8>>>;
 
 /// A value as outputs get it.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +86,9 @@ pub(crate) struct Fan<'a> {
     /// The outputs that were found, where they are not put at once.
     pub(crate) gathered: Option<Vec<Output>>,
     /// What other shards have answered.
-    pub(crate) reads: &'a Reads,
+    pub(crate) found: &'a FoundKeys,
     /// What they are to be asked: what is gathered is not all then.
-    pub(crate) missing: Vec<Read>,
+    pub(crate) missing: Vec<RemoteRead>,
 }
 
 impl Fan<'_> {
@@ -164,20 +141,22 @@ impl Fan<'_> {
     /// The first keys of a range, of all shards.
     fn keys(&mut self, range: &KeyRange, limit: Option<u64>) -> Result<Vec<Vec<u8>>, Stop> {
         let (me, mut keys) = (self.engine.shard(), Vec::new());
-        let homes = self.engine.placement().map_or_else(
-            || alloc::vec![me],
-            |placement| match placement.home_of_range(range) {
-                Some(home) => alloc::vec![home],
-                None => (0..placement.shards()).map(Shard).collect(),
-            },
-        );
+        let (homes, version) = match self.engine.placement() {
+            None => (alloc::vec![me], 0),
+            Some(placement) => {
+                let all = || (0..placement.shards()).map(Shard).collect();
+                let home = placement.home_of_range(range);
+                (home.map_or_else(all, |home| alloc::vec![home]), placement.version())
+            }
+        };
         for &home in &homes {
             if home == me {
                 keys.append(&mut own_keys(self.engine, (&range.first, &range.last), limit)?);
                 continue;
             }
-            let read = Read { home, range: (range.first.clone(), range.last.clone()), limit };
-            match self.reads.get(&read) {
+            let range = (range.first.clone(), range.last.clone());
+            let read = RemoteRead { home, version, range, limit };
+            match self.found.get(&read) {
                 Some(found) => keys.extend_from_slice(found),
                 None => self.missing.push(read),
             }

@@ -1,8 +1,8 @@
 //! Execution of the commands about flows.
 
 use crate::flows::{Backfill, backfill_state};
-use crate::handed::{place_of, position_at};
 use crate::node::Node;
+use crate::remote::{place_of, position_at};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -46,7 +46,7 @@ impl Node {
                 let on = definition.on.clone();
                 self.working.flows.remove(name);
                 self.working.backfills.retain(|backfill| backfill.flow != name);
-                self.working.afar.forget(name);
+                self.working.remote.forget(name);
                 if self.working.closed.remove(name) {
                     self.engine.open_keys(&on);
                 }
@@ -97,7 +97,7 @@ impl Node {
                     reply.integer(0);
                     return Ok(());
                 };
-                self.working.afar.forget(name);
+                self.working.remote.forget(name);
                 let tasks = self.working.flows.replay(name, position, self.first_position());
                 let tasks = tasks.map_err(|refusal| EngineError::Refused(refusal.0))?;
                 reply.integer(tasks as i64);

@@ -4,9 +4,9 @@
 //! followers is some thousand slices. What a slice writes, and how far its task has come, are told
 //! to the same store before anybody else has a turn.
 
-use crate::fan::{Fan, Output, Put, Read, SLICE_KEYS, put_all};
-use crate::handed::{Afar, Work, called_key, position_at};
+use crate::fan::{Fan, Put, SLICE_KEYS, put_all};
 use crate::node::Node;
+use crate::remote::{called_key, position_at};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -17,8 +17,8 @@ use headwater_base::source::Change;
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_engine::{EngineError, FlowCall, NotedChange, RangeOptions, Stop, Ticket};
 use headwater_flows::{
-    Action, Definition, Flows, GivenUp, Handed, Journal, Operation, Outcome, Record, Report, Task,
-    WhenFull,
+    Action, Definition, Flows, GivenUp, Journal, Operation, Outcome, Output, Record, RemoteEffect,
+    RemoteEffects, Report, Task, WhenFull,
 };
 use headwater_pattern::{Bindings, Join, Pattern};
 
@@ -36,7 +36,7 @@ pub(crate) struct Working {
     /// Writes that wait for room.
     blocked: Vec<Ticket>,
     /// What concerns other shards.
-    pub(crate) afar: Afar,
+    pub(crate) remote: RemoteEffects,
 }
 
 /// Keys that were there before a flow.
@@ -88,19 +88,16 @@ pub enum Outside {
         /// The mark.
         mark: Option<Vec<u8>>,
     },
-    /// Other shards carry out parts of it. When all have, the task is done, or goes on from a mark.
-    Hand {
-        /// Which task it is.
-        handed: Box<Handed>,
-        /// What each of them does.
-        parts: Vec<(Shard, Work)>,
-        /// What this shard has done of the same.
-        own: Vec<Output>,
-        /// The mark.
-        mark: Option<Vec<u8>>,
-    },
-    /// Other shards are asked for keys, which [`Node::give_reads`] takes.
-    Read(Vec<Read>),
+}
+
+/// What a slice of a fan-out leaves.
+enum Sliced {
+    /// The task is done, or waits for its next slice.
+    Ended(Outcome),
+    /// Something is to be done outside.
+    Outside(Outside),
+    /// Other shards were asked for something.
+    Remote,
 }
 
 impl Working {
@@ -111,7 +108,7 @@ impl Working {
             backfills: Vec::new(),
             closed: BTreeSet::new(),
             blocked: Vec::new(),
-            afar: Afar::default(),
+            remote: RemoteEffects::new(durable),
         }
     }
 }
@@ -238,22 +235,20 @@ impl Node {
                 return Step::Outside { task, work };
             }
             Action::Fanout(join) => match self.fan_out(join, &task) {
-                Ok(work) => return Step::Outside { task, work },
-                Err(outcome) => outcome,
+                Sliced::Ended(outcome) => outcome,
+                Sliced::Outside(work) => return Step::Outside { task, work },
+                Sliced::Remote => return Step::Done,
             },
             Action::Call { function, join, writes } => {
                 let key = join.as_ref().and_then(|join| called_key(join, &task.record.key));
                 if let Some(key) = key
                     && let Some(home) = self.home_elsewhere(&key)
-                    && let Some(handed) = self.handed(&task)
+                    && let Some(remote) = self.remote_task(&task)
                 {
                     let record = (*task.record).clone();
-                    let parts = alloc::vec![(home, Work::Call { record, key })];
-                    let (handed, own, mark) = (Box::new(handed), Vec::new(), None);
-                    return Step::Outside {
-                        task,
-                        work: Outside::Hand { handed, parts, own, mark },
-                    };
+                    let parts = alloc::vec![(home, RemoteEffect::Call { record, key })];
+                    self.request_effects(task, remote, parts, &[], None);
+                    return Step::Done;
                 }
                 let call = (function.as_str(), join.as_ref(), writes.as_slice());
                 let position = self.flow_position(&task);
@@ -321,13 +316,12 @@ impl Node {
         called.map_or_else(outcome_of, |()| Outcome::Done)
     }
 
-    /// Puts or removes the next outputs that a changed key gives, as far as that can be done here; or what is to be
-    /// done elsewhere.
-    fn fan_out(&mut self, join: &Join, task: &Task) -> Result<Outside, Outcome> {
+    /// Puts or removes the next outputs that a changed key gives, as far as that can be done here.
+    fn fan_out(&mut self, join: &Join, task: &Task) -> Sliced {
         let mut bindings = Bindings::new();
         let value_source = join.value_source();
         if !join.sources[value_source].pattern.bind(&task.record.key, &mut bindings) {
-            return Err(Outcome::Done);
+            return Sliced::Ended(Outcome::Done);
         }
         let value = task.record.has_value().then_some(&*task.record.value);
         let checks: Vec<&Pattern> = join
@@ -340,7 +334,7 @@ impl Node {
         let sourced = self.engine.is_sourced(&join.output.range_of_all().first);
         let divided = self.engine.placement().is_some();
         let of = (task.flow.clone(), task.record.position);
-        let reads = self.working.afar.reads.remove(&of).unwrap_or_default();
+        let found = self.working.remote.take_found(&of);
         // What must wait for data has put nothing yet: its outputs are put when all of them are known.
         let gathers = sourced || divided || self.engine.may_wait();
         let put = Put::of(&mut self.engine, value.filter(|_| !gathers));
@@ -349,28 +343,35 @@ impl Node {
             output: &join.output,
             put,
             gathered: gathers.then(Vec::new),
-            reads: &reads,
+            found: &found,
             missing: Vec::new(),
         };
         let done = fan.slice(&checks, &bindings, &task.mark);
         let (outputs, missing) = (fan.gathered.unwrap_or_default(), fan.missing);
         put.release(&mut self.engine);
-        let mark = done.map_err(outcome_of)?;
+        let mark = match done {
+            Ok(mark) => mark,
+            Err(stop) => return Sliced::Ended(outcome_of(stop)),
+        };
         if !missing.is_empty() {
-            self.working.afar.reads.insert(of, reads);
-            return Ok(Outside::Read(missing));
+            self.working.remote.keep_found(of, found);
+            let Working { flows, remote, .. } = &mut self.working;
+            remote.request_keys(flows, task.clone(), missing);
+            return Sliced::Remote;
         }
         if sourced && !outputs.is_empty() {
             let value = value.map(<[u8]>::to_vec);
             let change = |output: Output| Change { key: output.key, value: value.clone() };
             let changes = outputs.into_iter().map(change).collect();
-            return Ok(Outside::Write { changes, mark });
+            return Sliced::Outside(Outside::Write { changes, mark });
         }
         if divided && !outputs.is_empty() {
             return self.divide(task, outputs, value, mark);
         }
-        put_all(&mut self.engine, outputs.iter(), value).map_err(outcome_of)?;
-        Err(mark.map_or(Outcome::Done, Outcome::Further))
+        Sliced::Ended(match put_all(&mut self.engine, outputs.iter(), value) {
+            Ok(()) => mark.map_or(Outcome::Done, Outcome::Further),
+            Err(stop) => outcome_of(stop),
+        })
     }
 
     /// Has the homes of outputs put or remove them; those that live here are done.
@@ -380,28 +381,29 @@ impl Node {
         outputs: Vec<Output>,
         value: Option<&[u8]>,
         mark: Option<Vec<u8>>,
-    ) -> Result<Outside, Outcome> {
+    ) -> Sliced {
         let mut parts: BTreeMap<Shard, Vec<Output>> = BTreeMap::new();
         let me = self.engine.shard();
         for output in outputs {
             let home = self.home_elsewhere(&output.key).unwrap_or(me);
             parts.entry(home).or_default().push(output);
         }
-        let Some(handed) = self.handed(task) else { return Err(Outcome::Done) };
+        let Some(remote) = self.remote_task(task) else { return Sliced::Ended(Outcome::Done) };
         let own = parts.remove(&me).unwrap_or_default();
         // Where nothing is done elsewhere, the task goes on in one step with this.
-        let outcome = self.put_outputs(&handed, &own, value, !parts.is_empty());
+        let outcome = self.put_outputs(&remote, &own, value, !parts.is_empty());
         if outcome != Outcome::Done {
-            return Err(outcome);
+            return Sliced::Ended(outcome);
         }
         if parts.is_empty() {
-            return Err(mark.map_or(Outcome::Done, Outcome::Further));
+            return Sliced::Ended(mark.map_or(Outcome::Done, Outcome::Further));
         }
         self.record_noted();
         let value: Option<Arc<[u8]>> = value.map(Arc::from);
-        let part = |(home, outputs)| (home, Work::Put { value: value.clone(), outputs });
+        let part = |(home, outputs)| (home, RemoteEffect::Put { value: value.clone(), outputs });
         let parts = parts.into_iter().map(part).collect();
-        Ok(Outside::Hand { handed: Box::new(handed), parts, own, mark })
+        self.request_effects(task.clone(), remote, parts, &own, mark);
+        Sliced::Remote
     }
 
     /// Makes tasks of some keys that were there before their flow; whether there were any.

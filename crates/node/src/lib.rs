@@ -15,7 +15,6 @@ mod fan;
 mod flow_commands;
 mod flows;
 mod functions;
-mod handed;
 mod info;
 mod items;
 mod keys;
@@ -25,21 +24,21 @@ mod numbers;
 mod peers;
 mod preload;
 mod ranges;
+mod remote;
 mod scan;
 mod streams;
 mod strings;
 
 pub use carry::Carried;
 pub use catalog::table_options;
-pub use fan::{Output, Read};
 pub use flow_commands::facts as flow_facts;
 pub use flows::{Outside, Step};
-pub use handed::Work;
 pub use headwater_cluster::{Open, Packet, Positions, Sent, WaitId};
 pub use headwater_command::{Data, Flows as FlowCommand};
 pub use headwater_engine::{Effect, Engine, Settings, Ticket};
 pub use headwater_flows::{
-    Handed, Journal, Outcome as FlowOutcome, Record as FlowRecord, Report as FlowReport, Task,
+    Journal, Outcome as FlowOutcome, Record as FlowRecord, RemoteMessage, Report as FlowReport,
+    Task,
 };
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};

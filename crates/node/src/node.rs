@@ -132,7 +132,7 @@ impl Node {
     fn attempt(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         let mark = reply.mark();
         let mut attempts_left = ATTEMPTS_MAX;
-        let told = self.engine.told_kept();
+        let told = self.engine.base_store_written();
         let expired = self.engine.expired_count();
         loop {
             let alone = self.engine.begin_calls();
@@ -145,7 +145,7 @@ impl Node {
             reply.rewind(mark);
             // Keys whose time has come go with whoever looks at them, whatever comes of it.
             debug_assert!(
-                self.engine.told_kept() == told || self.engine.expired_count() > expired,
+                self.engine.base_store_written() == told || self.engine.expired_count() > expired,
                 "it has changed nothing (N2)"
             );
             match stop {

@@ -24,7 +24,7 @@ use headwater_base::source::{Change, Position};
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_cluster::{Asked, Event, Hub, Item, Open, Packet, Positions, Sent, WaitId};
 use headwater_engine::{
-    Effect, Engine, EngineError, Follower, Stop, Ticket, Told, ToldWhat, WARM_MAX,
+    Effect, Engine, EngineError, Follower, Notification, NotifiedChange, Stop, Ticket, WARM_MAX,
 };
 
 /// Followers from this number on are clients; those below are shards.
@@ -152,13 +152,13 @@ impl Peers {
     pub fn turn(
         &mut self,
         engine: &mut Engine,
-        watch: &mut dyn FnMut(&Engine, &Told),
+        watch: &mut dyn FnMut(&Engine, &Notification),
     ) -> Vec<Effect> {
         let mut clients = Vec::new();
-        let effects = self.turn_telling(engine, &mut clients);
+        let effects = self.turn_notifying(engine, &mut clients);
         for told in clients {
             watch(engine, &told);
-            if let ToldWhat::Set { value, .. } = told.what {
+            if let NotifiedChange::Set { value, .. } = told.what {
                 engine.release(value);
             }
         }
@@ -166,14 +166,18 @@ impl Peers {
     }
 
     /// Has others told what is new here before the turn ends, and gives what clients follow of it, as
-    /// [`Engine::take_told`] does: values are held.
-    pub fn hear(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
+    /// [`Engine::take_notifications`] does: values are held.
+    pub fn hear(&mut self, engine: &mut Engine, clients: &mut Vec<Notification>) {
         engine.keep_followed();
-        self.tell(engine, clients);
+        self.notify(engine, clients);
     }
 
     /// As [`Peers::turn`], but gives what clients follow as [`Peers::hear`] does.
-    pub fn turn_telling(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) -> Vec<Effect> {
+    pub fn turn_notifying(
+        &mut self,
+        engine: &mut Engine,
+        clients: &mut Vec<Notification>,
+    ) -> Vec<Effect> {
         self.look_at_joins(engine);
         let mut rest = Vec::new();
         loop {
@@ -247,7 +251,7 @@ impl Peers {
     }
 
     /// Answers what others wait for, as far as the data is here.
-    fn answer(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
+    fn answer(&mut self, engine: &mut Engine, clients: &mut Vec<Notification>) {
         while let Some(asked) = self.asked.pop_front() {
             if !self.hub.is_awaited(&asked) {
                 continue;
@@ -266,22 +270,22 @@ impl Peers {
     }
 
     /// Hands on what has happened in followed ranges: to shards, and to `clients` what these follow.
-    fn tell(&mut self, engine: &mut Engine, clients: &mut Vec<Told>) {
-        if !engine.has_told() {
+    fn notify(&mut self, engine: &mut Engine, clients: &mut Vec<Notification>) {
+        if !engine.has_notifications() {
             return;
         }
-        for told in engine.take_told() {
+        for told in engine.take_notifications() {
             let shards = told.followers.partition_point(|follower| follower.0 < CLIENTS_FROM);
             if shards > 0 {
                 let item = match &told.what {
-                    ToldWhat::Set { key, value } => {
+                    NotifiedChange::Set { key, value } => {
                         let value = Some(engine.held(*value).to_vec());
                         Item::Change(Change { key: key.to_vec(), value })
                     }
-                    ToldWhat::Gone { key } => {
+                    NotifiedChange::Gone { key } => {
                         Item::Change(Change { key: key.to_vec(), value: None })
                     }
-                    ToldWhat::Reset { range } => Item::Reset(range.clone()),
+                    NotifiedChange::Reset { range } => Item::Reset(range.clone()),
                 };
                 for follower in &told.followers[..shards] {
                     self.hub.tell(Shard(follower.0 as u16), item.clone());
@@ -289,7 +293,7 @@ impl Peers {
             }
             if shards < told.followers.len() {
                 clients.push(told);
-            } else if let ToldWhat::Set { value, .. } = told.what {
+            } else if let NotifiedChange::Set { value, .. } = told.what {
                 engine.release(value);
             }
         }

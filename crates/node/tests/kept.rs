@@ -1,7 +1,7 @@
 //! Every command that writes, over keys that a store on disk keeps, of which any may be in memory or not: it waits before
 //! its first write or not at all, and what comes of it is what comes of it where everything is in memory.
 
-use headwater_base::source::{Attributes, FetchId, Keep, Loaded, Pair, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Loaded, Pair, Position};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Command, OwnedArgs};
 use headwater_node::{Node, Outcome, Settings};
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-impl Keep for Store {
+impl BaseStore for Store {
     fn put(
         &mut self,
         key: &[u8],
@@ -185,7 +185,7 @@ fn preload(node: &mut Node, store: &Store, words: &[&str]) {
 fn node_over(store: &Store) -> Node {
     let mut node = Node::new(Settings::default());
     let tables = [b"a".to_vec(), b"b".to_vec()];
-    let keeps = node.engine_mut().set_keep(Box::new(store.clone()), &tables, true, true);
+    let keeps = node.engine_mut().set_base_store(Box::new(store.clone()), &tables, true);
     keeps.expect("names of tables");
     node.advance(Millis(NOW));
     node

@@ -7,8 +7,8 @@ use crate::reply::Reply;
 use crate::source::ScriptedSource;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
-    Effect, Engine, EngineError, Expiry, Follower, RangeOptions, Settings, Stop, TableOptions,
-    Ticket, Told, ToldWhat,
+    Effect, Engine, EngineError, Expiry, Follower, Notification, NotifiedChange, RangeOptions,
+    Settings, Stop, TableOptions, Ticket,
 };
 use std::collections::BTreeMap;
 
@@ -335,16 +335,16 @@ impl EngineTarget {
     fn told(&mut self) -> Vec<String> {
         self.engine.keep_followed();
         let mut lines = Vec::new();
-        for Told { followers, what } in self.engine.take_told() {
+        for Notification { followers, what } in self.engine.take_notifications() {
             let followers: Vec<String> = followers.iter().map(|by| by.0.to_string()).collect();
             let what = match what {
-                ToldWhat::Set { key, value } => {
+                NotifiedChange::Set { key, value } => {
                     let bytes = self.engine.held(value).to_vec();
                     self.engine.release(value);
                     format!("{} = {}", escape(&key), escape(&bytes))
                 }
-                ToldWhat::Gone { key } => format!("{} -", escape(&key)),
-                ToldWhat::Reset { range } => {
+                NotifiedChange::Gone { key } => format!("{} -", escape(&key)),
+                NotifiedChange::Reset { range } => {
                     format!("reset [{}, {})", escape(&range.first), escape(&range.last))
                 }
             };

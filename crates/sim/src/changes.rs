@@ -266,6 +266,7 @@ impl World {
         self.source.restarted(at);
         one.held.clone_from(self.source.held_at(at));
         one.cut = self.faults.cut.filter(|cut| *cut == Cut::Source);
+        one.engine.set_slice(self.faults.slice_rows);
         // What has moved to another home is still to be watched there.
         one.lost = std::mem::take(&mut self.shards[at].lost);
         for parked in self.parked.iter().filter(|parked| parked.waits_at == shard) {

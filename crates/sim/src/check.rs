@@ -91,8 +91,8 @@ impl World {
     pub(crate) fn check_shards(&mut self) -> Result<(), String> {
         for one in &mut self.shards {
             one.engine.check_invariants();
-            if one.engine.is_followed_current() && !one.engine.has_told() && !one.copies.is_empty()
-            {
+            let is_current = one.engine.is_followed_current() && !one.engine.goes_on();
+            if is_current && !one.engine.has_notifications() && !one.copies.is_empty() {
                 *self.seen.entry("copies checked").or_default() += 1;
                 let (_, view) = one.explained(&self.placement);
                 one.copies.compare(&view.seen).map_err(|text| format!("{:?}: {text}", one.me))?;

@@ -4,7 +4,7 @@
 
 use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Millis};
-use headwater_engine::{FetchId, Keep, Loaded, Pair, Position};
+use headwater_engine::{BaseStore, FetchId, Loaded, Pair, Position};
 use headwater_model::rng::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ impl Disk {
     }
 }
 
-impl Keep for Disk {
+impl BaseStore for Disk {
     fn put(
         &mut self,
         key: &[u8],

@@ -37,6 +37,8 @@ pub struct Faults {
     pub disks: bool,
     /// Of what was written last, a shard's disk may lose some in a crash.
     pub forgetful: bool,
+    /// How many rows a slice has; `None`: everything is done as a whole.
+    pub slice_rows: Option<usize>,
     /// What is left out again and again, on purpose. Nobody can find that out: what is checked has to show it.
     pub cut: Option<Cut>,
 }
@@ -55,7 +57,7 @@ pub enum Cut {
     /// That a home has not come as far as it says.
     Positions,
     /// A change that a watching client is told.
-    Told,
+    Notifications,
     /// A key that is read from disk.
     Disk,
     /// That time moves, to engines.
@@ -73,6 +75,7 @@ impl Faults {
             disks: rng.chance(40),
             forgetful: rng.chance(50),
             sources: rng.chance(40),
+            slice_rows: slice_rows(rng),
             ..Self::default()
         };
         if rng.chance(20) {
@@ -98,4 +101,11 @@ impl Faults {
         }
         faults
     }
+}
+
+/// Slices so short that most of what is read takes several of them. They are drawn from a stream of their own, so that a seed's
+/// history is the same with slices and without.
+fn slice_rows(rng: &Rng) -> Option<usize> {
+    let mut rng = Rng::new(rng.clone().bits());
+    *rng.pick(&[None, Some(2), Some(3), Some(10)])
 }

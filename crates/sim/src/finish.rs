@@ -129,8 +129,9 @@ impl World {
             let (open, waiting) = (one.peers.open(), one.engine.waiting());
             let remote = one.engine.remote();
             let idle = open == (Open::default(), 0)
-                && waiting + (remote.loading + remote.doomed) as usize == 0
+                && waiting + (remote.loading + remote.withdrawn) as usize == 0
                 && one.engine.is_followed_current()
+                && !one.engine.goes_on()
                 && !one.disk.as_ref().is_some_and(Disk::is_asked);
             if !idle {
                 return Err(format!(
@@ -157,6 +158,7 @@ impl World {
             self.settle_all()?;
         }
         self.pass(1000)?;
+        self.patiently()?;
         self.check_open()?;
         for one in &self.shards {
             check_without_joins(one)?;
@@ -177,6 +179,7 @@ impl World {
             }
         }
         self.settle_all()?;
+        self.patiently()?;
         if let [range, ..] = self.source.left()[..] {
             return Err(format!("the source tells of {range:?} in vain"));
         }

@@ -5,7 +5,7 @@ use crate::source::NAME;
 use crate::world::World;
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_engine::{
-    Change, EngineError, Expiry, Follower, Position, RangeOptions, Stop, Ticket,
+    Change, EngineError, Expiry, Follower, Position, RangeOptions, Stop, Ticket, Value,
 };
 
 /// The longest that a key lives that is to expire, in milliseconds.
@@ -33,7 +33,7 @@ impl World {
         }
         let value = (self.events + 1).to_string().into_bytes();
         let expiry = at_last.map_or(Expiry::Never, |at| Expiry::At(Millis(at)));
-        let given = self.shards[at].engine.set(&key, &value, expiry);
+        let given = self.shards[at].sliced(|engine| engine.set(&key, &value, expiry));
         if self.refuses(at, &key, given.as_ref().err())? {
             return Ok(());
         }
@@ -196,25 +196,27 @@ impl World {
         let mut pairs = Vec::new();
         let mut there = false;
         let done = match &parked.ask {
-            Ask::Range(range) => one
-                .engine
-                .range(&range.first, &range.last, RangeOptions::default(), &mut |key, value| {
+            Ask::Range(range) => one.sliced(|engine| {
+                let each = &mut |key: &[u8], value: Value<'_>| {
                     pairs.push((key.to_vec(), value.to_vec()));
-                })
-                .map(|_| ()),
-            Ask::Get(key) => one.engine.get(key).map(|value| {
-                pairs.extend(value.map(|value| (key.clone(), value.to_vec())));
+                };
+                engine.range(&range.first, &range.last, RangeOptions::default(), each).map(drop)
             }),
-            Ask::Verify(range) => match one.engine.verify(range, 10) {
+            Ask::Get(key) => one.sliced(|engine| {
+                let value = engine.get(key)?;
+                pairs.extend(value.map(|value| (key.clone(), value.to_vec())));
+                Ok(())
+            }),
+            Ask::Verify(range) => match one.sliced(|engine| engine.verify(range, 10)) {
                 Ok(found) if found.is_empty() => Ok(()),
                 Ok(found) => return Err(format!("shard {at}: VERIFY gives {found:?}")),
                 Err(stop) => Err(stop),
             },
             Ask::Watch(by, range) => one.watch(*by, range).map(|found| pairs = found),
-            Ask::Remove(key) => one.engine.remove(key).map(|found| there = found),
-            Ask::Expire(key, moment) => {
-                one.engine.set_expiry(key, moment.map(Millis)).map(|found| there = found)
-            }
+            Ask::Remove(key) => one.sliced(|engine| engine.remove(key)).map(|found| there = found),
+            Ask::Expire(key, moment) => one
+                .sliced(|engine| engine.set_expiry(key, moment.map(Millis)))
+                .map(|found| there = found),
         };
         match done {
             Err(Stop::Wait(ticket)) => {
@@ -327,10 +329,13 @@ impl World {
 
     /// Forgets requests.
     pub(crate) fn unpark(&mut self, which: impl Fn(&Parked) -> bool) {
-        let sessions = &mut self.sessions;
+        let (sessions, shards) = (&mut self.sessions, &mut self.shards);
         self.parked.retain(|parked| {
             let goes = which(parked);
             sessions[parked.session].open -= usize::from(goes);
+            if goes && let Until::Data(ticket) = parked.until {
+                shards[usize::from(parked.waits_at.0)].engine.forget_ticket(ticket);
+            }
             !goes
         });
     }

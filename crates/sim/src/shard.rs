@@ -6,8 +6,8 @@ use crate::source::{NAME, Values};
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Millis, Placement, Shard};
 use headwater_engine::{
-    Effect, Engine, EngineError, Follower, RangeOptions, Settings, Stop, TableOptions, Told,
-    ToldWhat,
+    Effect, Engine, EngineError, Follower, Notification, NotifiedChange, RangeOptions, Settings,
+    Stop, TableOptions,
 };
 use headwater_model::copies::Copies;
 use headwater_model::expect::Moments;
@@ -81,7 +81,7 @@ impl One {
                 tables.extend(headwater_base::table_of(key).map(<[u8]>::to_vec));
             }
             tables.dedup();
-            let kept = engine.set_keep(Box::new(disk.clone()), &tables, true, true);
+            let kept = engine.set_base_store(Box::new(disk.clone()), &tables, true);
             kept.expect("stored keys have tables");
         }
         for (name, boundary) in boundaries {
@@ -145,7 +145,7 @@ impl One {
         let mut told = Vec::new();
         let rest = self.peers.turn(&mut self.engine, &mut |engine, it| told.push(to(engine, it)));
         self.rest.extend(rest);
-        if self.cut == Some(Cut::Told) {
+        if self.cut == Some(Cut::Notifications) {
             told.pop_if(|told| {
                 matches!(told.change, ToldChange::Set(..)) && self.version.is_multiple_of(5)
             });
@@ -184,7 +184,16 @@ impl One {
         }
     }
 
-    /// Has a client watch a range: what it holds.
+    /// Runs an operation in slices, where there are any: what it waits for may be its next slice.
+    pub(crate) fn sliced<T>(&mut self, operation: impl FnOnce(&mut Engine) -> T) -> T {
+        self.engine.begin_slice();
+        let result = operation(&mut self.engine);
+        self.engine.end_slice();
+        result
+    }
+
+    /// Has a client watch a range: what it holds. Nothing may come between its beginning and the read that belongs to it, so it
+    /// is not sliced.
     pub(crate) fn watch(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
         self.engine.follow(range, Follower(by))?;
         let mut pairs = Vec::new();
@@ -238,11 +247,13 @@ impl One {
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// What watching clients are told.
-fn to(engine: &Engine, told: &Told) -> ToldTo {
+fn to(engine: &Engine, told: &Notification) -> ToldTo {
     let change = match &told.what {
-        ToldWhat::Set { key, value } => ToldChange::Set(key.to_vec(), engine.held(*value).to_vec()),
-        ToldWhat::Gone { key } => ToldChange::Gone(key.to_vec()),
-        ToldWhat::Reset { range } => ToldChange::Reset(range.clone()),
+        NotifiedChange::Set { key, value } => {
+            ToldChange::Set(key.to_vec(), engine.held(*value).to_vec())
+        }
+        NotifiedChange::Gone { key } => ToldChange::Gone(key.to_vec()),
+        NotifiedChange::Reset { range } => ToldChange::Reset(range.clone()),
     };
     let clients = told.followers.iter().map(|by| by.0).filter(|by| *by >= CLIENTS_FROM);
     ToldTo { followers: clients.collect(), change }

@@ -60,19 +60,11 @@ pub(crate) struct World {
 /// How often what happened in simulations.
 pub type Seen = BTreeMap<&'static str, u64>;
 
-/// Runs the simulation of a seed; how often what happened in it.
+/// Runs the simulation of a seed, whose faults `change` may change; how often what happened in it.
 ///
 /// # Errors
 /// What was not as it has to be.
-pub fn run(seed: u64) -> Result<Seen, String> {
-    run_with(seed, |_| {})
-}
-
-/// As [`run`], with other faults than the seed's.
-///
-/// # Errors
-/// As for [`run`].
-pub fn run_with(seed: u64, change: impl Fn(&mut Faults)) -> Result<Seen, String> {
+pub fn run(seed: u64, change: impl Fn(&mut Faults)) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let mut faults = Faults::of(&mut rng);
     change(&mut faults);
@@ -105,7 +97,10 @@ impl World {
         let tables = (&*boundaries, &*sourced);
         let one = |me: u16| One::new(Shard(me), &placement, tables, disk(me), 1, now);
         let mut shards: Vec<_> = (0..count).map(one).collect();
-        shards.iter_mut().for_each(|one: &mut One| one.cut = faults.cut);
+        shards.iter_mut().for_each(|one: &mut One| {
+            one.cut = faults.cut;
+            one.engine.set_slice(faults.slice_rows);
+        });
         let mut sessions: Vec<Session> = Vec::new();
         let others = if rng.chance(50) { 0 } else { 1 + rng.below(2) };
         sessions.resize_with(1 + others, Session::default);
@@ -219,6 +214,7 @@ impl World {
         loop {
             let is_calm = self.network.len() == 0
                 && self.source.is_idle()
+                && !self.goes_on()
                 && !self.shards.iter().any(|one| one.disk.as_ref().is_some_and(Disk::is_asked));
             self.now = (self.now + if is_calm { 100 } else { 25 }).min(end);
             let (now, shards) = (self.now, &self.shards);
@@ -251,12 +247,28 @@ impl World {
                         self.note("loads from disk");
                     }
                     self.settle(at)?;
+                    self.next_slices(at)?;
                 }
             }
             if self.now == end {
                 return Ok(());
             }
         }
+    }
+
+    /// Lets a shard do some of the slices that are left.
+    fn next_slices(&mut self, at: usize) -> Result<(), String> {
+        while self.shards[at].engine.goes_on() && self.rng.chance(80) {
+            self.note("slices gone on with");
+            self.shards[at].engine.go_on();
+            self.settle(at)?;
+        }
+        Ok(())
+    }
+
+    /// Whether slices are left anywhere.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.shards.iter().any(|one| one.engine.goes_on())
     }
 
     /// Lets a shard take what its source has told.
@@ -307,6 +319,9 @@ impl World {
         let found = self.parked.iter().position(|it| it.waits_at == shard && it.until == until);
         let Some(found) = found else { return Ok(()) };
         let parked = self.parked.swap_remove(found);
+        if let Until::Data(ticket) = until {
+            self.shards[at].engine.resume(ticket);
+        }
         self.attempt(parked)
     }
 
@@ -376,16 +391,20 @@ impl World {
         (0..self.shards.len()).try_for_each(|at| self.settle(at))
     }
 
-    /// Lets time pass until nobody waits.
+    /// Lets time pass until nobody waits, and no slice is left.
     pub(crate) fn patiently(&mut self) -> Result<(), String> {
         let end = self.now + PATIENCE;
         self.watch_anew()?;
-        while !self.parked.is_empty() {
+        while !self.parked.is_empty() || self.goes_on() {
             self.pass(100)?;
             self.watch_anew()?;
             if self.now > end {
                 let under_way = self.network.len();
-                return Err(format!("{under_way} packets, and for ever wait {:?}", self.parked));
+                let goes_on = self.goes_on();
+                return Err(format!(
+                    "{under_way} packets, slices left: {goes_on}, and for ever wait {:?}",
+                    self.parked
+                ));
             }
         }
         Ok(())

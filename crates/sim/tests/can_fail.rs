@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 fn found(cut: Cut, change: impl Fn(&mut Faults)) -> usize {
     let fails = |seed| {
         let run = catch_unwind(std::panic::AssertUnwindSafe(|| {
-            headwater_sim::run_with(seed, |faults| {
+            headwater_sim::run(seed, |faults| {
                 faults.cut = Some(cut);
                 change(faults);
             })
@@ -35,7 +35,7 @@ fn what_is_left_out_is_found() {
     tell(Cut::Positions, &|_| {});
     tell(Cut::Resets, &|faults| faults.evictions = 200);
     tell(Cut::Unfollows, &|faults| (faults.evictions, faults.joins) = (200, 100));
-    tell(Cut::Told, &|faults| faults.watches = 200);
+    tell(Cut::Notifications, &|faults| faults.watches = 200);
     tell(Cut::Expiry, &|faults| faults.lives = true);
     tell(Cut::Source, &|faults| faults.sources = true);
     tell(Cut::Disk, &|faults| {

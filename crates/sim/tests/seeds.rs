@@ -1,7 +1,7 @@
 //! Seeds, many of them: `HEADWATER_SIM_SEEDS=50000` runs more, `HEADWATER_SIM_FIRST=3000` others, and
 //! `HEADWATER_SIM_SEED=12` that one alone.
 
-use headwater_sim::Seen;
+use headwater_sim::{Faults, Seen};
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 33] = [
+const HAPPENS: [&str; 34] = [
     "answers checked",
     "answers that show all of a source",
     "answers that show all writes",
@@ -39,6 +39,7 @@ const HAPPENS: [&str; 33] = [
     "restarts with all keys",
     "restarts with keys of before",
     "restarts with nothing",
+    "slices gone on with",
     "sources that lost track",
     "transactions at sources",
     "waits for data",
@@ -49,8 +50,8 @@ const HAPPENS: [&str; 33] = [
 ];
 
 /// Runs a simulation.
-fn run(seed: u64) -> Result<Seen, String> {
-    let text = match catch_unwind(|| headwater_sim::run(seed)) {
+fn run(seed: u64, change: fn(&mut Faults)) -> Result<Seen, String> {
+    let text = match catch_unwind(|| headwater_sim::run(seed, change)) {
         Ok(Ok(seen)) => return Ok(seen),
         Ok(Err(text)) => text,
         Err(_) => String::from("panics"),
@@ -65,7 +66,8 @@ const FAILED_ONCE: [u64; 10] =
 #[test]
 fn seeds_that_failed_once_do_not_any_more() {
     for seed in FAILED_ONCE {
-        run(seed).unwrap();
+        run(seed, |_| {}).unwrap();
+        run(seed, |faults| faults.slice_rows = None).unwrap();
     }
 }
 
@@ -87,7 +89,7 @@ fn shards_answer_as_one() {
                     if seed >= seeds.end {
                         break;
                     }
-                    match run(seed) {
+                    match run(seed, |_| {}) {
                         Ok(seen) => {
                             let mut all = all.lock().expect("no thread panics");
                             seen.into_iter()

@@ -342,7 +342,7 @@ fn a_function_reaches_the_keys_of_its_shard_alone() {
 }
 
 #[test]
-fn a_flow_without_room_holds_up_what_others_hand_over() {
+fn a_flow_without_room_holds_up_effects_of_other_shards() {
     let server = Server::start(&["--shards", "3"]);
     let mut client = server.client(3);
     declare(&mut client);

@@ -3,7 +3,7 @@
 //! A *follower* is another shard that keeps a copy, or a client that watches. It follows a range, copies it
 //! with a read, and is told from then on what becomes of each key, with the value that a read would
 //! give. Where that is not known any more (what was materialized is evicted, a join is dropped, a table
-//! gets a source …) it is told so once, with [`ToldWhat::Reset`]: it follows that part no more, and has
+//! gets a source …) it is told so once, with [`NotifiedChange::Reset`]: it follows that part no more, and has
 //! to begin anew.
 //!
 //! Values of base keys are told as they are written. So are outputs, as they change; what joins leave
@@ -50,7 +50,7 @@ pub struct Follower(pub u32);
 impl Follower {
     /// Keeps copies of single keys that it has read by ranges. Where what it follows is not known any more it is told
     /// that each key of it is gone, and so is the first key that could be there; only where these would be too many is
-    /// it told [`ToldWhat::Reset`].
+    /// it told [`NotifiedChange::Reset`].
     pub const COPIES: Self = Self(u32::MAX - 1);
 }
 
@@ -59,16 +59,16 @@ const GONE_BYTES_MAX: usize = 1 << 20;
 
 /// A change of what is followed.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Notification {
     /// Who follows it, in ascending order.
     pub followers: Rc<[Follower]>,
     /// What has happened.
-    pub what: ToldWhat,
+    pub what: NotifiedChange,
 }
 
 /// What has happened to what is followed.
 #[derive(Clone, Debug)]
-pub enum ToldWhat {
+pub enum NotifiedChange {
     /// A key has this value now; perhaps it had it before.
     Set {
         /// The key.
@@ -93,7 +93,7 @@ pub enum ToldWhat {
 #[derive(Debug, Default)]
 pub(crate) struct Follows {
     segments: Segments,
-    told: Vec<Told>,
+    notifications: Vec<Notification>,
     /// Status ranges that got work to do, over followed keys.
     pending: BTreeSet<StatusId>,
     /// Those whose work lacks data that is being loaded.
@@ -104,7 +104,7 @@ impl Follows {
     /// Bytes that it takes, without the values told.
     pub(crate) fn bytes(&self) -> usize {
         self.segments.bytes()
-            + self.told.capacity() * size_of::<Told>()
+            + self.notifications.capacity() * size_of::<Notification>()
             + (self.pending.len() + self.waiting.len()) * 8
     }
 }
@@ -227,13 +227,13 @@ impl Engine {
     /// Whether there is something to tell.
     #[inline]
     #[must_use]
-    pub fn has_told(&self) -> bool {
-        !self.follows.told.is_empty()
+    pub fn has_notifications(&self) -> bool {
+        !self.follows.notifications.is_empty()
     }
 
     /// Takes what has happened in followed ranges, in order.
-    pub fn take_told(&mut self) -> Vec<Told> {
-        core::mem::take(&mut self.follows.told)
+    pub fn take_notifications(&mut self) -> Vec<Notification> {
+        core::mem::take(&mut self.follows.notifications)
     }
 
     /// Does the work that joins have left to the next read of what is followed, so that the changes that
@@ -328,16 +328,16 @@ impl Engine {
         let followers = followers.clone();
         let key = key.into();
         let what = match Handle::of(word) {
-            Some(Handle::Stream(_)) => ToldWhat::Gone { key },
+            Some(Handle::Stream(_)) => NotifiedChange::Gone { key },
             // Where its value lies is nobody's concern.
             Some(Handle::Spilled(_)) => return,
             None => {
                 let value = self.store.pool.content(word);
                 self.store.pool.retain(value);
-                ToldWhat::Set { key, value }
+                NotifiedChange::Set { key, value }
             }
         };
-        self.follows.told.push(Told { followers, what });
+        self.follows.notifications.push(Notification { followers, what });
     }
 
     /// Tells that a key is gone.
@@ -347,7 +347,9 @@ impl Engine {
             && let Some(followers) = self.follows.segments.of(key)
         {
             let (followers, key) = (followers.clone(), key.into());
-            self.follows.told.push(Told { followers, what: ToldWhat::Gone { key } });
+            self.follows
+                .notifications
+                .push(Notification { followers, what: NotifiedChange::Gone { key } });
         }
     }
 
@@ -402,7 +404,9 @@ impl Engine {
         for (range, followers) in parts {
             let followers = self.tell_copies_gone(&range, followers);
             if !followers.is_empty() {
-                self.follows.told.push(Told { followers, what: ToldWhat::Reset { range } });
+                self.follows
+                    .notifications
+                    .push(Notification { followers, what: NotifiedChange::Reset { range } });
             }
         }
         self.mark_tables(range);
@@ -434,8 +438,9 @@ impl Engine {
         if bytes > GONE_BYTES_MAX {
             return followers;
         }
-        let told = |key| Told { followers: [copies].into(), what: ToldWhat::Gone { key } };
-        self.follows.told.extend(keys.into_iter().map(told));
+        let told =
+            |key| Notification { followers: [copies].into(), what: NotifiedChange::Gone { key } };
+        self.follows.notifications.extend(keys.into_iter().map(told));
         followers.iter().copied().filter(|&by| by != copies).collect()
     }
 

@@ -3,7 +3,8 @@
 
 use crate::functions::{CallOptions, FlowCall, Folded};
 use crate::{
-    Engine, EngineError, Expiry, Follower, RangeOptions, Settings, Stop, TableOptions, ToldWhat,
+    Engine, EngineError, Expiry, Follower, NotifiedChange, RangeOptions, Settings, Stop,
+    TableOptions,
 };
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -319,13 +320,14 @@ fn what_a_call_changes_is_written_in_place() {
         count == 1 && draws.below(10) < 4 && len > 0 && at + len < 10_000
     });
     engine.follow(&KeyRange::all(), Follower(0)).unwrap();
-    engine.take_told();
+    engine.take_notifications();
     engine.function_call(b"act", b"k", &seed.unwrap_or(0_u64).to_le_bytes(), UPDATE).unwrap();
-    let told = engine.take_told();
-    let is_told = |what: &ToldWhat| matches!(what, ToldWhat::Set { key, .. } if **key == *b"k");
+    let told = engine.take_notifications();
+    let is_told =
+        |what: &NotifiedChange| matches!(what, NotifiedChange::Set { key, .. } if **key == *b"k");
     assert!(told.iter().any(|told| is_told(&told.what)), "who follows the range is told: {told:?}");
     for told in told {
-        if let ToldWhat::Set { value, .. } = told.what {
+        if let NotifiedChange::Set { value, .. } = told.what {
             engine.release(value);
         }
     }

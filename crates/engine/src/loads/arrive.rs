@@ -41,7 +41,7 @@ impl Engine {
         }
         let Some((part, first)) = self.loads.waits.end_load(fetch) else { return };
         assert_eq!(part.home, from, "loads have numbers of their own");
-        let Some((data, waits, keeping)) = self.loads.split(part) else { return };
+        let Some((data, waits, persistence)) = self.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
         let is_own = part.home.is_some()
             || data.is_kept()
@@ -62,7 +62,7 @@ impl Engine {
                 waits.file(fetch, part, &first);
                 // A source follows the range for each answer.
                 data.provider.unfollow(range.clone(), waits);
-                data.provider.load(fetch, range, waits, keeping);
+                data.provider.load(fetch, range, waits, persistence);
             }
             Ok(loaded) => {
                 self.take_in(part, &range, load, loaded);

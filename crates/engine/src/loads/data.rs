@@ -4,7 +4,7 @@ use super::ranges::LoadedRanges;
 use super::{KeptReads, LoadedId, Provider, Waits};
 use crate::exec::Missing;
 use crate::range_map::RangeMap;
-use crate::sources::{KEPT, Keeping};
+use crate::sources::{KEPT, Persistence};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -134,9 +134,9 @@ impl LoadedData {
         wanted: &KeyRange,
         group: Option<&KeyRange>,
         is_own: impl Fn(&KeyRange) -> bool,
-        to: (&mut Waits, &mut Keeping, &Evictor),
+        to: (&mut Waits, &mut Persistence, &Evictor),
     ) -> Result<(), Missing> {
-        let (waits, keeping, judge) = to;
+        let (waits, persistence, judge) = to;
         self.note_read(wanted);
         self.ranges.touch(wanted, judge);
         let mut gaps = self.ranges.gaps(wanted);
@@ -160,7 +160,7 @@ impl LoadedData {
                 missing = Err(Missing);
                 let fetch = waits.begin_load(part, &range.first);
                 self.under_way.insert(&range, Load::new(fetch, self.seen));
-                self.provider.load(fetch, range, waits, keeping);
+                self.provider.load(fetch, range, waits, persistence);
             }
         }
         missing

@@ -31,7 +31,7 @@ pub(crate) use waits::Waits;
 use crate::engine::Engine;
 use crate::report::Effect;
 use crate::shards::Elsewhere;
-use crate::sources::{KEPT, Keeping, Sources};
+use crate::sources::{KEPT, Persistence, Sources};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -50,7 +50,7 @@ pub(crate) struct Loads {
     pub(crate) elsewhere: Elsewhere,
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
-    pub(crate) keeping: Keeping,
+    pub(crate) persistence: Persistence,
 }
 
 /// Where base data is loaded from, and its changes come from.
@@ -84,9 +84,15 @@ impl Provider {
     }
 
     /// Asks for a range, and its changes from then on.
-    fn load(&self, fetch: FetchId, range: KeyRange, waits: &mut Waits, keeping: &mut Keeping) {
+    fn load(
+        &self,
+        fetch: FetchId,
+        range: KeyRange,
+        waits: &mut Waits,
+        persistence: &mut Persistence,
+    ) {
         waits.effects.push(match self {
-            Self::Store(_) => return keeping.load(fetch, &range),
+            Self::Store(_) => return persistence.load(fetch, &range),
             Self::Source(name) => Effect::Load { fetch, source: name.clone(), range },
             Self::Home(home) => Effect::LoadFrom { fetch, home: *home, range },
         });
@@ -168,12 +174,12 @@ impl Loads {
 
     /// What is here of a part of a table's keys, beside those that are told when more is to come.
     #[inline]
-    fn split(&mut self, part: LoadedId) -> Option<(&mut LoadedData, &mut Waits, &mut Keeping)> {
+    fn split(&mut self, part: LoadedId) -> Option<(&mut LoadedData, &mut Waits, &mut Persistence)> {
         let data = match part.home {
             None => self.own.get_mut(part.table.0 as usize)?.as_deref_mut(),
             Some(home) => self.elsewhere.data_mut(part.table, home),
         };
-        Some((data?, &mut self.waits, &mut self.keeping))
+        Some((data?, &mut self.waits, &mut self.persistence))
     }
 
     /// Tells whoever a part came from that the changes of a range are of no interest any more.

@@ -17,7 +17,7 @@ impl Engine {
         }
         // L3.
         let is_there = || self.store.table(table).get(key).is_some();
-        if data.is_kept() && (is_there() || self.loads.keeping.is_gone(key)) {
+        if data.is_kept() && (is_there() || self.loads.persistence.is_gone(key)) {
             return Ok(());
         }
         self.need(table, &KeyRange::point(key))
@@ -65,7 +65,7 @@ impl Engine {
         let is_own = |range: &KeyRange| {
             part.home.is_some() || placed.is_none_or(|placed| placed.may_own(range))
         };
-        let Some((data, waits, keeping)) = self.loads.split(part) else { return Ok(()) };
-        data.ask(part, &wanted, group.as_ref(), is_own, (waits, keeping, &self.memory.ranges))
+        let Some((data, waits, persistence)) = self.loads.split(part) else { return Ok(()) };
+        data.ask(part, &wanted, group.as_ref(), is_own, (waits, persistence, &self.memory.ranges))
     }
 }

@@ -182,7 +182,9 @@ impl Engine {
     /// Whether operations may have to wait for data at all.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.loads.keeping.is_some() || self.placed.is_some() || !self.loads.own_tables().is_empty()
+        self.loads.persistence.is_some()
+            || self.placed.is_some()
+            || !self.loads.own_tables().is_empty()
     }
 
     /// How many operations wait for data.

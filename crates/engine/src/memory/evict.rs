@@ -122,7 +122,7 @@ impl Engine {
             if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
                 let range = status.range();
                 self.invalidate(id);
-                // Keeping it current would load again what has to go.
+                // Persistence it current would load again what has to go.
                 self.tell_reset(&range);
             }
         }

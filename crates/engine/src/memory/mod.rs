@@ -57,7 +57,7 @@ pub(crate) struct Memory {
     /// Judges keys, where any may go.
     keys: Option<Evictor>,
     /// Those of kept tables may go under any policy.
-    keeps: bool,
+    is_persistent: bool,
     /// Keys that were there when it was looked at last.
     key_count: usize,
     /// A table whose keys stay for now.
@@ -106,7 +106,7 @@ impl Memory {
             policy: Policy { volatile: false, order: None },
             ranges: Evictor::new(Order::Cost, draws),
             keys: None,
-            keeps: false,
+            is_persistent: false,
             key_count: 0,
             staying: None,
             evicted: Evicted::default(),
@@ -120,15 +120,15 @@ impl Memory {
     }
 
     /// Lets keys of kept tables go.
-    pub(crate) fn keep(&mut self) {
-        self.keeps = true;
+    pub(crate) fn begin_persistence(&mut self) {
+        self.is_persistent = true;
         if self.keys.is_none() {
             self.judge();
         }
     }
 
     fn judge(&mut self) {
-        let order = self.policy.order.or(self.keeps.then_some(Order::Cost));
+        let order = self.policy.order.or(self.is_persistent.then_some(Order::Cost));
         self.keys = order.map(|order| Evictor::new(order, self.draws));
     }
 

@@ -147,7 +147,7 @@ impl Engine {
         // hardly any others are left.
         let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
-        if !by_expiry || self.loads.keeping.is_some() {
+        if !by_expiry || self.loads.persistence.is_some() {
             let mut tables = self.evictable_tables();
             tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();

@@ -41,7 +41,7 @@ impl Engine {
     /// Whether the embedded store may hold keys of a table: it knows that there are none where there never were any, or
     /// all were removed at once.
     fn may_have_kept(&mut self, table: TableId, prefix: &[u8]) -> bool {
-        self.is_kept(table) && !self.loads.keeping.holds_nothing(&KeyRange::prefix(prefix))
+        self.is_kept(table) && !self.loads.persistence.holds_nothing(&KeyRange::prefix(prefix))
     }
 
     /// Places the keys of a table by so many components.

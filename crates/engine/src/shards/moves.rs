@@ -95,14 +95,14 @@ impl Engine {
         partition: Partition,
         bytes_max: u64,
     ) -> Result<Vec<Pair>, EngineError> {
-        let Some(mut keep) = self.loads.keeping.take() else { return Ok(Vec::new()) };
+        let Some(mut store) = self.loads.persistence.take() else { return Ok(Vec::new()) };
         let moves = |key: &[u8]| {
             let placed = self.placed.as_deref();
             placed.is_some_and(|placed| placed.placement.partition(key) == partition)
                 && self.store.table_of(key).is_some_and(|table| self.has_kept(table))
         };
-        let gathered = keep.gather(&moves, bytes_max);
-        self.loads.keeping.give_back(keep);
+        let gathered = store.gather(&moves, bytes_max);
+        self.loads.persistence.give_back(store);
         gathered.or_else(refused)
     }
 
@@ -114,7 +114,7 @@ impl Engine {
         for Pair { key, value, attributes } in pairs {
             let table = self.store.table_for(key);
             if self.writes_kept(table) {
-                self.loads.keeping.put(key, value, *attributes);
+                self.loads.persistence.put(key, value, *attributes);
             }
         }
         self.settle_kept()
@@ -152,7 +152,7 @@ impl Engine {
     /// # Errors
     /// It cannot.
     pub fn settle_kept(&mut self) -> Result<(), EngineError> {
-        self.loads.keeping.settle().or_else(refused)
+        self.loads.persistence.settle().or_else(refused)
     }
 
     /// The base keys of a partition in a table, of those that have their home here.

@@ -21,7 +21,7 @@ pub struct RemoteReport {
     /// Ranges that are being loaded.
     pub loading: u64,
     /// Ranges that are being loaded, of which nothing will be kept.
-    pub doomed: u64,
+    pub withdrawn: u64,
 }
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
             replica_bytes: elsewhere.replica_bytes as u64,
             loaded: elsewhere.iter().map(|(_, data)| data.ranges.len() as u64).sum(),
             loading: elsewhere.iter().map(|(_, data)| data.loading() as u64).sum(),
-            doomed: self.loads.waits.useless() as u64,
+            withdrawn: self.loads.waits.useless() as u64,
         }
     }
 

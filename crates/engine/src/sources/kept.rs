@@ -15,7 +15,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::source::{Attributes, FetchId, Keep, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Position};
 use headwater_base::{KeyRange, Millis};
 use headwater_policy::Heat;
 use headwater_pool::ValueRef;
@@ -27,26 +27,22 @@ pub(crate) const KEPT: &str = "data";
 /// Keys of a range that go at once.
 const RUN_KEYS: usize = 64;
 
-/// The embedded store, and which tables it keeps.
+/// The embedded store, if there is one, and how far it has been written.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
-    keep: Option<Box<dyn Keep>>,
-    /// Tables with a name are kept, if nobody says otherwise.
-    named: bool,
-    /// So are keys without a table.
-    plain: bool,
+pub(crate) struct Persistence {
+    store: Option<Box<dyn BaseStore>>,
     /// The last write of a partition's keys that were taken over and are not in memory yet.
     taken: Position,
-    /// The last write that the store was told of.
-    told: Position,
+    /// The last write of this shard.
+    written: Position,
     /// Keys that a transaction under way has removed, so that they are known to be gone; `None`: there is none under way.
     gone: Option<BTreeSet<Vec<u8>>>,
 }
 
-impl Keeping {
+impl Persistence {
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
-        self.keep.is_some()
+        self.store.is_some()
     }
 
     /// Whether the transaction under way has removed `key`.
@@ -55,59 +51,58 @@ impl Keeping {
     }
 
     pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange) {
-        self.keep.as_mut().expect("a kept table has a store").load(fetch, range);
+        self.store.as_mut().expect("a kept table has a store").load(fetch, range);
     }
 
     /// Takes the store out for a while.
-    pub(crate) fn take(&mut self) -> Option<Box<dyn Keep>> {
-        self.keep.take()
+    pub(crate) fn take(&mut self) -> Option<Box<dyn BaseStore>> {
+        self.store.take()
     }
 
     /// Puts it back.
-    pub(crate) fn give_back(&mut self, keep: Box<dyn Keep>) {
-        self.keep = Some(keep);
+    pub(crate) fn give_back(&mut self, store: Box<dyn BaseStore>) {
+        self.store = Some(store);
     }
 
     /// Has the store keep a key that memory does not have yet.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], attributes: Attributes) {
-        if let Some(keep) = &mut self.keep {
-            self.taken = keep.put(key, &mut core::iter::once(value), attributes);
+        if let Some(store) = &mut self.store {
+            self.taken = store.put(key, &mut core::iter::once(value), attributes);
         }
     }
 
     /// Whether the store surely holds no key of `range`.
     pub(crate) fn holds_nothing(&mut self, range: &KeyRange) -> bool {
-        self.keep.as_mut().is_none_or(|keep| keep.holds_nothing(range))
+        self.store.as_mut().is_none_or(|store| store.holds_nothing(range))
     }
 
     /// Waits until the store has everything safe.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
-        self.keep.as_mut().map_or(Ok(()), |keep| keep.settle())
+        self.store.as_mut().map_or(Ok(()), |store| store.settle())
     }
 }
 
 impl Engine {
-    /// Sets the embedded store, which holds keys of `tables` (names; those with keys), and whether tables
-    /// with a name and keys without one are kept where nobody says otherwise. To be called
-    /// before anything else.
+    /// Sets the embedded store, which holds keys of `tables` (names; those with keys). It keeps tables with a name where
+    /// [`TableOptions::keep`](crate::TableOptions::keep) does not say otherwise, and keys without a table where `unnamed`
+    /// says so. To be called before anything else.
     ///
     /// # Errors
     /// A name cannot be a table's.
-    pub fn set_keep(
+    pub fn set_base_store(
         &mut self,
-        keep: Box<dyn Keep>,
+        store: Box<dyn BaseStore>,
         tables: &[Vec<u8>],
-        named: bool,
-        plain: bool,
+        unnamed: bool,
     ) -> Result<(), EngineError> {
-        self.loads.keeping = Keeping { keep: Some(keep), named, plain, ..Keeping::default() };
-        self.memory.keep();
+        self.loads.persistence = Persistence { store: Some(store), ..Persistence::default() };
+        self.memory.begin_persistence();
         for name in tables {
             let prefix = self.table_prefix(name)?;
             let table = self.store.table_for(&prefix);
             self.keep_table(table);
         }
-        if plain {
+        if unnamed {
             self.keep_table(Store::<GroupNote>::UNNAMED);
         }
         Ok(())
@@ -115,31 +110,31 @@ impl Engine {
 
     /// Whether there is an embedded store.
     #[must_use]
-    pub fn has_keep(&self) -> bool {
-        self.loads.keeping.is_some()
+    pub fn has_base_store(&self) -> bool {
+        self.loads.persistence.is_some()
     }
 
     /// A transaction begins: what it removes it need not look for again.
     pub fn begin_transaction(&mut self) {
-        if self.loads.keeping.is_some() {
-            self.loads.keeping.gone = Some(BTreeSet::new());
+        if self.loads.persistence.is_some() {
+            self.loads.persistence.gone = Some(BTreeSet::new());
         }
     }
 
     /// It has ended.
     pub fn end_transaction(&mut self) {
-        self.loads.keeping.gone = None;
+        self.loads.persistence.gone = None;
     }
 
-    /// The last write that the embedded store was told of. An operation that waits has told it none.
+    /// The last write that the embedded store was given. An operation that waits has given it none.
     #[must_use]
-    pub fn told_kept(&self) -> Position {
-        self.loads.keeping.told
+    pub fn base_store_written(&self) -> Position {
+        self.loads.persistence.written
     }
 
     #[inline]
     pub(crate) fn is_kept(&self, table: TableId) -> bool {
-        self.loads.keeping.is_some() && self.has_kept(table)
+        self.loads.persistence.is_some() && self.has_kept(table)
     }
 
     /// As [`Engine::is_kept`], where the store may be out for a while.
@@ -150,31 +145,30 @@ impl Engine {
     /// Whether the table that is about to be written is kept.
     #[inline]
     pub(crate) fn writes_kept(&mut self, table: TableId) -> bool {
-        self.loads.keeping.is_some() && self.adopt(table)
+        self.loads.persistence.is_some() && self.adopt(table)
     }
 
     fn adopt(&mut self, table: TableId) -> bool {
         if let Some(data) = self.loads.own(table) {
             return data.is_kept();
         }
-        if self.catalog.role(table).is_some_and(|role| role.unkept) {
+        // Keys without a table are kept from the start, or never.
+        let is_unnamed = table == Store::<GroupNote>::UNNAMED;
+        let is_refused = self.catalog.role(table).is_some_and(|role| role.keep == Some(false));
+        if is_unnamed || is_refused {
             return false;
         }
-        let named = !self.store.table(table).prefix().is_empty();
-        let adopts = if named { self.loads.keeping.named } else { self.loads.keeping.plain };
         // What it holds already is no base key: those are told from the first one on.
-        if adopts {
-            self.keep_table(table);
-        }
-        adopts
+        self.keep_table(table);
+        true
     }
 
     /// Has the embedded store keep a table.
     pub(crate) fn keep_table(&mut self, table: TableId) {
         let prefix = self.store.table(table).prefix().to_vec();
         let range = KeyRange::prefix(&prefix);
-        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
-        let nothing = keep.holds_nothing(&range);
+        let store = self.loads.persistence.store.as_mut().expect("there is a store");
+        let nothing = store.holds_nothing(&range);
         if self.loads.own(table).is_some() {
             return;
         }
@@ -185,11 +179,7 @@ impl Engine {
             self.tell_reset(&range);
         }
         self.loads.add_own(table, data);
-        let role = self.catalog.role_for(table);
-        if !role.declared {
-            role.declared = true;
-            self.store.pin(table);
-        }
+        self.declare_table(table);
     }
 
     /// Tells the embedded store what a key holds now.
@@ -201,11 +191,11 @@ impl Engine {
         expires: Option<Millis>,
     ) {
         let view = self.store.pool.view(self.store.pool.content(value));
-        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
+        let store = self.loads.persistence.store.as_mut().expect("there is a store");
         let attributes = Attributes { expires, flags: self.marks.flags(key) };
-        let position = keep.put(key, &mut view.parts(), attributes);
-        self.loads.keeping.told = position;
-        if let Some(gone) = &mut self.loads.keeping.gone {
+        let position = store.put(key, &mut view.parts(), attributes);
+        self.loads.persistence.written = position;
+        if let Some(gone) = &mut self.loads.persistence.gone {
             gone.remove(key);
         }
         if let Some(data) = self.loads.own_mut(table) {
@@ -222,7 +212,7 @@ impl Engine {
         attributes: Attributes,
     ) {
         // A later position than its own: nothing else was told meanwhile.
-        let position = self.loads.keeping.taken;
+        let position = self.loads.persistence.taken;
         if let Some(data) = self.loads.own_mut(table) {
             data.note(position, key, || Some((value.to_vec(), attributes)));
         }
@@ -230,10 +220,10 @@ impl Engine {
 
     /// Tells the embedded store that a key is gone.
     pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
-        let keep = self.loads.keeping.keep.as_mut().expect("there is a store");
-        let position = keep.remove(key);
-        self.loads.keeping.told = position;
-        if let Some(gone) = &mut self.loads.keeping.gone {
+        let store = self.loads.persistence.store.as_mut().expect("there is a store");
+        let position = store.remove(key);
+        self.loads.persistence.written = position;
+        if let Some(gone) = &mut self.loads.persistence.gone {
             gone.insert(key.to_vec());
         }
         if let Some(data) = self.loads.own_mut(table) {
@@ -243,9 +233,9 @@ impl Engine {
 
     /// Tells the embedded store that all keys are gone.
     pub(crate) fn clear_kept(&mut self) {
-        let Some(keep) = self.loads.keeping.keep.as_mut() else { return };
-        let position = keep.clear();
-        self.loads.keeping.told = position;
+        let Some(store) = self.loads.persistence.store.as_mut() else { return };
+        let position = store.clear();
+        self.loads.persistence.written = position;
         for table in self.loads.own_tables() {
             let range = KeyRange::prefix(self.store.table(table).prefix());
             let kept = self.loads.own_mut(table).filter(|data| data.is_kept());
@@ -286,7 +276,7 @@ impl Engine {
     #[inline]
     pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
         self.expire_due(key);
-        if !self.loads.keeping.is_some() {
+        if !self.loads.persistence.is_some() {
             return Ok(());
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };

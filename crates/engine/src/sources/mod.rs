@@ -9,7 +9,7 @@ mod health;
 mod kept;
 
 pub(crate) use health::Sources;
-pub(crate) use kept::{KEPT, Keeping};
+pub(crate) use kept::{KEPT, Persistence};
 
 use crate::base::{Gone, Put};
 use crate::engine::Engine;

@@ -161,9 +161,9 @@ fn a_join_has_the_values_that_it_reads_brought_back() {
 
 /// Says what a test wants it to say.
 #[derive(Debug, Default)]
-struct Told(Cell<usize>);
+struct Notification(Cell<usize>);
 
-impl Meter for Told {
+impl Meter for Notification {
     fn used(&self) -> usize {
         self.0.get()
     }
@@ -174,7 +174,7 @@ fn without_room_a_value_is_read_where_it_is_and_joins_are_refused() {
     let (mut engine, _) = engine("allkeys-lru");
     set(&mut engine, b"p|1", &long(1));
     assert!(engine.evict_one());
-    engine.set_memory(Rc::new(Told(Cell::new(2_000_000))), Some(1_000_000));
+    engine.set_memory(Rc::new(Notification(Cell::new(2_000_000))), Some(1_000_000));
     engine.set_eviction_policy(Policy::named("noeviction").unwrap());
     for _ in 0..3 {
         assert_eq!(get(&mut engine, b"p|1"), Some(long(1)));

@@ -3,7 +3,7 @@
 #![expect(dead_code, reason = "each test file uses its part")]
 
 use headwater_base::KeyRange;
-use headwater_base::source::{FetchId, Keep, Loaded, News, Sink};
+use headwater_base::source::{BaseStore, FetchId, Loaded, News, Sink};
 use headwater_keep::{Definition, Keeper, Options, Store};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ mod disk;
 use common::{Rng, close, load, open, value_of};
 use disk::Disk;
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Keep};
+use headwater_base::source::{Attributes, BaseStore};
 use headwater_keep::{Durability, Keeper, Options};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

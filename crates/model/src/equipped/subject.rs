@@ -2,7 +2,7 @@
 
 use super::{Bound, Equipped, JOIN, KEY_BYTES, SPILLED_MIN, STREAMS, TABLE, new_node, refusal};
 use crate::disk::Disk;
-use crate::subject::{Pair, Subject, ToldTo, read_stream, take_told};
+use crate::subject::{Pair, Subject, ToldTo, read_stream, take_notifications};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Data, Keys, OwnedArgs, Strings};
 use headwater_engine::{
@@ -221,7 +221,7 @@ impl Subject for Equipped {
         // What waits for data goes on when that is there.
         loop {
             let engine = self.node.engine_mut();
-            all.extend(self.pressure.inside(|| take_told(engine)));
+            all.extend(self.pressure.inside(|| take_notifications(engine)));
             if !self.store.as_ref().is_some_and(|store| store.is_asked()) {
                 return all;
             }

@@ -1,10 +1,10 @@
 //! The turns of flows between those of clients, and what their tasks do outside: posts, and writes of sources.
 
-use super::handed::Handing;
 use super::session::Session;
 use super::{Flow, Resp};
 use crate::connections::Connections;
-use crate::keeping::Keeping;
+use crate::keeping::{Keeping, Way};
+use crate::shards::{Letter, Stays};
 use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
 use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
@@ -24,8 +24,6 @@ pub(super) struct Outsiders {
     next_post: u64,
     /// Writes that a source was asked for, by request, with the mark that the task goes on from.
     writes: HashMap<u64, (Task, Option<Vec<u8>>)>,
-    /// What concerns other shards.
-    pub(super) handing: Handing,
 }
 
 impl Outsiders {
@@ -35,7 +33,6 @@ impl Outsiders {
             posts: HashMap::new(),
             next_post: 0,
             writes: HashMap::new(),
-            handing: Handing::default(),
         }
     }
 }
@@ -76,8 +73,9 @@ impl Resp {
     fn step_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
         self.take_posts();
-        if !self.is_asked_by_flows()
-            && self.handing_deadline().is_none()
+        let remote = self.node.remote_effects();
+        if !remote.has_requests()
+            && !remote.is_waiting()
             && !self.node.flows_may_step()
             && self.node.flows_deadline().is_none_or(|at| at > self.time.wall)
         {
@@ -88,7 +86,8 @@ impl Resp {
         }
         let began = Instant::now();
         // Others' tasks and own ones share the time.
-        self.run_asked(began, TURN / 2);
+        self.node.remote_effects_mut().retry();
+        while self.node.serve_remote() && began.elapsed() < TURN / 2 {}
         loop {
             match self.node.step_flows() {
                 Step::Idle => break,
@@ -105,17 +104,47 @@ impl Resp {
                 Step::Outside { task, work: Outside::Write { changes, mark } } => {
                     self.write_for_flow(task, &changes, mark);
                 }
-                Step::Outside { task, work: Outside::Hand { handed, parts, own, mark } } => {
-                    self.hand_over(task, handed, parts, &own, mark);
-                }
-                Step::Outside { task, work: Outside::Read(reads) } => {
-                    self.ask_for_flow(task, reads);
-                }
             }
             if began.elapsed() >= TURN {
                 break;
             }
         }
+        self.send_remote();
+    }
+
+    /// Sends what tasks ask of other shards, and what these are answered.
+    fn send_remote(&mut self) {
+        if let Some(shards) = &mut self.shards {
+            for (to, message) in self.node.remote_effects_mut().take_messages() {
+                shards.post.to(to).letters.push(Letter::Flow(Box::new(message)));
+            }
+        }
+    }
+
+    /// The turn's operations end with this one: what has waited for the store is sent.
+    pub(super) fn end_flow_batch(&mut self, told: u64) {
+        if self.shards.is_none()
+            || !self.node.has_flows() && !self.node.remote_effects().is_waiting()
+        {
+            return;
+        }
+        let durable = self.keeping.as_ref().map_or(0, Keeping::survives);
+        self.node.end_flow_batch(told, durable);
+        self.send_remote();
+    }
+
+    /// Whether flows let a partition go; all shards stand still.
+    pub(super) fn flows_may_move(&mut self, way: Way) -> Result<(), Stays> {
+        if !self.node.has_flows() {
+            return Ok(());
+        }
+        let me = self.me();
+        if self.node.flows_keep_partition(way.partition, me == way.from, me == way.to) {
+            let text = format!("flows have tasks that concern partition {}", way.partition.0);
+            return Err(Stays::Busy(text + ": try again when they are done"));
+        }
+        // What is done is not to be done again at the new home, whatever moment a crash comes at.
+        self.node.engine_mut().settle_kept().map_err(|error| Stays::For(error.to_string()))
     }
 
     /// Whether flows wait for the store: it takes no writes, or has so much to write that clients' writes would wait.
@@ -203,12 +232,13 @@ impl Resp {
 
     /// When flows want their next turn, in milliseconds of the server's life.
     pub(super) fn flows_deadline(&self) -> Option<u64> {
-        if self.node.flows_may_step() || self.is_asked_by_flows() {
+        let remote = self.node.remote_effects();
+        if self.node.flows_may_step() || remote.has_requests() {
             return Some(self.time.uptime + u64::from(self.flows_rest()));
         }
         let rest = self.node.flows_deadline().map(|at| at.since(self.time.wall));
         // The clock of a turn is up to a millisecond behind.
         let rested = rest.map(|rest| self.time.uptime + rest + 1);
-        rested.into_iter().chain(self.handing_deadline()).min()
+        rested.into_iter().chain(remote.is_waiting().then_some(self.time.uptime + 1)).min()
     }
 }

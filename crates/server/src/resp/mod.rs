@@ -26,7 +26,6 @@ mod connect;
 mod declared;
 mod dispatch;
 mod flows;
-mod handed;
 mod info;
 mod kept;
 mod memory;
@@ -48,7 +47,6 @@ mod tests;
 
 pub(crate) use afar::front_of;
 pub(crate) use dispatch::foreign;
-pub(crate) use handed::FlowNote;
 pub(crate) use info::cpu_seconds;
 pub(crate) use session::{Afar, Origin, Session, Waiting};
 pub(crate) use slowlog::Told;
@@ -235,7 +233,7 @@ impl Resp {
         if let Some(keeping) = &keeping {
             gauge.set_store(keeping.keeper(), keeping.bytes_taken());
             let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
-            let kept = node.engine_mut().set_keep(keeper, &tables, true, config.data.data_plain);
+            let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
             kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
         }
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;

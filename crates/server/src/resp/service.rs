@@ -234,7 +234,7 @@ impl Service for Resp {
         if let Some(keeping) = &self.keeping {
             self.node.end_turn();
             let told = keeping.end_turn();
-            self.flows_kept(told);
+            self.end_flow_batch(told);
         }
     }
 

@@ -17,13 +17,13 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{Copies, FlowNote, Note, TrackingNote};
+use crate::resp::{Copies, Note, TrackingNote};
 use crate::service::Door;
 use crate::sources;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_base::source::Position;
-use headwater_node::{Packet, Positions};
+use headwater_node::{Packet, Positions, RemoteMessage};
 use headwater_protocol::resp::Version;
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
@@ -117,7 +117,7 @@ pub(crate) enum Letter {
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
     /// Something about tasks of flows.
-    Flow(Box<FlowNote>),
+    Flow(Box<RemoteMessage>),
     /// A partition is to move away: its keys on disk are to be found first.
     Survey {
         /// Which one.
@@ -190,7 +190,7 @@ impl Mail {
     pub(crate) fn memory(&self) -> usize {
         let packets = self.letters.iter().map(|letter| match letter {
             Letter::Packet(packet) => packet.bytes(),
-            Letter::Flow(note) => note.memory(),
+            Letter::Flow(message) => message.bytes(),
             _ => 0,
         });
         self.bytes.capacity()

@@ -92,7 +92,6 @@ impl Resp {
 
     /// The partition lives at its new home now.
     pub(super) fn partition_moves(&mut self, me: Shard, way: Way, pairs: &[Pair]) {
-        self.node.forget_reads();
         let engine = self.node.engine_mut();
         if me == way.from {
             engine.drop_partition(pairs);

@@ -99,7 +99,7 @@ impl Resp {
                     self.publish_from_flow(channel, message, connections);
                     begin = end;
                 }
-                Letter::Flow(note) => self.take_flow_note(from, *note),
+                Letter::Flow(message) => self.node.receive_remote(from, *message),
                 Letter::Survey { partition } => self.begin_survey(partition, from),
                 Letter::Surveyed => self.surveyed(),
                 Letter::Hold { number } => self.begin_to_hold(from, number),

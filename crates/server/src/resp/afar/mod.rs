@@ -253,7 +253,7 @@ impl Resp {
             None => self.node.engine_mut().take_effects(),
             Some(shards) => {
                 let mut told = Vec::new();
-                let effects = shards.peers.turn_telling(self.node.engine_mut(), &mut told);
+                let effects = shards.peers.turn_notifying(self.node.engine_mut(), &mut told);
                 self.sort_told(told);
                 effects
             }

@@ -40,7 +40,7 @@ use headwater_base::hash::Secret;
 use headwater_base::key::before_end;
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, Flags, Spec};
-use headwater_engine::{ChangedKeys, Engine, Follower, ToldWhat};
+use headwater_engine::{ChangedKeys, Engine, Follower, NotifiedChange};
 use headwater_protocol::resp::Version;
 use note::Copy;
 pub(crate) use note::{Copies, Note};
@@ -249,10 +249,12 @@ impl Tracking {
     }
 
     /// What the engine has told of a followed key.
-    pub(super) fn hear(&mut self, what: &ToldWhat) {
+    pub(super) fn hear(&mut self, what: &NotifiedChange) {
         self.heard.push(match what {
-            ToldWhat::Set { key, .. } | ToldWhat::Gone { key } => Heard::Key(key.clone()),
-            ToldWhat::Reset { range } => Heard::Reset(range.clone()),
+            NotifiedChange::Set { key, .. } | NotifiedChange::Gone { key } => {
+                Heard::Key(key.clone())
+            }
+            NotifiedChange::Reset { range } => Heard::Reset(range.clone()),
         });
     }
 

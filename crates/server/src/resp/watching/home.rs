@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::Reply;
-use headwater_engine::{EngineError, Follower, Stop, Ticket, Told};
+use headwater_engine::{EngineError, Follower, Notification, Stop, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::{BTreeSet, HashMap as Seeded};
 
@@ -74,7 +74,7 @@ pub(super) struct Home {
     /// Watches that begin once data is there.
     waiting: Vec<(Ticket, Shard, Asked)>,
     /// What the engine has told, and was not passed on yet.
-    pub(super) inbox: Vec<Told>,
+    pub(super) inbox: Vec<Notification>,
     pub(super) history: History,
     /// The text under construction.
     pub(super) text: Vec<u8>,

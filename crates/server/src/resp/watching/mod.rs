@@ -38,7 +38,7 @@ use clients::Clients;
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, RangeWatch, Reply};
-use headwater_engine::{EngineError, Ticket, Told, ToldWhat};
+use headwater_engine::{EngineError, Notification, NotifiedChange, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
 use home::{HISTORY, Home};
 use note::{Asked, Begun, Refusal, read_change};
@@ -359,16 +359,16 @@ impl Resp {
     pub(super) fn hear(&mut self) {
         let engine = self.node.engine_mut();
         engine.keep_followed();
-        if engine.has_told() {
-            self.take_told();
+        if engine.has_notifications() {
+            self.take_notifications();
         }
     }
 
     #[cold]
-    fn take_told(&mut self) {
+    fn take_notifications(&mut self) {
         let engine = self.node.engine_mut();
         let told = match &mut self.shards {
-            None => engine.take_told(),
+            None => engine.take_notifications(),
             Some(shards) => {
                 let mut told = Vec::new();
                 shards.peers.hear(engine, &mut told);
@@ -379,7 +379,7 @@ impl Resp {
     }
 
     /// Gives what the engine has told to those whom it concerns.
-    pub(super) fn sort_told(&mut self, all: Vec<Told>) {
+    pub(super) fn sort_told(&mut self, all: Vec<Notification>) {
         for told in all {
             // Followers are in order, and tracking's are the last ones; other shards have been told.
             let others = told.followers.partition_point(|follower| *follower < RANGES);
@@ -388,13 +388,13 @@ impl Resp {
                 self.tracking.hear(&told.what);
             }
             if tracking.contains(&RANGES)
-                && let ToldWhat::Reset { range } = &told.what
+                && let NotifiedChange::Reset { range } = &told.what
             {
                 self.tracking.lose_range(range);
             }
             if others.last().is_some_and(|last| *last >= HISTORY) {
                 self.watching.home.inbox.push(told);
-            } else if let ToldWhat::Set { value, .. } = told.what {
+            } else if let NotifiedChange::Set { value, .. } = told.what {
                 self.node.engine_mut().release(value);
             }
         }
@@ -407,7 +407,7 @@ impl Resp {
                 let home = &mut self.watching.home;
                 home.number += 1;
                 match told.what {
-                    ToldWhat::Set { key, value } => {
+                    NotifiedChange::Set { key, value } => {
                         let place = home.begin_text(&key, true);
                         let mut out = Encoder::new(&mut home.text, Version::Resp3);
                         out.bulk_begin(value.len());
@@ -417,13 +417,13 @@ impl Resp {
                         self.node.engine_mut().release(value);
                         self.pass_on(&told.followers, place, outputs);
                     }
-                    ToldWhat::Gone { key } => {
+                    NotifiedChange::Gone { key } => {
                         let place = home.begin_text(&key, false);
                         // The mark of a key that is gone, for which versions of the protocol have different words.
                         home.text.push(b'-');
                         self.pass_on(&told.followers, place, outputs);
                     }
-                    ToldWhat::Reset { range } => self.lose(&told.followers, &range),
+                    NotifiedChange::Reset { range } => self.lose(&told.followers, &range),
                 }
             }
             self.follow_again();
