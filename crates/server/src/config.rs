@@ -10,7 +10,6 @@ mod http;
 mod log;
 mod shards;
 
-pub(crate) use check::SHARDS_MAX;
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;

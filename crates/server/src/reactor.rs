@@ -27,7 +27,7 @@ use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::log::event;
 use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
-use accept::listen;
+use accept::{check_free, listen};
 use ending::{SIGHUP, SIGINT, SIGTERM, hear};
 use headwater_base::Millis;
 use headwater_protocol::Held;
@@ -110,6 +110,9 @@ impl<S: Service> Reactor<S> {
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
                 let what = format!("cannot listen on {address}");
+                if shared && leads {
+                    check_free(address).map_err(|error| io(&what, error))?;
+                }
                 let mut listener = listen(address, shared).map_err(|error| io(&what, error))?;
                 port = listener.local_addr().map_err(|error| io(&what, error))?.port();
                 let token = Token(FIRST_LISTENER + listeners.len());

@@ -64,9 +64,15 @@ fn other_addresses_need_a_password() {
 
 #[test]
 fn a_used_port_is_named() {
-    let server = Server::start(&[]);
-    let error = refused(&["serve", "--port", &server.port.to_string()]);
-    assert!(error.contains(&format!("127.0.0.1:{}", server.port)), "{error}");
+    // Threads share a port, but not with another process.
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        for more in ["1", "3"] {
+            let port = server.port.to_string();
+            let error = refused(&["serve", "--shards", more, "--port", &port]);
+            assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
+        }
+    }
 }
 
 #[test]

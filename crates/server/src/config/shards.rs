@@ -1,4 +1,4 @@
-//! The number of shards: given, or as many as there are cores.
+//! The number of shards: given, or left to the server.
 
 use super::check::SHARDS_MAX;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// How many threads serve, each with a part of the keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ShardCount {
-    /// As many as this process may use cores of, or fewer: [`crate::Server::bind`] says how many.
+    /// As many as the data folder's keys are divided among, or one: [`crate::Server::bind`] says how many.
     #[default]
     Auto,
     /// So many.
@@ -77,7 +77,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn shards_are_a_number_or_the_cores() {
+    fn shards_are_a_number_or_left_to_the_server() {
         assert_eq!("auto".parse(), Ok(ShardCount::Auto));
         assert_eq!("3".parse(), Ok(ShardCount::Number(3)));
         let error = "many".parse::<ShardCount>().unwrap_err();

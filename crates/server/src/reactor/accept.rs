@@ -7,6 +7,7 @@ use crate::memory::CLIENT_BYTES;
 use crate::service::{Door, Service};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
+use rustix::net::{AddressFamily, SocketFlags};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 const ACCEPTS: usize = 256;
 /// Connections that may wait to be accepted at one socket.
 const LISTEN_BACKLOG: i32 = 1024;
+const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 impl<S: Service> Reactor<S> {
     /// Accepts what has come, on all listeners.
@@ -81,16 +83,27 @@ impl<S: Service> Reactor<S> {
     }
 }
 
+/// Whether nobody listens at an address: sockets that are shared could be so with another process, which would get some of the
+/// clients.
+pub(super) fn check_free(address: SocketAddr) -> io::Result<()> {
+    use rustix::net::{self, SocketType, sockopt};
+    let socket = net::socket_with(family_of(address), SocketType::STREAM, SOCKET_FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(net::bind(&socket, &address)?)
+}
+
+fn family_of(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
 /// A socket that listens; several may be `shared`, one of each thread, between which the system shares
 /// out who connects.
 pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+    use rustix::net::{self, SocketType, sockopt};
     if !shared {
         return TcpListener::bind(address);
     }
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = net::socket_with(family_of(address), SocketType::STREAM, SOCKET_FLAGS, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     net::bind(&socket, &address)?;
