@@ -475,10 +475,12 @@ impl Engine {
     /// What long reads are to read goes as a whole: those that have not begun to give it will begin anew.
     pub(crate) fn give_up_long_reads(&mut self) {
         for mut read in take(&mut self.long_reads.list) {
-            if let Phase::Counting { .. } = read.phase {
-                self.end_long_read(read);
-            } else {
-                read.give_up(&mut self.store.pool);
+            let begun = !matches!(read.phase, Phase::Counting { .. });
+            read.give_up(&mut self.store.pool);
+            for (table, _) in take(&mut read.parts) {
+                self.store.unpin(table);
+            }
+            if begun {
                 self.long_reads.list.push(read);
             }
         }
