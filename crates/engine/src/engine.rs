@@ -10,6 +10,7 @@ use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
 use crate::noted::Notes;
+use crate::removal::Removals;
 use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
@@ -55,6 +56,8 @@ pub struct Engine {
     /// The snapshot that is being computed.
     pub(crate) window: Option<Window>,
     pub(crate) expiries: Expiries,
+    /// Ranges that are removed in slices.
+    pub(crate) removals: Removals,
     pub(crate) marks: Marks,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
@@ -105,6 +108,7 @@ impl Engine {
             snapshots: BTreeSet::new(),
             window: None,
             expiries: Expiries::new(secret),
+            removals: Removals::default(),
             marks: Marks::new(secret),
             watches: Watches::default(),
             streams: Streams::default(),

@@ -296,6 +296,7 @@ impl Engine {
         options: &TableOptions,
     ) -> Result<Vec<u8>, EngineError> {
         let shown = String::from_utf8_lossy(name);
+        self.remove_all_dead();
         let prefix = self.table_prefix(name)?;
         if let Some(boundary) = options.boundary
             && boundary > COMPONENTS_MAX
@@ -360,13 +361,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Waits until memory knows all base keys that a join's outputs could be, where an embedded store
+    /// Waits until no key is dead, and memory knows all base keys that a join's outputs could be, where an embedded store
     /// keeps them: [`Engine::join_add`] refuses joins that match any. A text that is no join is
     /// left to that.
     ///
     /// # Errors
     /// [`Stop::Wait`] where they must be loaded first.
     pub fn know_outputs(&mut self, text: &str) -> Result<(), Stop> {
+        self.settle_dead()?;
         let Ok(join) = Join::parse(text, &self.settings.limits) else { return Ok(()) };
         let range = join.output.range_of_all();
         let Some(table) = self.store.table_of(&range.first) else { return Ok(()) };

@@ -8,6 +8,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 
@@ -77,6 +78,13 @@ impl Watches {
     pub(crate) fn note_where(&mut self, is_one: impl Fn(&[u8]) -> bool) {
         let keys: Vec<Box<[u8]>> = self.keys.keys().filter(|key| is_one(key)).cloned().collect();
         keys.iter().for_each(|key| self.note(key));
+    }
+
+    /// Counts a key as written for whoever keeps copies of values outside; no more need be told where all keys count so.
+    pub(crate) fn note_copied(&mut self, key: &[u8]) -> ControlFlow<()> {
+        let Some(changed) = &mut self.changed else { return ControlFlow::Break(()) };
+        changed.note(key);
+        if changed.all() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Lists written keys, or no more.

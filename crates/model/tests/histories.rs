@@ -56,6 +56,7 @@ fn where_values_are_changes_no_answer() {
 fn reads_equal_recomputation_where_they_are_done_in_slices() {
     holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
     holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
 }
 
 /// Everything that histories do happens between the slices of reads.
@@ -98,6 +99,7 @@ fn a_store_loses_nothing_at_a_real_bound() {
 #[test]
 fn what_is_acknowledged_survives_a_crash() {
     holds(Kind::Crashes, 4, || Box::new(Equipped::kept_in_a_map()));
+    holds(Kind::Crashes, 8, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
 }
 
 /// What long histories come to is what they are for.

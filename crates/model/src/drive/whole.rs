@@ -118,6 +118,9 @@ impl Run<'_> {
     /// Reads and verifies everything: table by table, then the whole store, both ways.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         self.step(&Op::Exec)?;
+        while !self.removing.is_empty() {
+            self.go_on_removing()?;
+        }
         self.watched()?;
         self.look_for_losses(b"", b"", &|_| false)?;
         self.subject.unbound();
