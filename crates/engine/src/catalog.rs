@@ -134,7 +134,7 @@ pub(crate) struct Installed {
     pub(crate) cover: BTreeMap<Box<[u8]>, StatusId>,
     /// How far the read has come that is done in slices, if there is one.
     pub(crate) frontier: Option<Frontier>,
-    /// How many slices have dropped what it has materialized, before it is dropped itself.
+    /// How many slices have dropped what it has materialized, before it is dropped itself or all keys go.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
     /// By source: bit k is set where updaters with k leading components may exist.

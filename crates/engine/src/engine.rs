@@ -3,6 +3,7 @@
 use crate::catalog::Catalog;
 use crate::expiry::Expiries;
 use crate::fan_out::FanOuts;
+use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::loads::Loads;
@@ -58,6 +59,8 @@ pub struct Engine {
     pub(crate) expiries: Expiries,
     /// Ranges that are removed in slices.
     pub(crate) removals: Removals,
+    /// What was there before everything was removed.
+    pub(crate) discarded: Discarded,
     pub(crate) marks: Marks,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
@@ -109,6 +112,7 @@ impl Engine {
             window: None,
             expiries: Expiries::new(secret),
             removals: Removals::default(),
+            discarded: Discarded::default(),
             marks: Marks::new(secret),
             watches: Watches::default(),
             streams: Streams::default(),

@@ -57,6 +57,18 @@ impl Expiries {
         }
     }
 
+    /// Forgets up to `most` keys, of which nobody asks any more; how many there were.
+    pub(crate) fn dissolve(&mut self, most: usize) -> usize {
+        let mut done = 0;
+        while done < most
+            && let Some((_, key)) = self.order.pop_last()
+        {
+            self.by_key.remove(&key);
+            done += 1;
+        }
+        done
+    }
+
     /// The keys that expire, the first one first.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         self.order.iter().map(|(_, key)| &**key)

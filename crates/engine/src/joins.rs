@@ -192,22 +192,26 @@ impl Engine {
     /// little. It changes no answer: what is read meanwhile is computed anew.
     fn vacate(&mut self, join: u32) -> Result<(), Stop> {
         for id in self.catalog.downstream(join) {
-            // Who follows outputs would be told of each range by itself.
-            if self.is_followed(self.catalog.join(id).plan.output_table) {
-                continue;
+            self.vacate_outputs(id, join)?;
+        }
+        Ok(())
+    }
+
+    /// Drops, in slices, what a join has materialized, on behalf of another one; or of itself, where all keys are to go.
+    pub(crate) fn vacate_outputs(&mut self, id: u32, of: u32) -> Result<(), Stop> {
+        // Who follows outputs would be told of each range by itself.
+        if self.is_followed(self.catalog.join(id).plan.output_table) {
+            return Ok(());
+        }
+        while self.catalog.join(of).vacated < VACATED_MAX {
+            let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else { break };
+            if self.slices.lets_others() {
+                self.catalog.join_mut(of).vacated += 1;
+                return Err(self.stop());
             }
-            while self.catalog.join(join).vacated < VACATED_MAX {
-                if self.slices.lets_others() {
-                    self.catalog.join_mut(join).vacated += 1;
-                    return Err(self.stop());
-                }
-                let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else {
-                    break;
-                };
-                let rows = self.statuses.get(status).rows as usize;
-                self.discard(status);
-                self.slices.keep(rows + RANGE_ROWS);
-            }
+            let rows = self.statuses.get(status).rows as usize;
+            self.discard(status);
+            self.slices.keep(rows + RANGE_ROWS);
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ mod exec;
 mod expiry;
 mod explain;
 mod fan_out;
+mod flush;
 mod fold;
 mod follow;
 mod functions;

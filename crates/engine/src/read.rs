@@ -103,7 +103,9 @@ impl Engine {
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
     /// operation.
     fn get_derived(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef>, Missing> {
-        self.remove_dead_or_wait(Looks::Derived)?;
+        if self.catalog.role(table).is_some_and(|role| !role.writers.is_empty()) {
+            self.remove_dead_or_wait(Looks::Derived)?;
+        }
         self.release_row_holds();
         self.ensure_key(table, key)?;
         let role = self.catalog.role(table);

@@ -208,7 +208,8 @@ impl Engine {
         self.slices.later.retain(|later| *later != ticket);
     }
 
-    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal and of what expires. To be called once in
+    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what expires and of memory that
+    /// is given back. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
@@ -216,6 +217,9 @@ impl Engine {
         }
         if self.is_late() {
             self.expire_slice();
+        }
+        if self.has_discarded() {
+            self.dissolve(self.slices.rows().unwrap_or(usize::MAX));
         }
         if self.removals.is_under_way() {
             self.remove_slice(self.slices.rows().unwrap_or(usize::MAX));
@@ -231,6 +235,7 @@ impl Engine {
         !self.slices.later.is_empty()
             || !self.fan_outs.is_empty()
             || self.removals.is_under_way()
+            || self.has_discarded()
             || self.is_late()
     }
 

@@ -4,7 +4,6 @@ use crate::base::{Gone, NewValue, Origin, Put};
 use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::expiry::Expiries;
 use crate::handles::Handle;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::string::String;
@@ -206,26 +205,6 @@ impl Engine {
                 )))
             }
         }
-    }
-
-    /// Removes all keys; joins and tables stay.
-    pub fn flush(&mut self) {
-        // Whoever waits for the end of a removal is answered how many keys that was.
-        self.complete_removal();
-        let mut watched = core::mem::take(&mut self.watches);
-        watched.note_all();
-        self.tell_reset(&KeyRange::all());
-        self.fan_outs.clear(&mut self.store.pool);
-        self.reset_joins();
-        self.store.clear();
-        self.drop_streams();
-        self.drop_all_spilled();
-        self.updaters.clear();
-        self.expiries = Expiries::new(self.settings.secret);
-        self.marks.clear();
-        self.forget_all_loaded();
-        self.clear_kept();
-        self.watches = watched;
     }
 
     /// Keys stored or materialized now.

@@ -253,6 +253,7 @@ impl Node {
                 Ok(())
             }
             Keys::Flush => {
+                engine.flush_ahead()?;
                 engine.flush();
                 reply.ok();
                 Ok(())

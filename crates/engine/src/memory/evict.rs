@@ -15,7 +15,7 @@ use headwater_base::key::SEPARATOR;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
-/// Rows of a range under removal that are looked at to make room.
+/// Keys that are gone, or rows of a range under removal, that are looked at to make room.
 const DEAD_TOGETHER: usize = 64;
 /// After how many outputs of one write memory is looked at.
 pub(crate) const FED_TOGETHER: usize = 64;
@@ -27,7 +27,11 @@ const FED_BYTES: usize = 128;
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
-        // What is dead takes room that nobody needs.
+        // What is gone, or dead, takes room that nobody needs.
+        if self.has_discarded() {
+            self.dissolve(DEAD_TOGETHER);
+            return true;
+        }
         if self.removals.is_under_way() {
             self.remove_slice(DEAD_TOGETHER);
             return true;

@@ -167,6 +167,11 @@ impl Run<'_> {
             let name = installed.name.clone();
             self.step(&Op::JoinDrop { name })?;
         }
+        // The memory of what is gone goes back in slices.
+        let engine = self.subject.engine();
+        while engine.goes_on() {
+            engine.go_on();
+        }
         let left = self.subject.stats();
         let left = [
             ("keys", left.keys),
