@@ -207,7 +207,12 @@ impl Engine {
         if matches!(gone, Gone::Deleted | Gone::Expired) && self.is_kept(table) {
             self.erase_kept(table, key);
         }
-        self.watches.note(key);
+        match gone {
+            Gone::WithRange => self.watches.note_watched(key),
+            Gone::Deleted | Gone::Expired | Gone::ByKeeper | Gone::Evicted => {
+                self.watches.note(key);
+            }
+        }
         if is_followed {
             self.tell_gone(key);
         }

@@ -49,6 +49,12 @@ impl Watches {
         if let Some(changed) = &mut self.changed {
             changed.note(key);
         }
+        self.note_watched(key);
+    }
+
+    /// As [`Watches::note`], where whoever keeps copies of values outside was told of the write before.
+    #[inline]
+    pub(crate) fn note_watched(&mut self, key: &[u8]) {
         if !self.keys.is_empty()
             && let Some(watch) = self.keys.get_mut(key)
         {
@@ -80,7 +86,7 @@ impl Watches {
         keys.iter().for_each(|key| self.note(key));
     }
 
-    /// Counts a key as written for whoever keeps copies of values outside; no more need be told where all keys count so.
+    /// Tells whoever keeps copies of values outside that a key is written; no more need be told where all keys count so.
     pub(crate) fn note_copied(&mut self, key: &[u8]) -> ControlFlow<()> {
         let Some(changed) = &mut self.changed else { return ControlFlow::Break(()) };
         changed.note(key);

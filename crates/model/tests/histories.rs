@@ -177,7 +177,10 @@ fn a_removal_is_one_step_whatever_comes_between_its_slices() {
             begun += subject.engine().removals_begun();
         }
     }
-    assert!(begun > histories / 20, "in {histories} histories {begun} removals took several slices");
+    assert!(
+        begun > histories / 20,
+        "in {histories} histories {begun} removals took several slices"
+    );
 }
 
 #[test]
