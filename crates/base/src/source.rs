@@ -179,6 +179,9 @@ pub trait BaseStore: core::fmt::Debug {
     /// `key` is gone.
     fn remove(&mut self, key: &[u8]) -> Position;
 
+    /// All keys of `range` are gone, whatever the moment of a crash: all of them or none.
+    fn remove_range(&mut self, range: &KeyRange) -> Position;
+
     /// All keys are gone.
     fn clear(&mut self) -> Position;
 

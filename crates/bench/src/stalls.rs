@@ -150,7 +150,9 @@ impl Stalls {
         run.send((0..keys).map(|at| {
             words(&[b"SET", &Key::new(b"soon|").number(at, 8), b"v", b"PXAT", due.as_bytes()])
         }))?;
-        run.wait("keys that expire together", wait.saturating_sub(begun.elapsed()) + 4 * TAIL)
+        run.wait("keys that expire together", wait.saturating_sub(begun.elapsed()) + 4 * TAIL)?;
+        run.send((0..keys).map(|at| set(Key::new(b"plain|").number(at, 8), b"some value")))?;
+        run.phase("FLUSHALL", &[b"FLUSHALL"])
     }
 }
 

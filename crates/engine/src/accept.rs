@@ -89,7 +89,7 @@ impl Engine {
         replace: bool,
     ) -> Result<(Join, Option<u32>), EngineError> {
         // What is no key any more is in nobody's way.
-        self.expire_all();
+        self.remove_all_dead();
         let old = self.catalog.find(name);
         self.check_name(name, old.is_some(), replace)?;
         let limits = &self.settings.limits;

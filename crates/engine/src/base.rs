@@ -74,6 +74,8 @@ pub(crate) enum Gone {
     Deleted,
     /// Its time is over.
     Expired,
+    /// Its range was removed, as one step of which all were told who are to hear of it.
+    WithRange,
     /// Who keeps it removed it.
     ByKeeper,
     /// Memory had no room for it, or its spilled value is lost.
@@ -86,9 +88,10 @@ impl Engine {
     pub(crate) fn put(&mut self, table: TableId, key: &[u8], put: Put<'_>) {
         let Put { value, expiry, flags, origin } = put;
         let is_client = origin == Origin::Client;
-        if is_client {
-            self.expire_due(key);
-        }
+        // Its table may have gone with what it held.
+        let table =
+            if is_client && self.remove_dead(key) { self.store.table_for(key) } else { table };
+        self.removals.spare(key);
         let kept = is_client && self.writes_kept(table);
         if is_client && self.notes(table) {
             match value {
@@ -201,13 +204,18 @@ impl Engine {
         match gone {
             Gone::Deleted => self.note_gone(table, key, NotedChange::Delete),
             Gone::Expired => self.note_gone(table, key, NotedChange::Expire),
-            Gone::ByKeeper | Gone::Evicted => {}
+            Gone::WithRange | Gone::ByKeeper | Gone::Evicted => {}
         }
         self.marks.written(key, Some(0));
         if matches!(gone, Gone::Deleted | Gone::Expired) && self.is_kept(table) {
             self.erase_kept(table, key);
         }
-        self.watches.note(key);
+        match gone {
+            Gone::WithRange => self.watches.note_watched(key),
+            Gone::Deleted | Gone::Expired | Gone::ByKeeper | Gone::Evicted => {
+                self.watches.note(key);
+            }
+        }
         if is_followed {
             self.tell_gone(key);
         }

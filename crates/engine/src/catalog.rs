@@ -136,7 +136,7 @@ pub(crate) struct Installed {
     pub(crate) frontier: Option<Frontier>,
     /// Where the part of a snapshot ends that is computed next, if all of it was too much for a slice.
     pub(crate) part_end: Option<Box<[u8]>>,
-    /// How many slices have dropped what it has materialized, before it is dropped itself.
+    /// How many slices have dropped what it has materialized, before it is dropped itself or all keys go.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
     /// By source: bit k is set where updaters with k leading components may exist.

@@ -3,6 +3,7 @@
 use crate::catalog::Catalog;
 use crate::expiry::Expiries;
 use crate::fan_out::FanOuts;
+use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
 use crate::loads::Loads;
@@ -11,6 +12,7 @@ use crate::maintain::Changed;
 use crate::marks::Marks;
 use crate::memory::Memory;
 use crate::noted::Notes;
+use crate::removal::Removals;
 use crate::report::{Counters, Stats, TableReport};
 use crate::shards::Placed;
 use crate::slice::Slices;
@@ -56,6 +58,10 @@ pub struct Engine {
     /// The snapshot that is being computed.
     pub(crate) window: Option<Window>,
     pub(crate) expiries: Expiries,
+    /// Ranges that are removed in slices.
+    pub(crate) removals: Removals,
+    /// What was there before everything was removed.
+    pub(crate) discarded: Discarded,
     pub(crate) marks: Marks,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
@@ -108,6 +114,8 @@ impl Engine {
             snapshots: BTreeSet::new(),
             window: None,
             expiries: Expiries::new(secret),
+            removals: Removals::default(),
+            discarded: Discarded::default(),
             marks: Marks::new(secret),
             watches: Watches::default(),
             streams: Streams::default(),

@@ -1,12 +1,10 @@
 //! When keys expire, and time, which is an input.
 //!
-//! Where very many keys expire at one moment they are removed in slices, a slice in each turn of the loop. Nobody sees one that is
-//! still there: an operation that names its keys removes those of them whose time has come first
-//! ([`Engine::expire_due`]), and one that does not waits until all are gone.
+//! Where very many keys expire at one moment they are removed in slices, a slice in each turn of the loop. Until then those that are
+//! still stored are [dead](crate::dead).
 
 use crate::base::Gone;
 use crate::engine::Engine;
-use crate::exec::Missing;
 use crate::report::Stop;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -24,7 +22,7 @@ const TRIM_BYTES: usize = 64 << 20;
 pub(crate) struct Expiries {
     by_key: HashMap<Rc<[u8]>, Millis, KeyHashBuilder>,
     order: BTreeSet<(Millis, Rc<[u8]>)>,
-    /// There are keys whose time has come, and which are removed in slices: whoever looks at one removes it first.
+    /// There are keys whose time has come and which are still stored.
     pub(crate) overdue: bool,
 }
 
@@ -57,6 +55,18 @@ impl Expiries {
             self.by_key.insert(key.clone(), at);
             self.order.insert((at, key));
         }
+    }
+
+    /// Forgets up to `most` keys, of which nobody asks any more; how many there were.
+    pub(crate) fn dissolve(&mut self, most: usize) -> usize {
+        let mut done = 0;
+        while done < most
+            && let Some((_, key)) = self.order.pop_last()
+        {
+            self.by_key.remove(&key);
+            done += 1;
+        }
+        done
     }
 
     /// The keys that expire, the first one first.
@@ -101,7 +111,12 @@ impl Engine {
         while let Some(key) = self.expiries.due(self.now)
             && done < most
         {
-            self.expire(&key);
+            // What was removed before its time came has not expired.
+            if self.is_being_removed(&key) {
+                self.take_removed(&key);
+            } else {
+                self.expire(&key);
+            }
             done += 1;
         }
         self.expiries.overdue = self.expiries.due(self.now).is_some();
@@ -125,48 +140,17 @@ impl Engine {
 
     /// Whether the time of a key has come that is still there.
     #[inline]
-    pub(crate) fn is_due(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_overdue(&self, key: &[u8]) -> bool {
         self.expiries.overdue && self.expiries.get(key).is_some_and(|at| at <= self.now)
     }
 
-    fn expire(&mut self, key: &[u8]) {
+    /// Removes a key whose time has come.
+    pub(crate) fn expire(&mut self, key: &[u8]) {
         self.counters.expired += 1;
         match self.store.table_of(key) {
             Some(table) => _ = self.take(table, key, Gone::Expired),
             None => self.expiries.set(key, None),
         }
-    }
-
-    /// Removes a key whose time has come. To be called before an operation looks at a key.
-    #[inline]
-    pub(crate) fn expire_due(&mut self, key: &[u8]) {
-        if self.is_due(key) {
-            self.expire(key);
-        }
-    }
-
-    /// Removes all keys whose time has come; nothing, where [`Engine::advance`] could remove all of them at once.
-    pub fn expire_all(&mut self) {
-        while self.expiries.overdue {
-            self.expire_slice();
-        }
-    }
-
-    /// Has all keys gone whose time has come. To be called before an operation looks at keys that it cannot name.
-    ///
-    /// # Errors
-    /// The operation is sliced, and others go first.
-    #[inline]
-    pub(crate) fn expire_all_or_wait(&mut self) -> Result<(), Missing> {
-        if !self.expiries.overdue {
-            return Ok(());
-        }
-        if !self.slices.is_active() {
-            self.expire_all();
-            return Ok(());
-        }
-        self.slices.end_for_now();
-        Err(Missing)
     }
 
     /// How many keys have expired.

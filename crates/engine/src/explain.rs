@@ -1,5 +1,6 @@
 //! EXPLAIN and VERIFY: why an answer is what it is, and whether it is right.
 
+use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Difference, ExplainLine, Stop};
@@ -281,7 +282,6 @@ impl Engine {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        self.expire_all();
         let mut verified = self.slices.take_verified().unwrap_or_else(|| Verified {
             left: Some(range),
             next: None,
@@ -294,7 +294,10 @@ impl Engine {
                 Some(end) => KeyRange::new(&left.first, end),
                 None => left.clone(),
             };
-            if self.verify_tables(&part, most, &mut verified).is_err() {
+            let looks = Looks::Range(&part.first, &part.last);
+            if self.remove_dead_or_wait(looks).is_err()
+                || self.verify_tables(&part, most, &mut verified).is_err()
+            {
                 if let Some(at) = self.slices.take_verified_end() {
                     verified.next = Some(at);
                 }

@@ -192,22 +192,26 @@ impl Engine {
     /// little. It changes no answer: what is read meanwhile is computed anew.
     fn vacate(&mut self, join: u32) -> Result<(), Stop> {
         for id in self.catalog.downstream(join) {
-            // Who follows outputs would be told of each range by itself.
-            if self.is_followed(self.catalog.join(id).plan.output_table) {
-                continue;
+            self.vacate_outputs(id, join)?;
+        }
+        Ok(())
+    }
+
+    /// Drops, in slices, what a join has materialized, on behalf of another one; or of itself, where all keys are to go.
+    pub(crate) fn vacate_outputs(&mut self, id: u32, of: u32) -> Result<(), Stop> {
+        // Who follows outputs would be told of each range by itself.
+        if self.is_followed(self.catalog.join(id).plan.output_table) {
+            return Ok(());
+        }
+        while self.catalog.join(of).vacated < VACATED_MAX {
+            let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else { break };
+            if self.slices.lets_others() {
+                self.catalog.join_mut(of).vacated += 1;
+                return Err(self.stop());
             }
-            while self.catalog.join(join).vacated < VACATED_MAX {
-                if self.slices.lets_others() {
-                    self.catalog.join_mut(join).vacated += 1;
-                    return Err(self.stop());
-                }
-                let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else {
-                    break;
-                };
-                let rows = self.statuses.get(status).rows as usize;
-                self.discard(status);
-                self.slices.keep(rows + RANGE_ROWS);
-            }
+            let rows = self.statuses.get(status).rows as usize;
+            self.discard(status);
+            self.slices.keep(rows + RANGE_ROWS);
         }
         Ok(())
     }
@@ -296,6 +300,7 @@ impl Engine {
         options: &TableOptions,
     ) -> Result<Vec<u8>, EngineError> {
         let shown = String::from_utf8_lossy(name);
+        self.remove_all_dead();
         let prefix = self.table_prefix(name)?;
         if let Some(boundary) = options.boundary
             && boundary > COMPONENTS_MAX
@@ -366,13 +371,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Waits until memory knows all base keys that a join's outputs could be, where an embedded store
+    /// Waits until no key is dead, and memory knows all base keys that a join's outputs could be, where an embedded store
     /// keeps them: [`Engine::join_add`] refuses joins that match any. A text that is no join is
     /// left to that.
     ///
     /// # Errors
     /// [`Stop::Wait`] where they must be loaded first.
     pub fn know_outputs(&mut self, text: &str) -> Result<(), Stop> {
+        self.settle_dead()?;
         let Ok(join) = Join::parse(text, &self.settings.limits) else { return Ok(()) };
         let range = join.output.range_of_all();
         let Some(table) = self.store.table_of(&range.first) else { return Ok(()) };

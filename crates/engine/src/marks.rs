@@ -163,10 +163,16 @@ impl Marks {
         }
     }
 
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all; gives what there was.
+    pub(crate) fn clear(&mut self) -> Self {
         let Self { last_version, rest, divisor, secret, .. } = *self;
-        *self = Self { last_version, rest, divisor, ..Self::new(secret) };
+        let empty = Self { last_version, rest, divisor, ..Self::new(secret) };
+        core::mem::replace(self, empty)
+    }
+
+    /// Forgets a part of what [`Marks::clear`] gave; `false` where nothing is left.
+    pub(crate) fn drop_part(&mut self) -> bool {
+        self.parts.pop().is_some()
     }
 
     /// Gives out versions that no other shard does.

@@ -4,6 +4,7 @@
 //! A read of a range that one clean status range covers is a hash for the group, a look at its
 //! note, and the scan.
 
+use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
@@ -91,7 +92,7 @@ impl Engine {
         if key.len() > Limits::KEY_BYTES_CEILING {
             return Ok(None);
         }
-        self.expire_due(key);
+        self.remove_dead(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         if self.catalog.role(table).is_some() {
             return self.get_derived(table, key).map_err(|Missing| self.stop());
@@ -102,7 +103,9 @@ impl Engine {
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
     /// operation.
     fn get_derived(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef>, Missing> {
-        self.expire_all_or_wait()?;
+        if self.catalog.role(table).is_some_and(|role| !role.writers.is_empty()) {
+            self.remove_dead_or_wait(Looks::Derived)?;
+        }
         self.release_row_holds();
         self.ensure_key(table, key)?;
         let role = self.catalog.role(table);
@@ -254,7 +257,7 @@ impl Engine {
             let range = KeyRange::new(first, last).cut(Limits::KEY_BYTES_CEILING);
             return self.range_until(&range.first, &range.last, options, each);
         }
-        self.expire_all_or_wait().map_err(|Missing| self.stop())?;
+        self.remove_dead_or_wait(Looks::Range(first, last)).map_err(|Missing| self.stop())?;
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };

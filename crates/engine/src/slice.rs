@@ -182,6 +182,7 @@ impl Engine {
     pub fn end_slice(&mut self) {
         self.slices.active = false;
         self.slices.over = false;
+        self.removals.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
         }
@@ -190,6 +191,7 @@ impl Engine {
 
     /// The operation of this ticket is run again next.
     pub fn resume(&mut self, ticket: Ticket) {
+        self.removals.resume(ticket);
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
@@ -200,6 +202,7 @@ impl Engine {
     pub fn forget_ticket(&mut self, ticket: Ticket) {
         self.slices.verified.remove(&ticket);
         self.forget_long_read(ticket);
+        self.removals.forget(ticket);
         self.forget_later(ticket);
     }
 
@@ -208,7 +211,8 @@ impl Engine {
         self.slices.later.retain(|later| *later != ticket);
     }
 
-    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out and of what expires. To be called once in
+    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what expires and of memory that
+    /// is given back. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
@@ -216,6 +220,12 @@ impl Engine {
         }
         if self.is_late() {
             self.expire_slice();
+        }
+        if self.has_discarded() {
+            self.dissolve(self.slices.rows().unwrap_or(usize::MAX));
+        }
+        if self.removals.is_under_way() {
+            self.remove_slice(self.slices.rows().unwrap_or(usize::MAX));
         }
         if let Some(ticket) = self.slices.later.pop_front() {
             self.loads.waits.effects.push(Effect::Wake(ticket));
@@ -225,7 +235,11 @@ impl Engine {
     /// Whether something has had a slice and is to go on.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        !self.slices.later.is_empty() || !self.fan_outs.is_empty() || self.is_late()
+        !self.slices.later.is_empty()
+            || !self.fan_outs.is_empty()
+            || self.removals.is_under_way()
+            || self.has_discarded()
+            || self.is_late()
     }
 
     /// Where a read of `wanted` begins that was ended for now before; nothing where it begins at the start.

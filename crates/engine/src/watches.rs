@@ -8,6 +8,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 
@@ -48,6 +49,12 @@ impl Watches {
         if let Some(changed) = &mut self.changed {
             changed.note(key);
         }
+        self.note_watched(key);
+    }
+
+    /// As [`Watches::note`], where whoever keeps copies of values outside was told of the write before.
+    #[inline]
+    pub(crate) fn note_watched(&mut self, key: &[u8]) {
         if !self.keys.is_empty()
             && let Some(watch) = self.keys.get_mut(key)
         {
@@ -77,6 +84,13 @@ impl Watches {
     pub(crate) fn note_where(&mut self, is_one: impl Fn(&[u8]) -> bool) {
         let keys: Vec<Box<[u8]>> = self.keys.keys().filter(|key| is_one(key)).cloned().collect();
         keys.iter().for_each(|key| self.note(key));
+    }
+
+    /// Tells whoever keeps copies of values outside that a key is written; no more need be told where all keys count so.
+    pub(crate) fn note_copied(&mut self, key: &[u8]) -> ControlFlow<()> {
+        let Some(changed) = &mut self.changed else { return ControlFlow::Break(()) };
+        changed.note(key);
+        if changed.all() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Lists written keys, or no more.

@@ -1,9 +1,9 @@
 //! What clients write: base keys, one by one and by ranges.
 
 use crate::base::{Gone, NewValue, Origin, Put};
+use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
-use crate::expiry::Expiries;
 use crate::handles::Handle;
 use crate::report::{EngineError, Expiry, Stop};
 use alloc::string::String;
@@ -120,7 +120,7 @@ impl Engine {
     /// # Errors
     /// The key is a join's output.
     pub fn remove_known(&mut self, key: &[u8]) -> Result<bool, EngineError> {
-        self.expire_due(key);
+        self.remove_dead(key);
         self.check_owner(key)?;
         let Some(table) = self.store.table_of(key) else { return Ok(false) };
         Ok(self.take(table, key, Gone::Deleted))
@@ -131,7 +131,7 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where some must be loaded first; or a table in the range is kept by a source.
     pub fn know_range(&mut self, first: &[u8], last: &[u8]) -> Result<(), Stop> {
-        self.expire_all_or_wait().map_err(|Missing| self.stop())?;
+        self.remove_dead_or_wait(Looks::Range(first, last)).map_err(|Missing| self.stop())?;
         let mut missing = Ok(());
         for (table, from, to) in self.store.parts(first, last) {
             self.check_source(table)?;
@@ -141,34 +141,6 @@ impl Engine {
             }
         }
         missing.map_err(|Missing| self.stop())
-    }
-
-    /// Removes the base keys of `[first, last)` (an empty `last`: to the end) and gives their
-    /// number. Join outputs in the range stay, as long as their sources do.
-    ///
-    /// # Errors
-    /// A table in the range is kept by a source.
-    pub fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
-        if !last.is_empty() && first >= last {
-            return Ok(0);
-        }
-        self.know_range(first, last)?;
-        let mut removed = 0;
-        for (table, from, to) in self.store.parts(first, last) {
-            let mut keys: Vec<Vec<u8>> = Vec::new();
-            let catalog = core::mem::take(&mut self.catalog);
-            self.scan_table(table, &KeyRange { first: from, last: to }, &mut |key, _| {
-                if !catalog.gives(table, key) {
-                    keys.push(key.to_vec());
-                }
-            });
-            self.catalog = catalog;
-            keys.retain(|key| self.owns(key));
-            for key in keys {
-                removed += u64::from(self.take(table, &key, Gone::Deleted));
-            }
-        }
-        Ok(removed)
     }
 
     /// Whether clients may write or expire `key`, whatever its value. Loads and changes nothing.
@@ -235,25 +207,6 @@ impl Engine {
         }
     }
 
-    /// Removes all keys; joins and tables stay.
-    pub fn flush(&mut self) {
-        let mut watched = core::mem::take(&mut self.watches);
-        watched.note_all();
-        self.tell_reset(&KeyRange::all());
-        self.fan_outs.clear(&mut self.store.pool);
-        self.give_up_long_reads();
-        self.reset_joins();
-        self.store.clear();
-        self.drop_streams();
-        self.drop_all_spilled();
-        self.updaters.clear();
-        self.expiries = Expiries::new(self.settings.secret);
-        self.marks.clear();
-        self.forget_all_loaded();
-        self.clear_kept();
-        self.watches = watched;
-    }
-
     /// Keys stored or materialized now.
     #[must_use]
     pub fn key_count(&self) -> u64 {
@@ -300,7 +253,7 @@ impl Engine {
         let mut left = count.max(1);
         let sifted = self.replica_count() > 0;
         let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
-            if (sifted && !self.owns(key)) || self.is_due(key) {
+            if (sifted && !self.owns(key)) || self.is_dead(key) {
                 return ControlFlow::Continue(());
             }
             if left == 0 {

@@ -343,7 +343,12 @@ fn ranges_that_go_are_forgotten_by_fan_outs() {
     }
     set(&mut engine, "p|ann|003", "third");
     engine.flush();
-    assert!(!engine.goes_on());
+    assert_eq!(read(&mut engine, "t").0, []);
+    // What is left is memory to be given back.
+    while engine.goes_on() {
+        engine.go_on();
+    }
+    assert_eq!(engine.stats().value_bytes, 0);
     engine.check_invariants();
     assert_eq!(read(&mut engine, "t").0, []);
 }
@@ -428,4 +433,141 @@ fn keys_that_expire_together_go_in_slices_and_nobody_sees_them() {
     }
     engine.check_invariants();
     assert!(!engine.goes_on());
+}
+
+/// Begins to remove a range; the ticket under which the answer comes.
+fn begin_removal(engine: &mut Engine, first: &[u8], last: &[u8]) -> headwater_engine::Ticket {
+    engine.begin_slice();
+    let begun = engine.remove_range(first, last);
+    engine.end_slice();
+    let Err(headwater_engine::Stop::Wait(ticket)) = begun else { panic!("{begun:?}") };
+    assert!(engine.is_removing(ticket));
+    ticket
+}
+
+/// The answer, once there is one; and how often it was asked for.
+fn end_removal(engine: &mut Engine, mut ticket: headwater_engine::Ticket) -> (u64, usize) {
+    for asked in 1.. {
+        engine.go_on();
+        engine.resume(ticket);
+        engine.begin_slice();
+        let ended = engine.remove_range(b"", b"");
+        engine.end_slice();
+        match ended {
+            Ok(removed) => return (removed, asked),
+            Err(headwater_engine::Stop::Wait(again)) => ticket = again,
+            Err(stop) => panic!("{stop:?}"),
+        }
+    }
+    unreachable!("it ends")
+}
+
+/// Plain keys and as many that a join counts, in slices of a hundred rows.
+fn removable() -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("sum", "sum|<a> = count v|<a>|<b>", false).expect("a join");
+    for key in 0..2000 {
+        for text in [format!("k{key:04}"), format!("v|a|{key:04}")] {
+            engine.set(text.as_bytes(), b"x", Expiry::Never).expect("a base key");
+        }
+    }
+    assert_eq!(read(&mut engine, "sum").0, [("sum|a".into(), "2000".into())]);
+    engine.set_slice(Some(100));
+    engine
+}
+
+#[test]
+fn a_range_goes_in_slices_and_nobody_sees_a_part_of_it() {
+    let mut engine = removable();
+    let before = engine.stats().keys;
+    let ticket = begin_removal(&mut engine, b"k", b"l");
+    assert_eq!(engine.stats().keys, before - 100);
+    // Who names a key does not see it; what is written stays, and nothing of what was there.
+    assert!(engine.get(b"k1990").expect("no source").is_none());
+    assert!(!engine.remove(b"k1991").expect("a base key"));
+    assert!(!engine.set_expiry(b"k1992", None).expect("a base key"));
+    assert_eq!(engine.append(b"k1994", b"y").expect("a base key"), 1);
+    engine.set(b"k1995", b"new", Expiry::Keep).expect("a base key");
+    engine.set(b"k0001", b"new", Expiry::Never).expect("a base key");
+    // Of joins and ranges that it does not concern nobody waits.
+    engine.begin_slice();
+    assert!(engine.get(b"sum|a").expect("nothing to wait for").is_some());
+    let other = engine.range(b"sum|", b"sum}", RangeOptions::default(), &mut |_, _| {});
+    assert!(other.is_ok());
+    let concerned = engine.range(b"k1", b"k2", RangeOptions::default(), &mut |_, _| {});
+    assert!(concerned.is_err());
+    engine.end_slice();
+    let (removed, asked) = end_removal(&mut engine, ticket);
+    assert_eq!(removed, 2000, "each key counts once");
+    assert!((15..25).contains(&asked), "asked {asked} times");
+    let mut left = Vec::new();
+    let mut each = |key: &[u8], _: headwater_engine::Value<'_>| left.push(key.to_vec());
+    engine.range(b"k", b"l", RangeOptions::default(), &mut each).expect("no source");
+    assert_eq!(left, [b"k0001", b"k1994", b"k1995"]);
+    engine.check_invariants();
+}
+
+#[test]
+fn what_joins_derive_from_a_range_is_seen_when_all_of_it_is_gone() {
+    let mut engine = removable();
+    let ticket = begin_removal(&mut engine, b"v|", b"v}");
+    let mut waits = 0;
+    loop {
+        engine.begin_slice();
+        let seen = engine.get(b"sum|a").map(|value| value.map(|value| value.to_vec()));
+        engine.end_slice();
+        let Err(stop) = seen else {
+            assert_eq!(seen, Ok(None));
+            break;
+        };
+        let headwater_engine::Stop::Wait(ticket) = stop else { panic!("{stop:?}") };
+        engine.forget_later(ticket);
+        engine.go_on();
+        waits += 1;
+    }
+    assert!(waits > 10, "it waited {waits} times");
+    assert_eq!(end_removal(&mut engine, ticket).0, 2000);
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 1).expect("no source"), []);
+}
+
+#[test]
+fn a_removal_is_completed_though_nobody_waits_for_it() {
+    let mut engine = removable();
+    let ticket = begin_removal(&mut engine, b"k", b"l");
+    engine.forget_ticket(ticket);
+    assert!(!engine.is_removing(ticket));
+    // Another one waits for it, and counts its own keys alone.
+    engine.set(b"k1995", b"new", Expiry::Never).expect("a base key");
+    engine.begin_slice();
+    assert!(engine.remove_range(b"", b"l").is_err());
+    engine.end_slice();
+    while engine.goes_on() {
+        engine.go_on();
+    }
+    assert_eq!(engine.remove_range(b"k", b"l"), Ok(1));
+    engine.check_invariants();
+}
+
+#[test]
+fn what_is_not_divided_completes_what_was_begun() {
+    let mut engine = removable();
+    engine.list_changes(true);
+    let ticket = begin_removal(&mut engine, b"k", b"v|a|1000");
+    // Who keeps copies of keys hears of all of them at once.
+    let mut changed = headwater_engine::ChangedKeys::default();
+    engine.take_changed(&mut changed);
+    let keys: std::collections::BTreeSet<&[u8]> = changed.iter().collect();
+    assert!(keys.len() >= 3000, "{} keys are told of", keys.len());
+    // As within a transaction.
+    assert_eq!(
+        engine.get(b"sum|a").expect("no source").map(|it| it.to_vec()),
+        Some(b"1000".to_vec())
+    );
+    assert_eq!(end_removal(&mut engine, ticket), (3000, 1));
+    // What somebody follows goes at once.
+    let followed = headwater_base::KeyRange::prefix(b"sum|");
+    engine.follow(&followed, headwater_engine::Follower(1)).expect("no source");
+    engine.begin_slice();
+    assert_eq!(engine.remove_range(b"v|", b"v}"), Ok(1000));
+    engine.end_slice();
 }

@@ -164,11 +164,6 @@ impl Keeper {
             || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
             || shared.database.active_compactions() > 0
     }
-
-    /// The keys of `range` are gone.
-    pub fn remove_range(&mut self, range: &KeyRange) -> Position {
-        self.tell(|gathered| gathered.turn.remove_range(range))
-    }
 }
 
 impl BaseStore for Keeper {
@@ -189,6 +184,10 @@ impl BaseStore for Keeper {
 
     fn remove(&mut self, key: &[u8]) -> Position {
         self.tell(|gathered| gathered.turn.remove(key))
+    }
+
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.tell(|gathered| gathered.turn.remove_range(range))
     }
 
     fn clear(&mut self) -> Position {

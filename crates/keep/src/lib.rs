@@ -23,7 +23,7 @@
 //! - E5. After a failed write or sync nothing more is written, and [`Store::refusal`] says why. Loads go on,
 //!   with what could not be written laid over what was.
 //! - E6. What was told between two calls of [`Store::commit`] is in the store as a whole or not at all, whatever the moment of a
-//!   crash; but for the removal of a range of keys, which is that of a partition that has moved. So a transaction is one batch, also where it waits for data while it
+//!   crash. So the removal of a range of keys is one step, and a transaction is one batch, also where it waits for data while it
 //!   is under way ([`Store::begin_transaction`]).
 //!
 //! # Cost

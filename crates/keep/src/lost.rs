@@ -19,7 +19,8 @@ pub(crate) struct Lost {
     pub(crate) last: u64,
 }
 
-fn is_in(key: &[u8], first: &[u8], last: &[u8]) -> bool {
+/// Whether a key lies in `[first, last)` (an empty `last`: to the end).
+pub(crate) fn is_within(key: &[u8], first: &[u8], last: &[u8]) -> bool {
     key >= first && (last.is_empty() || key < last)
 }
 
@@ -35,7 +36,7 @@ impl Lost {
             Op::Put(key, record) => _ = self.keys.insert(key.to_vec(), Some(record.to_vec())),
             Op::Remove(key) => _ = self.keys.insert(key.to_vec(), None),
             Op::RemoveRange(first, last) => {
-                self.keys.retain(|key, _| !is_in(key, first, last));
+                self.keys.retain(|key, _| !is_within(key, first, last));
                 self.ranges.push((first.to_vec(), last.to_vec()));
             }
             Op::Clear => *self = Self { cleared: true, last: position, ..Self::default() },
@@ -47,7 +48,7 @@ impl Lost {
     pub(crate) fn hides(&self, key: &[u8]) -> bool {
         self.cleared
             || self.keys.contains_key(key)
-            || self.ranges.iter().any(|(first, last)| is_in(key, first, last))
+            || self.ranges.iter().any(|(first, last)| is_within(key, first, last))
     }
 
     /// The records that the store lacks.

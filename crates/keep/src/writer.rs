@@ -4,7 +4,7 @@
 //! (group commit).
 
 use crate::files::{Folder, Safe};
-use crate::lost::Lost;
+use crate::lost::{Lost, is_within};
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Shared, lock};
 use crate::tables::Tables;
@@ -25,8 +25,6 @@ const JOURNAL_BYTES: u64 = 16 << 20;
 const LAST_TABLES: Duration = Duration::from_secs(10);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// Keys of a range that are removed at a time.
-const RANGE_KEYS: usize = 4096;
 
 /// The key under which a table's prefix is noted: keys of the store are not empty.
 pub(crate) fn table_key(prefix: &[u8]) -> Vec<u8> {
@@ -222,9 +220,7 @@ impl Writer {
                 Op::Note(name, record) => batch.insert(&shared.notes, name, record),
                 Op::Unnote(name) => batch.remove(&shared.notes, name),
                 Op::RemoveRange(first, end) => {
-                    let before = core::mem::replace(&mut batch, shared.database.batch());
-                    self.commit_cleared(before, last, &keys, core::mem::take(&mut emptied))?;
-                    self.remove_range(first, end, position)?;
+                    self.remove_range((first, end), turns, position, &keys, &mut batch)?;
                 }
                 Op::Clear => {
                     let new = self.clear(&mut batch)?;
@@ -271,20 +267,30 @@ impl Writer {
         done.map_err(|error| crate::describe(&error))
     }
 
-    /// Removes the keys of a range, part by part.
-    fn remove_range(&mut self, first: &[u8], last: &[u8], position: u64) -> fjall::Result<()> {
-        let keys = lock(&self.shared.keys).keyspace.clone();
-        let snapshot = self.shared.database.snapshot();
-        let found = snapshot.range::<&[u8], _>(&keys, crate::loader::bounds(first, last));
-        let mut batch = self.shared.database.batch();
-        for guard in found {
-            batch.remove(&keys, guard.key()?);
-            if batch.len() >= RANGE_KEYS {
-                let full = core::mem::replace(&mut batch, self.shared.database.batch());
-                self.commit_state(full, self.state)?;
+    /// Has `batch` remove the keys of a range: those in the store, and those that the operations of `turns` before `position`
+    /// put there. All go with one batch, so that no crash leaves a part of them.
+    fn remove_range(
+        &self,
+        (first, last): (&[u8], &[u8]),
+        turns: &VecDeque<Turn>,
+        position: u64,
+        keys: &Keyspace,
+        batch: &mut WriteBatch,
+    ) -> fjall::Result<()> {
+        let written = self.state.position + 1..position;
+        for (at, op) in turns.iter().flat_map(Turn::ops) {
+            match op {
+                Op::Put(key, _) if written.contains(&at) && is_within(key, first, last) => {
+                    batch.remove(keys, key);
+                }
+                _ => {}
             }
         }
-        self.commit(batch, position)
+        let snapshot = self.shared.database.snapshot();
+        for guard in snapshot.range::<&[u8], _>(keys, crate::loader::bounds(first, last)) {
+            batch.remove(keys, guard.key()?);
+        }
+        Ok(())
     }
 
     /// Goes on with an empty keyspace: what is in force once `batch` is written, with what comes behind.

@@ -11,7 +11,9 @@ use crate::join::{Join, Operator};
 use crate::oracle::{Oracle, Verdict, View, within};
 use crate::subject::Subject;
 use headwater_base::{KeyRange, Millis};
-use headwater_engine::{EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions};
+use headwater_engine::{
+    EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions, Ticket,
+};
 use headwater_script::bytes::escape;
 use long_reads::LongReads;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +64,8 @@ struct Run<'a> {
     copies: Copies,
     streams: Streams,
     long_reads: LongReads,
+    /// Removals that have begun and not ended: who waits for each, and how many keys it is to have removed.
+    removing: Vec<(Ticket, u64)>,
     /// What was so before the transaction under way.
     before: Option<Oracle>,
     /// How many base keys have gone for want of memory.
@@ -99,6 +103,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         copies: Copies::default(),
         streams: Streams::default(),
         long_reads: LongReads::default(),
+        removing: Vec::new(),
         before: None,
         lost: 0,
     };
@@ -106,6 +111,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
     run.oracle.advance(START);
     for (at, op) in ops.iter().enumerate() {
         run.step(op)
+            .and_then(|()| run.go_on_removing())
             .and_then(|()| run.hear())
             .and_then(|()| run.long_reads.go_on(run.subject.engine()))
             .map_err(|text| Failure { ops: at + 1, message: format!("{}: {text}", line(op)) })?;
@@ -234,10 +240,28 @@ impl Run<'_> {
         self.oracle.base.retain(|key, _| !within(key, first, last));
         let removed = (before - self.oracle.base.len()) as u64;
         self.changed();
-        match self.subject.remove_range(first, last) {
-            Ok(fewer) if fewer < removed && self.subject.may_lose_bytes() => Ok(()),
-            given => same(&given, &Ok(removed)),
+        let given = self.subject.remove_range(first, last);
+        self.has_removed(given, removed)
+    }
+
+    fn has_removed(&mut self, given: Result<u64, Stop>, expected: u64) -> Result<(), String> {
+        match given {
+            Err(Stop::Wait(ticket)) => {
+                self.removing.push((ticket, expected));
+                Ok(())
+            }
+            Ok(fewer) if fewer < expected && self.subject.may_lose_bytes() => Ok(()),
+            given => same(&given, &Ok(expected)),
         }
+    }
+
+    /// Does a slice of the removals that have begun.
+    fn go_on_removing(&mut self) -> Result<(), String> {
+        for (ticket, expected) in std::mem::take(&mut self.removing) {
+            let given = self.subject.go_on_removing(ticket);
+            self.has_removed(given, expected).map_err(|text| format!("a removal: {text}"))?;
+        }
+        Ok(())
     }
 
     fn view(&mut self) -> Rc<View> {

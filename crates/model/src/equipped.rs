@@ -316,7 +316,8 @@ impl Equipped {
     ) -> Result<T, Stop> {
         let mut attempts_left = ATTEMPTS_MAX;
         for _ in 0..PATIENCE {
-            let (told, expired) = (self.told_store(), self.node.engine().expired_count());
+            let gone = |engine: &Engine| engine.expired_count() + engine.removals_begun();
+            let (told, gone_before) = (self.told_store(), gone(self.node.engine()));
             let node = &mut self.node;
             let (result, again) = self.pressure.inside(|| {
                 node.engine_mut().begin_slice();
@@ -328,11 +329,16 @@ impl Equipped {
             });
             match result {
                 Err(Stop::Wait(ticket)) => {
-                    let may_tell = self.node.engine().expired_count() > expired;
+                    let may_tell = gone(self.node.engine()) > gone_before;
                     assert!(
                         may_tell || self.told_store() == told,
                         "what waits has written nothing"
                     );
+                    if self.node.engine().is_removing(ticket) {
+                        // Other operations come between its slices.
+                        self.commit();
+                        return result;
+                    }
                     if !self.goes_on(ticket) {
                         return result;
                     }

@@ -162,6 +162,9 @@ impl BaseStore for Outside<Box<dyn BaseStore>> {
     fn remove(&mut self, key: &[u8]) -> Position {
         self.0.outside(|| self.1.remove(key))
     }
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.0.outside(|| self.1.remove_range(range))
+    }
     fn clear(&mut self) -> Position {
         self.0.outside(|| self.1.clear())
     }

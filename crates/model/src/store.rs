@@ -87,6 +87,11 @@ impl BaseStore for End {
         assert!(disk.held.pairs.remove(key).is_some(), "a key is removed that is not there");
         disk.next()
     }
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        let mut disk = self.0.borrow_mut();
+        disk.held.pairs.retain(|key, _| !range.contains(key));
+        disk.next()
+    }
     fn clear(&mut self) -> Position {
         let mut disk = self.0.borrow_mut();
         disk.held.pairs.clear();

@@ -7,7 +7,7 @@ use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
     JoinReport, Loaded, Notification, NotifiedChange, Position, RangeOptions, Settings, Stats,
-    Stop, StreamReport, TableOptions, TableReport,
+    Stop, StreamReport, TableOptions, TableReport, Ticket,
 };
 
 /// What followers are told, with what was shared in it copied.
@@ -112,6 +112,10 @@ pub trait Subject {
     }
     fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
         self.engine().remove_range(first, last)
+    }
+    /// Does a slice of a removal that has begun and waits with this ticket; how many keys it removed, where it has ended.
+    fn go_on_removing(&mut self, ticket: Ticket) -> Result<u64, Stop> {
+        Err(Stop::Wait(ticket))
     }
     /// Why a value of this key would be refused.
     fn check(&mut self, key: &[u8]) -> Result<(), EngineError> {
@@ -227,7 +231,7 @@ pub trait Subject {
         false
     }
     fn key_count(&mut self) -> u64 {
-        self.engine().expire_all();
+        self.engine().remove_all_dead();
         self.engine().key_count()
     }
     fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {

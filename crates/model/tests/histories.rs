@@ -56,6 +56,7 @@ fn where_values_are_changes_no_answer() {
 fn reads_equal_recomputation_where_they_are_done_in_slices() {
     holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
     holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
 }
 
 /// Everything that histories do happens between the slices of reads.
@@ -88,16 +89,19 @@ fn what_is_refused_for_want_of_memory_has_changed_nothing() {
 #[test]
 fn what_goes_at_a_real_bound_is_missed_and_nothing_is_wrong() {
     holds(Kind::Long, 250, || Box::new(Equipped::default()));
+    holds(Kind::Long, 1000, || Box::new(Equipped::default().sliced(9, true)));
 }
 
 #[test]
 fn a_store_loses_nothing_at_a_real_bound() {
     holds(Kind::Long, 500, || Box::new(Equipped::kept_in_a_map()));
+    holds(Kind::Long, 1000, || Box::new(Equipped::kept_in_a_map().sliced(9, true)));
 }
 
 #[test]
 fn what_is_acknowledged_survives_a_crash() {
     holds(Kind::Crashes, 4, || Box::new(Equipped::kept_in_a_map()));
+    holds(Kind::Crashes, 8, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
 }
 
 /// What long histories come to is what they are for.
@@ -132,6 +136,51 @@ fn long_histories_reach_their_bounds() {
 fn counter(subject: &mut dyn Subject, name: &str) -> u64 {
     let counters = subject.engine().stats().counters;
     counters.iter().find(|(known, _)| *known == name).expect("a counter").1
+}
+
+/// A history in which ranges that hold keys are removed again and again, and sometimes everything is.
+fn with_removals(seed: u64) -> Vec<Op> {
+    let (mut ops, mut keys) = (Vec::new(), Vec::new());
+    for (at, op) in generate::history(seed).into_iter().enumerate() {
+        if let Op::Set { key, .. } = &op {
+            keys.push(key.clone());
+        }
+        ops.push(op);
+        let is_one = |every: usize| (at + seed as usize).is_multiple_of(every);
+        if is_one(61) {
+            ops.push(Op::Flush);
+        } else if is_one(7)
+            && let Some(key) = keys.get(at % keys.len().max(1))
+        {
+            let first = if is_one(2) { key.clone() } else { Vec::new() };
+            let table = headwater_base::table_of(key).unwrap_or_default();
+            let last = if is_one(3) { Vec::new() } else { [table, b"}"].concat() };
+            ops.push(Op::RemoveRange { first, last });
+        }
+    }
+    ops
+}
+
+/// Other operations come between the slices of a removal.
+#[test]
+fn a_removal_is_one_step_whatever_comes_between_its_slices() {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let mut begun = 0;
+    for seed in 0..histories / 20 {
+        let subjects = [Equipped::default(), Equipped::kept_in_a_map(), Equipped::spilling(false)];
+        for (which, subject) in subjects.into_iter().enumerate() {
+            let mut subject = subject.sliced(2 + which, true);
+            if let Err(failure) = drive::run(&mut subject, &with_removals(seed)) {
+                panic!("seed {seed}, subject {which}: {}", failure.message);
+            }
+            begun += subject.engine().removals_begun();
+        }
+    }
+    assert!(
+        begun > histories / 20,
+        "in {histories} histories {begun} removals took several slices"
+    );
 }
 
 #[test]

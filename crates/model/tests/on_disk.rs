@@ -60,6 +60,9 @@ impl BaseStore for End {
     fn remove(&mut self, key: &[u8]) -> Position {
         self.keeper.remove(key)
     }
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.keeper.remove_range(range)
+    }
     fn clear(&mut self) -> Position {
         self.keeper.clear()
     }

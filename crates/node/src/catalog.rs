@@ -85,6 +85,8 @@ pub(crate) fn tables(
     command: &Tables<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    // Keys are counted, or must not be there.
+    engine.settle_dead()?;
     match *command {
         Tables::Set { name, .. } => {
             engine.table_set(name, &table_options(command))?;

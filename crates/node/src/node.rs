@@ -4,7 +4,8 @@
 //! - N1. A command that must wait, or fails, leaves nothing in the reply but its error.
 //! - N2. A command that changes several keys checks all that can refuse it before the first
 //!   change; one that reads and writes reads first. So a waiting command has changed nothing,
-//!   and running it again is running it once.
+//!   and running it again is running it once. Only the removal of a range waits for the end of what it has begun: run again under its
+//!   ticket, it waits on or answers.
 
 use crate::flows::Working;
 use crate::scan::Cursors;
@@ -133,7 +134,8 @@ impl Node {
         let mark = reply.mark();
         let mut attempts_left = ATTEMPTS_MAX;
         let told = self.engine.base_store_written();
-        let expired = self.engine.expired_count();
+        let gone = |engine: &Engine| engine.expired_count() + engine.removals_begun();
+        let gone_before = gone(&self.engine);
         loop {
             let alone = self.engine.begin_calls();
             let done = self.run(command, reply);
@@ -143,9 +145,10 @@ impl Node {
             self.record_writes();
             let Err(stop) = done else { return self.unfinished.take().unwrap_or(Outcome::Done) };
             reply.rewind(mark);
-            // Keys whose time has come go with whoever looks at them, whatever comes of it.
+            // Keys whose time has come go with whoever looks at them, whatever comes of it; and a removal in slices has
+            // begun when it waits.
             debug_assert!(
-                self.engine.base_store_written() == told || self.engine.expired_count() > expired,
+                self.engine.base_store_written() == told || gone(&self.engine) > gone_before,
                 "it has changed nothing (N2)"
             );
             match stop {
@@ -223,8 +226,8 @@ impl Node {
         let engine = &mut self.engine;
         if let Keys::Matching { .. } | Keys::Scan { .. } | Keys::RandomKey | Keys::DbSize = command
         {
-            // They count what is stored.
-            engine.expire_all();
+            // They count what is stored, or walk over it.
+            engine.settle_dead()?;
         }
         match *command {
             Keys::Del { keys } => keys::del(engine, keys, reply),
@@ -259,6 +262,7 @@ impl Node {
                 Ok(())
             }
             Keys::Flush => {
+                engine.flush_ahead()?;
                 engine.flush();
                 reply.ok();
                 Ok(())

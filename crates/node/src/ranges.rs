@@ -33,10 +33,12 @@ pub(crate) fn run(
             Ok(())
         }
         Ranges::ExplainKey { key } => {
+            node.engine.settle_dead()?;
             explain(&node.engine, &KeyRange::point(key), reply);
             Ok(())
         }
         Ranges::Explain { first, last } => {
+            node.engine.settle_dead()?;
             explain(&node.engine, &KeyRange::new(first, last), reply);
             Ok(())
         }

@@ -73,6 +73,10 @@ impl BaseStore for Store {
         self.0.borrow_mut().pairs.remove(key);
         self.next()
     }
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.0.borrow_mut().pairs.retain(|key, _| !range.contains(key));
+        self.next()
+    }
     fn clear(&mut self) -> Position {
         self.0.borrow_mut().pairs.clear();
         self.next()

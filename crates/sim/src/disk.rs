@@ -16,6 +16,7 @@ type Pairs = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 enum Write {
     Put(Vec<u8>, Vec<u8>, Attributes),
     Remove(Vec<u8>),
+    RemoveRange(KeyRange),
     Clear,
 }
 
@@ -25,6 +26,7 @@ fn apply(pairs: &mut Pairs, write: &Write) {
             pairs.insert(key.clone(), (value.clone(), *attributes));
         }
         Write::Remove(key) => drop(pairs.remove(key)),
+        Write::RemoveRange(range) => pairs.retain(|key, _| !range.contains(key)),
         Write::Clear => pairs.clear(),
     }
 }
@@ -159,6 +161,10 @@ impl BaseStore for Disk {
         let mut state = self.0.borrow_mut();
         assert!(state.pairs.contains_key(key), "{} is removed twice", key.escape_ascii());
         state.write(Write::Remove(key.to_vec()))
+    }
+
+    fn remove_range(&mut self, range: &KeyRange) -> Position {
+        self.0.borrow_mut().write(Write::RemoveRange(range.clone()))
     }
 
     fn clear(&mut self) -> Position {

@@ -58,6 +58,21 @@ impl<T> Chunks<T> {
         }
     }
 
+    /// The last item, to change.
+    pub fn last_mut(&mut self) -> Option<&mut T> {
+        self.chunks.last_mut()?.last_mut()
+    }
+
+    /// Takes the last item out.
+    pub fn pop(&mut self) -> Option<T> {
+        let last = self.chunks.last_mut()?;
+        let item = last.pop();
+        if last.is_empty() {
+            self.chunks.pop();
+        }
+        item
+    }
+
     /// The item of this number, if there is one.
     #[inline]
     #[must_use]
@@ -121,5 +136,9 @@ mod tests {
         assert_eq!((chunks.get(CHUNK), chunks.get(chunks.len())), (Some(&5), None));
         assert!(core::ptr::eq(place, &raw const chunks[CHUNK]));
         assert!(chunks.bytes() < (6 * CHUNK + 64) * 8);
+        chunks.last_mut().into_iter().for_each(|last| *last = 1);
+        assert_eq!(chunks.pop(), Some(1));
+        (0..5 * CHUNK + 6).for_each(|_| assert!(chunks.pop().is_some()));
+        assert_eq!((chunks.pop(), chunks.len(), chunks.is_empty()), (None, 0, true));
     }
 }

@@ -105,6 +105,7 @@ mod tests {
             store.pool.release(value);
         }
         store.clear();
+        store.dissolve(usize::MAX);
         assert_eq!(store.pool.bytes(), 0);
     }
 }

@@ -31,6 +31,8 @@ pub struct Store<N> {
     pub pool: Pool,
     pub(crate) tables: Vec<Option<Slot<N>>>,
     pub(crate) compaction: Compaction,
+    /// What tables held that were cleared.
+    discarded: Vec<Table<N>>,
     free: Vec<u32>,
     by_name: HashTable<u32>,
     /// Named tables by `name|`.
@@ -52,6 +54,7 @@ impl<N: Note> Store<N> {
             pool: Pool::new(),
             tables: alloc::vec![Some(unnamed)],
             compaction: Compaction::default(),
+            discarded: Vec::new(),
             free: Vec::new(),
             by_name: HashTable::new(),
             order: BTreeMap::new(),
@@ -296,13 +299,36 @@ impl<N: Note> Store<N> {
         table.clear(|value| pool.release(value));
     }
 
-    /// Removes every key; pinned tables stay, layers too.
+    /// Removes every key; pinned tables stay, layers too. The values are released by [`Store::dissolve`].
     pub fn clear(&mut self) {
         for id in 0..self.tables.len() as u32 {
-            if self.tables[id as usize].is_some() {
-                self.clear_table(TableId(id));
+            if let Some(slot) = &mut self.tables[id as usize] {
+                if slot.table.sizes().keys + slot.table.group_count() > 0 {
+                    self.discarded.push(slot.table.detach());
+                }
                 self.forget_if_idle(TableId(id));
             }
+        }
+    }
+
+    /// Whether values are left to be released of tables that were cleared.
+    #[inline]
+    #[must_use]
+    pub fn has_discarded(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
+    /// Releases about `most` values of tables that were cleared.
+    pub fn dissolve(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0
+            && let Some(table) = self.discarded.last_mut()
+        {
+            let done = table.dissolve(&mut self.pool, left);
+            if done < left {
+                self.discarded.pop();
+            }
+            left = left.saturating_sub(done + 1);
         }
     }
 }

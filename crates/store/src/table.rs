@@ -15,6 +15,7 @@
 //! them in order from a tree of their prefixes. A group's record is one cache line of 64 bytes,
 //! its index slots 11 to 21 bytes, its place in the order some 25.
 
+mod discarded;
 mod mark;
 mod offer;
 mod scan;

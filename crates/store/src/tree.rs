@@ -400,6 +400,22 @@ impl Tree {
         });
     }
 
+    /// Takes a page out of a tree that is of no use any more, calls `each` with its words if it is a leaf, and gives the
+    /// number of its entries; `None` where no page is left.
+    pub(crate) fn drop_page(&mut self, each: &mut impl FnMut(u64)) -> Option<usize> {
+        let (leaf, inner) = match &mut self.0 {
+            Body::Page(page) => (Some(core::mem::take(page)).filter(|page| page.len() > 0), None),
+            Body::Pages(pages) => match pages.leaves.pop() {
+                Some(leaf) => (Some(leaf.page), None),
+                None => (None, pages.inners.pop()),
+            },
+        };
+        if let Some(page) = &leaf {
+            (0..page.len()).for_each(|at| each(page.word(at)));
+        }
+        leaf.or(inner).map(|page| page.len())
+    }
+
     /// The greatest key that is at most `key`, and its word.
     #[must_use]
     pub fn at_or_before(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {

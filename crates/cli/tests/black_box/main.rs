@@ -29,6 +29,7 @@ mod partitions;
 mod partitions_kept;
 mod process;
 mod receiver;
+mod removals;
 mod shards;
 mod shards_told;
 mod shards_transactions;

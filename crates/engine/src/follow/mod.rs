@@ -124,7 +124,7 @@ impl Engine {
             return Ok(());
         }
         self.feed_all();
-        self.expire_all();
+        self.remove_all_dead();
         let parts = self.store.parts(&range.first, &range.last);
         for (table, first, last) in &parts {
             self.check_followable(*table, &KeyRange::new(first, last))?;

@@ -174,6 +174,12 @@ impl LoadedData {
         }
     }
 
+    /// Notes that all keys of a range that is here are gone: no load of it is under way (L1).
+    pub(crate) fn note_removed(&mut self, position: Position, range: &KeyRange) {
+        debug_assert!(self.under_way.overlapping(range).next().is_none(), "all of it is here");
+        self.seen = self.seen.max(position);
+    }
+
     /// Answers of loads under way that are older than the last change delivered are of no use.
     pub(crate) fn ask_anew(&mut self) {
         for load in self.under_way.overlapping_mut(&KeyRange::all()) {

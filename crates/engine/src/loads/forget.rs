@@ -63,6 +63,9 @@ impl Engine {
         // What is kept is still there: its keys keep their marks, but for what will be loaded with them.
         let kept = self.is_kept(table);
         for key in keys {
+            if self.remove_dead(&key) {
+                continue;
+            }
             self.unload_key(table, &key, kept);
         }
     }

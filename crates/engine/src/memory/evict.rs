@@ -15,6 +15,8 @@ use headwater_base::key::SEPARATOR;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
+/// Keys that are gone, or rows of a range under removal, that are looked at to make room.
+const DEAD_TOGETHER: usize = 64;
 /// After how many outputs of one write memory is looked at.
 pub(crate) const FED_TOGETHER: usize = 64;
 /// After how many of them it is looked at anew what is taken.
@@ -25,6 +27,15 @@ const FED_BYTES: usize = 128;
 impl Engine {
     /// Evicts the range of least worth among some drawn by chance; `false` where nothing can go.
     pub fn evict_one(&mut self) -> bool {
+        // What is gone, or dead, takes room that nobody needs.
+        if self.has_discarded() {
+            self.dissolve(DEAD_TOGETHER);
+            return true;
+        }
+        if self.removals.is_under_way() {
+            self.remove_slice(DEAD_TOGETHER);
+            return true;
+        }
         // Nothing is lost by putting a chunk aside, and there is nothing larger that could go.
         if self.spill_one() {
             return true;
@@ -46,6 +57,7 @@ impl Engine {
     fn evict(&mut self, victim: Option<Victim>) -> bool {
         match victim {
             None => return false,
+            Some(Victim::Key(_, key, _)) if self.remove_dead(&key) => {}
             Some(Victim::Key(table, key, _)) if self.is_kept(table) => {
                 self.memory.evicted.loaded += 1;
                 self.evict_kept(table, &key);

@@ -41,7 +41,7 @@ fn bytes_of(pair: &Pair) -> u64 {
 
 impl Engine {
     /// The base keys of a partition of which this is the home: of kept tables as the embedded store has them, those whose
-    /// time is over among them. Nothing changes.
+    /// time is over among them. Nothing changes for anybody.
     ///
     /// # Errors
     /// One of them holds a stream, which cannot move; they have more than `bytes_max` bytes; the store cannot be read.
@@ -50,6 +50,7 @@ impl Engine {
         partition: Partition,
         bytes_max: u64,
     ) -> Result<Vec<Pair>, EngineError> {
+        self.complete_removal();
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {

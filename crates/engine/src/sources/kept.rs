@@ -231,6 +231,22 @@ impl Engine {
         }
     }
 
+    /// Tells the embedded store that the keys of a range are gone, all of which is in memory where it is kept.
+    pub(crate) fn erase_kept_range(&mut self, range: &KeyRange) {
+        let mut kept = self.store.parts(&range.first, &range.last);
+        kept.retain(|&(table, ..)| self.is_kept(table));
+        let Some(store) = self.loads.persistence.store.as_mut().filter(|_| !kept.is_empty()) else {
+            return;
+        };
+        let position = store.remove_range(range);
+        self.loads.persistence.written = position;
+        for (table, first, last) in kept {
+            if let Some(data) = self.loads.own_mut(table) {
+                data.note_removed(position, &KeyRange { first, last });
+            }
+        }
+    }
+
     /// Tells the embedded store that all keys are gone.
     pub(crate) fn clear_kept(&mut self) {
         let Some(store) = self.loads.persistence.store.as_mut() else { return };
@@ -275,7 +291,7 @@ impl Engine {
     /// [`Stop::Wait`] where it must be loaded first.
     #[inline]
     pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
-        self.expire_due(key);
+        self.remove_dead(key);
         if !self.loads.persistence.is_some() {
             return Ok(());
         }

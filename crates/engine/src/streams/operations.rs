@@ -31,7 +31,7 @@ pub struct StreamReport {
 impl Engine {
     /// The number of the stream that `key` holds; `None` where there is no such key.
     fn stream_of(&mut self, key: &[u8]) -> Result<Option<u32>, EngineError> {
-        self.expire_due(key);
+        self.remove_dead(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         self.check_table_of_streams(table)?;
         match self.store.table(table).get(key) {

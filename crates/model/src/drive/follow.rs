@@ -37,7 +37,7 @@ impl Run<'_> {
     pub(super) fn hear(&mut self) -> Result<(), String> {
         if !self.copies.is_empty() {
             // Followers hear of what expires when it is removed, which may take several slices.
-            self.subject.engine().expire_all();
+            self.subject.engine().remove_all_dead();
         }
         for _ in 0..PATIENCE {
             let told = self.subject.told();

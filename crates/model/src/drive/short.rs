@@ -113,6 +113,8 @@ impl Run<'_> {
                 }
                 self.forget_streams();
                 self.watches.clear();
+                // Nobody waits any more for those that had begun: they are whole all the same.
+                self.removing.clear();
                 (self.scan, self.copies) = (None, crate::copies::Copies::default());
                 self.changed();
                 self.join_names()?;

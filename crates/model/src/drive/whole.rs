@@ -118,6 +118,9 @@ impl Run<'_> {
     /// Reads and verifies everything: table by table, then the whole store, both ways.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         self.step(&Op::Exec)?;
+        while !self.removing.is_empty() {
+            self.go_on_removing()?;
+        }
         self.watched()?;
         self.look_for_losses(b"", b"", &|_| false)?;
         self.subject.unbound();
@@ -163,6 +166,11 @@ impl Run<'_> {
         while let Some(installed) = self.oracle.joins.first() {
             let name = installed.name.clone();
             self.step(&Op::JoinDrop { name })?;
+        }
+        // The memory of what is gone goes back in slices.
+        let engine = self.subject.engine();
+        while engine.goes_on() {
+            engine.go_on();
         }
         let left = self.subject.stats();
         let left = [

@@ -7,7 +7,7 @@ use headwater_base::{KeyRange, Millis};
 use headwater_command::{Data, Keys, OwnedArgs, Strings};
 use headwater_engine::{
     Difference, Engine, EngineError, Expiry, Follower, JoinInstalled, Policy, RangeOptions, Stop,
-    StreamReport, TableOptions, TableReport, Value,
+    StreamReport, TableOptions, TableReport, Ticket, Value,
 };
 use headwater_node::Node;
 
@@ -106,6 +106,19 @@ impl Subject for Equipped {
     fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
         self.run_short(|node| node.engine_mut().remove_range(first, last))
     }
+    fn go_on_removing(&mut self, ticket: Ticket) -> Result<u64, Stop> {
+        let node = &mut self.node;
+        self.pressure.own(|| {
+            node.go_on();
+            let engine = node.engine_mut();
+            engine.resume(ticket);
+            engine.begin_slice();
+            // The range counts no more.
+            let removed = engine.remove_range(b"", b"");
+            engine.end_slice();
+            removed
+        })
+    }
     fn incr(&mut self, key: &[u8], by: i64) -> Result<Option<i64>, Stop> {
         number(&self.command(20, &Data::Strings(Strings::IncrBy { key, by })))
     }
@@ -137,12 +150,14 @@ impl Subject for Equipped {
     }
     fn begin_transaction(&mut self) {
         self.node.engine_mut().begin_transaction();
+        self.node.engine_mut().set_slice(None);
         if let Some(store) = &mut self.store {
             store.begin_transaction();
         }
     }
     fn end_transaction(&mut self) {
         self.node.engine_mut().end_transaction();
+        self.node.engine_mut().set_slice(self.slice);
         if let Some(store) = &mut self.store {
             store.end_transaction();
             store.commit();
@@ -153,22 +168,29 @@ impl Subject for Equipped {
     }
     fn key_count(&mut self) -> u64 {
         self.load_all();
-        self.node.engine_mut().expire_all();
+        self.node.engine_mut().remove_all_dead();
         self.node.engine_mut().key_count()
     }
     fn scan(&mut self, cursor: &[u8], count: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
         self.load_all();
+        // As for SCAN.
+        self.node.engine_mut().remove_all_dead();
         let mut keys = Vec::new();
         let next = self.node.engine_mut().scan(cursor, count, &mut |key| keys.push(key.to_vec()));
         (next, keys)
     }
     fn random_key(&mut self, draw: u64) -> Option<Vec<u8>> {
         self.load_all();
+        self.node.engine_mut().remove_all_dead();
         self.node.engine_mut().random_key(draw)
     }
     fn flush(&mut self) {
-        self.pressure.own(|| self.node.engine_mut().flush());
-        self.commit();
+        let flush = |node: &mut Node| {
+            node.engine_mut().flush_ahead()?;
+            node.engine_mut().flush();
+            Ok(())
+        };
+        self.run_short(flush).expect("all keys go");
     }
     fn compact(&mut self, keys: usize) {
         self.pressure.own(|| self.node.engine_mut().compact_any(keys));

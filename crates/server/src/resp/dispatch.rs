@@ -283,7 +283,9 @@ impl Resp {
     fn go_on(&mut self, postponed: &Postponed, work: &mut Turn<'_>) -> Flow {
         self.tickets.remove(&postponed.ticket);
         let most = self.config.clients.command_milliseconds_max;
-        if most > 0 && self.time.uptime >= postponed.since + most {
+        // What has begun to remove keys ends when all of them are gone.
+        let may_end = !self.node.engine().is_removing(postponed.ticket);
+        if most > 0 && may_end && self.time.uptime >= postponed.since + most {
             self.node.engine_mut().forget_ticket(postponed.ticket);
             if work.connection.session.queue.is_some() {
                 self.discard(&mut work.connection.session);
@@ -296,6 +298,8 @@ impl Resp {
         self.node.engine_mut().resume(postponed.ticket);
         self.running_since = Some(postponed.since);
         let flow = self.run_again(&postponed.request, work);
+        // It may have been refused before the engine heard of it.
+        self.node.engine_mut().end_slice();
         self.running_since = None;
         flow
     }

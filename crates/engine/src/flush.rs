@@ -1,0 +1,105 @@
+//! Removing all keys at once.
+//!
+//! What was there is put aside in one step, and everything begins empty. What computed ranges hold goes in slices before that, which
+//! changes no answer; and the memory of what was put aside goes back in slices behind it. Until then it counts as taken, and is
+//! the first to go where room is to be made.
+
+use crate::engine::Engine;
+use crate::expiry::Expiries;
+use crate::marks::Marks;
+use crate::report::Stop;
+use alloc::vec::Vec;
+use headwater_base::KeyRange;
+
+/// What was put aside beside the store's tables.
+#[derive(Debug, Default)]
+pub(crate) struct Discarded {
+    expiries: Vec<Expiries>,
+    marks: Vec<Marks>,
+}
+
+impl Discarded {
+    fn is_empty(&self) -> bool {
+        self.expiries.is_empty() && self.marks.is_empty()
+    }
+
+    /// Forgets about `most` entries.
+    fn dissolve(&mut self, most: usize) {
+        if let Some(expiries) = self.expiries.last_mut() {
+            if expiries.dissolve(most) < most {
+                self.expiries.pop();
+            }
+        } else if let Some(marks) = self.marks.last_mut()
+            && !marks.drop_part()
+        {
+            self.marks.pop();
+        }
+    }
+}
+
+impl Engine {
+    /// Does, in slices, most of the work of [`Engine::flush`] that must be done before it.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where the slice is over, or dead keys are to go first.
+    pub fn flush_ahead(&mut self) -> Result<(), Stop> {
+        self.settle_dead()?;
+        if self.slices.is_active() && self.placed.is_none() {
+            for join in self.catalog.ids() {
+                self.vacate_outputs(join, join)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all keys; joins and tables stay.
+    pub fn flush(&mut self) {
+        // Whoever waits for the end of a removal is answered how many keys that was.
+        self.complete_removal();
+        let mut watched = core::mem::take(&mut self.watches);
+        watched.note_all();
+        self.tell_reset(&KeyRange::all());
+        self.fan_outs.clear(&mut self.store.pool);
+        self.give_up_long_reads();
+        self.reset_joins();
+        for join in self.catalog.ids() {
+            self.catalog.join_mut(join).vacated = 0;
+        }
+        self.store.clear();
+        self.drop_streams();
+        self.drop_all_spilled();
+        self.updaters.clear();
+        let none = Expiries::new(self.settings.secret);
+        let expiries = core::mem::replace(&mut self.expiries, none);
+        if expiries.len() > 0 {
+            self.discarded.expiries.push(expiries);
+        }
+        let marks = self.marks.clear();
+        if !marks.is_empty() {
+            self.discarded.marks.push(marks);
+        }
+        self.forget_all_loaded();
+        self.clear_kept();
+        self.watches = watched;
+        if self.slices.rows().is_none() {
+            while self.has_discarded() {
+                self.dissolve(usize::MAX);
+            }
+        }
+    }
+
+    /// Whether memory is left to be given back of what was there before everything was removed.
+    #[inline]
+    pub(crate) fn has_discarded(&self) -> bool {
+        self.store.has_discarded() || !self.discarded.is_empty()
+    }
+
+    /// Gives memory back of about `most` of the keys that were there.
+    pub(crate) fn dissolve(&mut self, most: usize) {
+        if self.store.has_discarded() {
+            self.store.dissolve(most);
+        } else {
+            self.discarded.dissolve(most);
+        }
+    }
+}
