@@ -20,8 +20,9 @@
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
+use crate::exec::Missing;
 use crate::status::StatusId;
-use crate::updaters::Target;
+use crate::updaters::{Reader, Target};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -29,18 +30,22 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use headwater_pool::{Pool, ValueRef};
 
-/// How many changes may be noted, and with how many targets (N2): 64 MiB of them.
-const FAN_OUTS_MAX: usize = 256;
+/// How many changes may be noted, and with how many targets (N2): 64 MiB of them, or the part of the memory bound that
+/// [`MEMORY_SHARE`] says.
+const FAN_OUTS_MAX: usize = 64;
 const TARGETS_MAX: usize = 8 << 20;
+const MEMORY_SHARE: usize = 16;
 
-/// A change of a value source's key, as its targets are to see it.
+/// A change of a source's key, as its targets are to see it.
 #[derive(Debug)]
 struct FanOut {
     plan: Rc<Plan>,
+    /// Who reads the key: as a value, or as a check.
+    reader: Reader,
     /// Slots of the source that all keys of the updater share.
     known_slots: u32,
     key: Box<[u8]>,
-    /// References are held.
+    /// References are held. Of a check source's key they say no more than whether it was there, and is.
     old: Option<ValueRef>,
     new: Option<ValueRef>,
     /// In ascending order.
@@ -67,13 +72,27 @@ impl FanOut {
     /// Where the targets of a range are.
     fn places_of(&self, id: StatusId) -> Range<usize> {
         let first = self.targets.partition_point(|target| target.status() < id);
-        let rest = self.targets[first..].iter();
-        first..first + rest.take_while(|target| target.status() == id).count()
+        match self.targets.get(first) {
+            Some(target) if target.status() == id => {
+                let rest = &self.targets[first..];
+                first..first + rest.partition_point(|target| target.status() == id)
+            }
+            _ => first..first,
+        }
     }
 
-    /// Takes the targets of a range.
-    fn take_of(&mut self, id: StatusId, taken: &mut Vec<Target>) {
+    /// How many targets of a range something is left to be done for.
+    fn left_of(&self, id: StatusId) -> usize {
+        self.places_of(id).filter(|&at| self.is_left(at)).count()
+    }
+
+    /// Takes up to `most` targets of a range.
+    fn take_of(&mut self, id: StatusId, most: usize, taken: &mut Vec<Target>) {
+        let most = taken.len().saturating_add(most);
         for at in self.places_of(id) {
+            if taken.len() == most {
+                break;
+            }
             taken.extend(self.take(at));
         }
     }
@@ -98,7 +117,7 @@ impl FanOut {
 #[derive(Debug, Default)]
 pub(crate) struct FanOuts {
     list: VecDeque<FanOut>,
-    /// In all of the list, whether they are done or not.
+    /// For how many in all of the list there is memory.
     targets: usize,
 }
 
@@ -113,12 +132,24 @@ impl FanOuts {
         self.list.iter().any(|fan_out| fan_out.places_of(id).any(|at| fan_out.is_left(at)))
     }
 
+    /// Whether more than `most` is noted for the ranges of some targets.
+    fn hold_more_than(&self, most: usize, targets: &[Target]) -> bool {
+        let mut left = 0;
+        let ranges = targets.chunk_by(|a, b| a.status() == b.status());
+        self.list.iter().any(|fan_out| {
+            ranges.clone().any(|targets| {
+                left += fan_out.left_of(targets[0].status());
+                left > most
+            })
+        })
+    }
+
     /// Forgets what is noted for a range (N1).
     #[inline]
     pub(crate) fn forget(&mut self, id: StatusId) {
         if !self.list.is_empty() {
             let mut taken = Vec::new();
-            self.list.iter_mut().for_each(|fan_out| fan_out.take_of(id, &mut taken));
+            self.list.iter_mut().for_each(|fan_out| fan_out.take_of(id, usize::MAX, &mut taken));
         }
     }
 
@@ -130,32 +161,38 @@ impl FanOuts {
 }
 
 impl Engine {
-    /// Notes a change for its targets, where these are more than a slice has and may see it later; whether that was done.
+    /// Notes a change for its targets, where these are more than a slice has and may see it later, or where so much is
+    /// noted for their ranges already; whether that was done. The targets are left as they are, or taken.
     pub(crate) fn note_fan_out(
         &mut self,
+        reader: Reader,
         plan: &Rc<Plan>,
-        targets: &[Target],
+        targets: &mut Vec<Target>,
         known_slots: u32,
         key: &[u8],
         (old, new): (Option<ValueRef>, Option<ValueRef>),
     ) -> bool {
         let Some(most) = self.slices.rows() else { return false };
-        let Some(target) = targets.first().filter(|_| targets.len() > most) else { return false };
-        let layer = self.catalog.join(self.statuses.get(target.status()).join).layer;
-        let needs = size_of_val(targets) + targets.len() / 8 + key.len();
-        if !plan.is_plain_copy() || !self.is_quiet(layer, plan) || !self.has_room(needs) {
+        let is_large = targets.len() > most;
+        if !(is_large || self.fan_outs.hold_more_than(most, targets))
+            || self.has_readers(plan.output_table)
+            || self.is_followed(plan.output_table)
+        {
             return false;
         }
         for value in [old, new].into_iter().flatten() {
             self.store.pool.retain(value);
         }
-        let mut targets = targets.to_vec();
+        // Large ones are kept as they lie: near the memory bound there may be no room for another copy.
+        let mut targets =
+            if is_large { core::mem::take(targets) } else { targets.as_slice().into() };
         targets.sort_unstable();
-        self.fan_outs.targets += targets.len();
+        self.fan_outs.targets += targets.capacity();
         let done = alloc::vec![0; targets.len().div_ceil(64)].into_boxed_slice();
         let (plan, key) = (plan.clone(), key.into());
         self.fan_outs.list.push_back(FanOut {
             plan,
+            reader,
             known_slots,
             key,
             old,
@@ -168,24 +205,57 @@ impl Engine {
         true
     }
 
-    /// Applies what is noted for a range, which is about to be read or changed (N1).
+    /// Applies what is noted for a range, which is about to be changed (N1).
     #[inline]
     pub(crate) fn feed(&mut self, id: StatusId) {
         if !self.fan_outs.is_empty() {
-            self.feed_range(id);
+            self.feed_range(id, usize::MAX);
         }
     }
 
+    /// Applies what is noted for a range, which is about to be read (N1).
+    ///
+    /// # Errors
+    /// The operation is sliced, and others go first.
+    #[inline]
+    pub(crate) fn feed_or_wait(&mut self, id: StatusId) -> Result<(), Missing> {
+        if self.fan_outs.is_empty() { Ok(()) } else { self.feed_slice(id) }
+    }
+
     #[cold]
-    fn feed_range(&mut self, id: StatusId) {
+    fn feed_slice(&mut self, id: StatusId) -> Result<(), Missing> {
+        let rows_max = self.slices.rows_max();
+        loop {
+            let fed = self.feed_range(id, rows_max);
+            if fed == 0 {
+                return Ok(());
+            }
+            if rows_max != usize::MAX {
+                self.slices.keep(fed);
+                if self.slices.lets_others() && self.fan_outs.concern(id) {
+                    return Err(Missing);
+                }
+            }
+        }
+    }
+
+    /// Applies up to `most` of what is noted for a range, the oldest first; how much that was.
+    #[cold]
+    fn feed_range(&mut self, id: StatusId, most: usize) -> usize {
         // A range that is about to be used is not one that may go to make room.
         let writing = core::mem::replace(&mut self.writing, false);
+        let mut fed = 0;
         for at in 0..self.fan_outs.list.len() {
             let mut taken = Vec::new();
-            self.fan_outs.list[at].take_of(id, &mut taken);
+            self.fan_outs.list[at].take_of(id, most - fed, &mut taken);
+            fed += taken.len();
             self.apply_part(at, &taken);
+            if fed == most {
+                break;
+            }
         }
         self.writing = writing;
+        fed
     }
 
     /// Applies the next slice of the oldest change.
@@ -198,17 +268,22 @@ impl Engine {
         self.apply_part(0, &taken);
         self.writing = writing;
         if !goes_on && let Some(fan_out) = self.fan_outs.list.pop_front() {
-            self.fan_outs.targets -= fan_out.targets.len();
+            self.fan_outs.targets -= fan_out.targets.capacity();
             fan_out.release(&mut self.store.pool);
         }
+    }
+
+    /// Whether so much is noted that no more may be (N2).
+    fn notes_enough(&self) -> bool {
+        let of_memory = |limit| limit / MEMORY_SHARE / size_of::<Target>();
+        let most = self.memory_limit().map_or(TARGETS_MAX, of_memory).min(TARGETS_MAX);
+        self.fan_outs.list.len() >= FAN_OUTS_MAX || self.fan_outs.targets >= most
     }
 
     /// Makes room for one more change (N2) within a write: ranges may go for it.
     #[inline]
     pub(crate) fn bound_fan_outs(&mut self) {
-        while self.writing
-            && (self.fan_outs.list.len() >= FAN_OUTS_MAX || self.fan_outs.targets >= TARGETS_MAX)
-        {
+        while self.writing && !self.fan_outs.is_empty() && self.notes_enough() {
             self.feed_next();
         }
     }
@@ -224,9 +299,19 @@ impl Engine {
         if targets.is_empty() {
             return;
         }
-        let FanOut { plan, known_slots, key, old, new, .. } = &self.fan_outs.list[at];
-        let (plan, known_slots, key, values) =
-            (plan.clone(), *known_slots, key.clone(), (*old, *new));
-        self.update_targets(&plan, targets, known_slots, &key, values);
+        let FanOut { plan, reader, known_slots, key, old, new, .. } = &self.fan_outs.list[at];
+        let (plan, reader, known_slots, key) = (plan.clone(), *reader, *known_slots, key.clone());
+        let (old, new) = (*old, *new);
+        let alone = self.begin_calls();
+        if reader.source as usize == plan.value_source() {
+            self.update_targets(&plan, targets, known_slots, &key, (old, new));
+        } else {
+            for &target in targets {
+                self.log_check(reader, target, &key, old.is_some());
+            }
+        }
+        if alone {
+            self.end_calls();
+        }
     }
 }
