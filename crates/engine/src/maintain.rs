@@ -201,7 +201,7 @@ impl Engine {
                 self.fetch_ahead(layer, &targets[at..]);
             }
             if may_go && at.is_multiple_of(FED_TOGETHER) {
-                unfed = self.writing && self.lacks_room_to_feed(at);
+                unfed = self.writing && self.lacks_room_to_feed();
                 gone |= unfed;
             }
             if gone && self.statuses.find(target.status()).is_none() {

@@ -34,6 +34,7 @@ impl Engine {
         if self.is_pull(join) || self.is_elsewhere(range) {
             return Ok(());
         }
+        self.feed_below_or_wait(join)?;
         if range.first.len().max(range.last.len()) > Limits::KEY_BYTES_CEILING + 1 {
             return self.ensure(join, &range.clone().cut(Limits::KEY_BYTES_CEILING), read);
         }

@@ -209,7 +209,9 @@ impl Engine {
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
-            self.feed_next();
+            self.feed_in_turn();
+        } else if self.slices.later.is_empty() {
+            self.forget_waited();
         }
         if self.is_late() {
             self.expire_slice();

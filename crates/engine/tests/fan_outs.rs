@@ -1,6 +1,6 @@
 //! Large fan-outs: writes that more ranges show than a slice has rows.
 
-use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop};
+use headwater_engine::{Engine, Expiry, Follower, RangeOptions, Settings, Stop, ToldWhat};
 use std::collections::BTreeMap;
 
 fn set(engine: &mut Engine, key: &str, value: &str) {
@@ -243,4 +243,149 @@ fn a_range_with_many_outputs_of_one_write_is_read_in_slices() {
         assert!(slices > 60, "{slices} slices");
         assert!(prefix == "o|" || found.iter().all(|(_, value)| value == "2"));
     }
+}
+
+/// Timelines, how many posts are in each, how many timelines have each number of them, and a view that is computed when it is read.
+const CHAIN: [(&str, &str); 3] = [
+    ("t", "t|<user>|<id> = check s|<user>|<poster> copy p|<poster>|<id>"),
+    ("n", "n|<user> = count t|<user>|<id>"),
+    ("all", "all|x = sum n|<user>"),
+];
+
+/// Reads in slices, with what goes on by itself in between; how many slices that took.
+fn read_in_slices(engine: &mut Engine, prefix: &str) -> (Vec<(String, String)>, usize) {
+    for slice in 1..1000 {
+        engine.begin_slice();
+        let found = try_read(engine, prefix);
+        engine.end_slice();
+        engine.check_invariants();
+        match found {
+            Ok(found) => return (found, slice),
+            Err(Stop::Wait(ticket)) => engine.forget_later(ticket),
+            Err(error) => panic!("{error:?}"),
+        }
+        engine.go_on();
+    }
+    panic!("a read ends");
+}
+
+#[test]
+fn joins_of_joins_are_read_when_what_many_of_them_show_has_come() {
+    let mut engine = Engine::new(Settings::default());
+    CHAIN.iter().for_each(|(name, text)| add(&mut engine, name, text));
+    add(&mut engine, "pull", "pull|<user> = pull copy n|<user>");
+    set(&mut engine, "p|bob|1", "post");
+    for user in 0..1000 {
+        set(&mut engine, &format!("s|u{user:05}|bob"), "");
+    }
+    assert_eq!(read(&mut engine, "all|")[0].1, "1000");
+    for user in 0..1000 {
+        // Each is a range of its own.
+        assert_eq!(read(&mut engine, &format!("t|u{user:05}|")).len(), 1);
+    }
+    engine.flush();
+    set(&mut engine, "p|bob|1", "post");
+    for user in 0..1000 {
+        set(&mut engine, &format!("s|u{user:05}|bob"), "");
+        assert_eq!(read(&mut engine, &format!("n|u{user:05}"))[0].1, "1");
+    }
+    engine.set_slice(Some(100));
+    set(&mut engine, "p|bob|2", "another");
+    set(&mut engine, "p|bob|3", "a third");
+    remove(&mut engine, "p|bob|1");
+    assert_eq!(count(&engine, "fan_outs_deep"), 3);
+    engine.go_on();
+    engine.check_invariants();
+    // A timeline reads base keys alone, and nobody else's are waited for.
+    assert_eq!(read_in_slices(&mut engine, "t|u00999|").1, 1);
+    let (found, slices) = read_in_slices(&mut engine, "n|u00500");
+    assert_eq!(found, [("n|u00500".into(), "2".into())]);
+    assert!((20..40).contains(&slices), "{slices} slices");
+    assert!(!engine.goes_on(), "all is done");
+    // Where it cannot wait, all is done at once.
+    set(&mut engine, "p|bob|4", "a fourth");
+    assert_eq!(read(&mut engine, "pull|u00007")[0].1, "3");
+    set(&mut engine, "p|bob|5", "a fifth");
+    assert_eq!(read(&mut engine, "all|")[0].1, "4000");
+    engine.check_invariants();
+    // What depends on very many ranges of which each has changed.
+    set(&mut engine, "p|bob|6", "a sixth");
+    engine.go_on();
+    assert_eq!(read_in_slices(&mut engine, "all|").0[0].1, "5000");
+    finish(&mut engine);
+    assert_eq!(read(&mut engine, "t|").len(), 5000);
+}
+
+#[test]
+fn followers_are_told_slice_by_slice_and_in_order() {
+    let mut engine = followed(1000, &[]);
+    let text = "t|<user>|<id>|<poster> = check s|<user>|<poster> copy p|<poster>|<id>";
+    add(&mut engine, "t", text);
+    for user in 0..1000 {
+        assert_eq!(read(&mut engine, &format!("t|u{user:05}|")).len(), 3);
+    }
+    let all = headwater_base::KeyRange::prefix(b"t|");
+    engine.follow(&all, Follower(1)).expect("no source");
+    let mut copy: BTreeMap<String, String> = read(&mut engine, "t|").into_iter().collect();
+    let hear = |engine: &mut Engine, copy: &mut BTreeMap<String, String>| {
+        engine.keep_followed();
+        let told = engine.take_told();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        for told in &told {
+            match &told.what {
+                ToldWhat::Set { key, value } => {
+                    copy.insert(text(key), text(&engine.held(*value).to_vec()));
+                    engine.release(*value);
+                }
+                ToldWhat::Gone { key } => _ = copy.remove(&text(key)),
+                ToldWhat::Reset { range } => panic!("{range:?}"),
+            }
+        }
+        told.len()
+    };
+    set(&mut engine, "p|bob|40", "forty");
+    set(&mut engine, "p|bob|40", "changed");
+    remove(&mut engine, "p|bob|10");
+    assert_eq!((count(&engine, "fan_outs_deep"), hear(&mut engine, &mut copy)), (3, 0));
+    assert!(!engine.is_followed_current());
+    let mut heard = 0;
+    while engine.goes_on() {
+        engine.go_on();
+        let told = hear(&mut engine, &mut copy);
+        assert!(told <= 100, "a slice is short");
+        heard += told;
+        // A copy is never ahead of what a read shows.
+        let now = copy.get("t|u00900|40|bob").cloned();
+        assert!(matches!(now.as_deref(), None | Some("forty" | "changed")));
+    }
+    assert_eq!(heard, 3000);
+    assert!(engine.is_followed_current());
+    let read: BTreeMap<_, _> = read(&mut engine, "t|").into_iter().collect();
+    assert!(copy == read, "{} and {} keys", copy.len(), read.len());
+    assert_eq!(read.len(), 3000);
+}
+
+#[test]
+fn writes_wait_where_too_much_is_noted() {
+    let mut engine = followed(200, &FOLDS[..1]);
+    let mut waited = 0;
+    for number in 100..400 {
+        engine.begin_slice();
+        let admitted = engine.admit_write();
+        engine.end_slice();
+        if let Err(stop) = admitted {
+            let Stop::Wait(ticket) = stop else { panic!("{stop:?}") };
+            engine.forget_later(ticket);
+            engine.go_on();
+            waited += 1;
+        } else {
+            set(&mut engine, &format!("p|bob|{number}"), "1");
+        }
+        engine.check_invariants();
+    }
+    assert!((100..200).contains(&waited), "{waited} writes had to wait");
+    // What cannot wait is done all the same.
+    (400..600).for_each(|number| set(&mut engine, &format!("p|bob|{number}"), "1"));
+    finish(&mut engine);
+    assert_eq!(read(&mut engine, "count|u00000")[0].1, (303 - waited + 200).to_string());
 }

@@ -58,6 +58,8 @@ struct Run<'a> {
     watches: Vec<Watched>,
     scan: Option<Scan>,
     copies: Copies,
+    /// How often followers were told of what had happened.
+    heard: usize,
     streams: Streams,
     /// What was so before the transaction under way.
     before: Option<Oracle>,
@@ -94,6 +96,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         watches: Vec::new(),
         scan: None,
         copies: Copies::default(),
+        heard: 0,
         streams: Streams::default(),
         before: None,
         lost: 0,

@@ -70,6 +70,8 @@ pub(crate) struct Memory {
     lacking: Option<usize>,
     /// What the last operation that failed for want of memory would have taken at least.
     wanted: Option<usize>,
+    /// Outputs that writes have added since it was looked at what is taken, about.
+    fed: usize,
     secret: Secret,
     draws: u64,
 }
@@ -114,6 +116,7 @@ impl Memory {
             compactions: 0,
             lacking: None,
             wanted: None,
+            fed: 0,
             secret,
             draws,
         }
