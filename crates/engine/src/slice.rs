@@ -221,6 +221,13 @@ impl Engine {
         }
     }
 
+    /// A ticket that is woken in one of the next turns.
+    pub fn later_ticket(&mut self) -> Ticket {
+        let ticket = self.next_ticket();
+        self.slices.postpone(ticket);
+        ticket
+    }
+
     /// Whether something has had a slice and is to go on.
     #[must_use]
     pub fn goes_on(&self) -> bool {

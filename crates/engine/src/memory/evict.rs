@@ -19,7 +19,10 @@ use headwater_store::TableId;
 /// After how many outputs of one write memory is looked at.
 pub(crate) const FED_TOGETHER: usize = 64;
 /// After how many of them it is looked at anew what is taken.
-const FED_BETWEEN_LOOKS: usize = 16 * FED_TOGETHER;
+const FED_BETWEEN_LOOKS: usize = 4 * FED_TOGETHER;
+/// The part of the limit that a write must leave free for what it adds to go on: what is beyond the limit is evicted at once, in
+/// no slices.
+const FED_BELOW_SHARE: usize = 128;
 /// What an output takes besides its value, about: its place in a page that may be split for it.
 const FED_BYTES: usize = 128;
 
@@ -101,7 +104,8 @@ impl Engine {
             self.memory.fed = 0;
             self.look_again();
         }
-        !self.has_room_for(FED_TOGETHER * FED_BYTES, 0)
+        let free = self.memory_limit().map_or(0, |limit| limit / FED_BELOW_SHARE);
+        !self.has_room_for(FED_TOGETHER * FED_BYTES + free, 0)
     }
 
     /// Drops a range that a write would have added to, so that its next read computes it.
