@@ -23,11 +23,11 @@ const COMPONENTS: [&[u8]; 14] =
 fn reads(tables: &[String], at: usize, ops: &mut Vec<Op>) {
     for (number, table) in tables.iter().enumerate() {
         for (place, component) in COMPONENTS.iter().enumerate() {
-            if (at + number + place) % 3 > 0 {
+            if !(at + number + place).is_multiple_of(3) {
                 continue;
             }
             let first = [table.as_bytes(), b"|", component].concat();
-            if place % 2 == 0 {
+            if place.is_multiple_of(2) {
                 ops.push(Op::Get { key: first });
                 continue;
             }
@@ -46,7 +46,7 @@ fn with_many_ranges(seed: u64) -> Vec<Op> {
             ops.push(op);
             tables.push(join.output.table.clone());
             let slot = join.output.parts.iter().find(|part| matches!(part, Part::Slot { .. }));
-            if let Some(slot) = slot.filter(|_| seed % 3 > 0) {
+            if let Some(slot) = slot.filter(|_| !seed.is_multiple_of(3)) {
                 let mut copied = join.output.clone();
                 copied.table = String::from("zz1");
                 let mut folded = copied.clone();
@@ -55,7 +55,7 @@ fn with_many_ranges(seed: u64) -> Vec<Op> {
                 let operators =
                     [Operator::Count, Operator::Max, Operator::Sum, Operator::Last, Operator::Min];
                 let operator = operators[seed as usize / 3 % operators.len()];
-                let mode = if seed % 7 == 0 { Mode::Pull } else { Mode::Push };
+                let mode = if seed.is_multiple_of(7) { Mode::Pull } else { Mode::Push };
                 let copy = (Operator::Copy, join.output.clone());
                 let fold = (operator, copied.clone());
                 for (part, output, mode, source) in
@@ -71,10 +71,10 @@ fn with_many_ranges(seed: u64) -> Vec<Op> {
         }
         tables.sort();
         tables.dedup();
-        if at % 4 == 0 {
+        if at.is_multiple_of(4) {
             reads(&tables, at / 4, &mut ops);
         }
-        if seed % 5 == 0 && at == 12 {
+        if seed.is_multiple_of(5) && at == 12 {
             ops.push(Op::Follow { by: 7, first: b"zz".to_vec(), last: b"zz~".to_vec() });
         }
     }

@@ -19,7 +19,7 @@ use headwater_store::TableId;
 /// After how many outputs of one write memory is looked at.
 pub(crate) const FED_TOGETHER: usize = 64;
 /// After how many of them it is looked at anew what is taken.
-const FED_BETWEEN_LOOKS: usize = 4 * FED_TOGETHER;
+const FED_BETWEEN_LOOKS: usize = 16 * FED_TOGETHER;
 /// The part of the limit that a write must leave free for what it adds to go on: what is beyond the limit is evicted at once, in
 /// no slices.
 const FED_BELOW_SHARE: usize = 128;
@@ -98,14 +98,20 @@ impl Engine {
     /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
     /// go after it.
     pub(crate) fn lacks_room_to_feed(&mut self) -> bool {
-        self.memory.fed += FED_TOGETHER;
-        if self.memory.fed >= FED_BETWEEN_LOOKS {
-            // Pages that are split leave others half empty, which no count of bytes tells.
-            self.memory.fed = 0;
-            self.look_again();
-        }
         let free = self.memory_limit().map_or(0, |limit| limit / FED_BELOW_SHARE);
-        !self.has_room_for(FED_TOGETHER * FED_BYTES + free, 0)
+        let needs = FED_TOGETHER * FED_BYTES + free;
+        if !self.has_room_for(needs, 0) {
+            return true;
+        }
+        self.memory.fed += FED_TOGETHER;
+        if self.memory.fed < FED_BETWEEN_LOOKS {
+            return false;
+        }
+        // Pages that are split leave others half empty, which no count of bytes tells. So does what goes, which is no reason
+        // for more to go: it is not looked at before more has come.
+        self.memory.fed = 0;
+        self.look_again();
+        !self.has_room_for(needs, 0)
     }
 
     /// Drops a range that a write would have added to, so that its next read computes it.

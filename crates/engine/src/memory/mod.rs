@@ -70,8 +70,8 @@ pub(crate) struct Memory {
     lacking: Option<usize>,
     /// What the last operation that failed for want of memory would have taken at least.
     wanted: Option<usize>,
-    /// Where eviction goes on in steps: at how many bytes of values it is to be looked anew what is taken.
-    looks_at: Option<usize>,
+    /// How many bytes are to be gained still, where eviction goes on in steps.
+    to_gain: Option<usize>,
     /// Outputs that writes have added since it was looked at what is taken, about.
     fed: usize,
     secret: Secret,
@@ -118,7 +118,7 @@ impl Memory {
             compactions: 0,
             lacking: None,
             wanted: None,
-            looks_at: None,
+            to_gain: None,
             fed: 0,
             secret,
             draws,
@@ -290,6 +290,7 @@ impl Engine {
     #[inline]
     pub fn make_room_in_steps(&mut self, bytes: usize, values: usize) -> Option<bool> {
         if self.has_room_for(bytes, values) {
+            self.memory.to_gain = None;
             return Some(true);
         }
         let most = self.slices.rows().map_or(u32::MAX, |_| EVICTED_TOGETHER);
@@ -299,8 +300,8 @@ impl Engine {
     /// Evicts for so many bytes, not much more than `most` things; `None` where it is to go on.
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize, most: u32) -> Option<bool> {
-        let going_on = self.memory.looks_at.take();
-        let mut looks_at = going_on.unwrap_or_else(|| self.stored_bytes_after(bytes + values));
+        let (before, lacked) = (self.used(), self.lacking_for(bytes, values));
+        let mut looks_at = self.stored_bytes_after(bytes + values);
         let mut looked = false;
         let mut evicted = 0;
         while !self.has_room_for(bytes, values) {
@@ -308,8 +309,7 @@ impl Engine {
                 return Some(true);
             }
             if evicted >= most {
-                self.memory.looks_at = Some(looks_at);
-                return None;
+                return self.has_gained(before.saturating_sub(self.used()), lacked);
             }
             if self.stored_bytes() < looks_at {
                 // What went is with another thread, or others have grown: it is to be known before more goes.
@@ -335,6 +335,23 @@ impl Engine {
             }
         }
         Some(true)
+    }
+
+    /// Notes what a step has gained, of what was lacking before it; `None` where another one is to come. What went in all
+    /// steps counts, as if it had gone at once: a look at what is taken, between them, finds the holes that it left.
+    fn has_gained(&mut self, gained: usize, lacked: usize) -> Option<bool> {
+        let left = self.memory.to_gain.get_or_insert(lacked);
+        *left = left.saturating_sub(gained);
+        if *left > 0 {
+            return None;
+        }
+        self.memory.to_gain = None;
+        Some(true)
+    }
+
+    /// Bytes that are taken.
+    fn used(&self) -> usize {
+        self.memory.meter.as_ref().map_or(0, |meter| meter.used())
     }
 
     /// Bytes of values that are in memory.

@@ -178,12 +178,15 @@ impl Resp {
             let since = self.running_since.unwrap_or(self.time.uptime);
             let waited = self.time.uptime.saturating_sub(since);
             self.gauge.begin_postponable(waited);
-            if spec.flags.has(Flags::DENYOOM)
-                && waited < IN_STEPS_FOR
-                && self.goes_on_making_room(spec, args, command)
-            {
-                let ticket = self.node.engine_mut().later_ticket();
-                return Err(self.park(ticket, args, work));
+            if spec.flags.has(Flags::DENYOOM) && waited < IN_STEPS_FOR {
+                match self.make_room_in_steps(spec, args, command) {
+                    Some(true) => return Ok(()),
+                    Some(false) => {}
+                    None => {
+                        let ticket = self.node.engine_mut().later_ticket();
+                        return Err(self.park(ticket, args, work));
+                    }
+                }
             }
         }
         if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
@@ -228,12 +231,18 @@ impl Resp {
         self.has_room_to_write(bytes, values)
     }
 
-    /// Evicts a step for a write; whether there is more to be evicted before it has room.
+    /// As [`Resp::has_room_for`], but evicts no more than a step; `None` where there is to be another one.
     #[inline]
-    fn goes_on_making_room(&mut self, spec: &Spec, args: Args<'_>, command: &Command<'_>) -> bool {
+    fn make_room_in_steps(
+        &mut self,
+        spec: &Spec,
+        args: Args<'_>,
+        command: &Command<'_>,
+    ) -> Option<bool> {
         let (bytes, values) = need(spec, args, command);
-        let bytes = bytes.saturating_add(self.gauge.reserve());
-        self.node.engine_mut().make_room_in_steps(bytes, values).is_none()
+        let engine = self.node.engine_mut();
+        self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        engine.make_room_in_steps(bytes.saturating_add(self.gauge.reserve()), values)
     }
 
     #[cold]
