@@ -20,9 +20,6 @@ use headwater_store::TableId;
 pub(crate) const FED_TOGETHER: usize = 64;
 /// After how many of them it is looked at anew what is taken.
 const FED_BETWEEN_LOOKS: usize = 16 * FED_TOGETHER;
-/// The part of the limit that a write must leave free for what it adds to go on: what is beyond the limit is evicted at once, in
-/// no slices.
-const FED_BELOW_SHARE: usize = 128;
 /// What an output takes besides its value, about: its place in a page that may be split for it.
 const FED_BYTES: usize = 128;
 
@@ -98,8 +95,7 @@ impl Engine {
     /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
     /// go after it.
     pub(crate) fn lacks_room_to_feed(&mut self) -> bool {
-        let free = self.memory_limit().map_or(0, |limit| limit / FED_BELOW_SHARE);
-        let needs = FED_TOGETHER * FED_BYTES + free;
+        let needs = FED_TOGETHER * FED_BYTES;
         if !self.has_room_for(needs, 0) {
             return true;
         }
