@@ -118,7 +118,15 @@ impl Stalls {
                 words(&[b"PREFIX", &Key::new(b"t|u").number(at, 7).text(b"|"), b"COUNT"])
             }),
         )?;
-        run.phase("SET to many timelines", &[b"SET", b"p|bob|0002", b"second"])?;
+        let count = b"posts|<user> = check s|<user>|<poster> count p|<poster>|<time>";
+        run.send([words(&[b"JOIN.ADD", b"posts", count])].into_iter())?;
+        run.send((0..users).map(|at| words(&[b"GET", &Key::new(b"posts|u").number(at, 7)])))?;
+        run.phase("SET to many timelines and counts", &[b"SET", b"p|bob|0002", b"second"])?;
+        let sizes = b"size|<user> = count t|<user>|<time>|<poster>";
+        run.send([words(&[b"JOIN.ADD", b"size", sizes])].into_iter())?;
+        run.send((0..users).map(|at| words(&[b"GET", &Key::new(b"size|u").number(at, 7)])))?;
+        run.phase("SET to many that joins read", &[b"SET", b"p|bob|0003", b"third"])?;
+        run.phase("GET of a join of joins", &[b"GET", b"size|u0000007"])?;
         run.phase("DEL from many timelines", &[b"DEL", b"p|bob|0001"])?;
         run.phase("JOIN.DROP of many timelines", &[b"JOIN.DROP", b"t"])
     }

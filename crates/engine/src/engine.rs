@@ -204,6 +204,7 @@ impl Engine {
             ("rows_read", counters.rows_read),
             ("readers_told", counters.readers_told),
             ("fan_outs_noted", counters.fan_outs_noted),
+            ("fan_outs_deep", counters.fan_outs_deep),
             ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),

@@ -18,7 +18,7 @@ use headwater_pattern::{Join, Mode, Pattern};
 use headwater_store::{Store, TableId};
 
 /// What dropping a range costs beside its rows, in rows.
-const RANGE_ROWS: usize = 4;
+pub(crate) const RANGE_ROWS: usize = 4;
 
 /// How many slices may drop what a join has materialized while others read it anew.
 const VACATED_MAX: u32 = 100_000;
@@ -163,7 +163,16 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where the slice is over.
     pub fn join_drop_ahead(&mut self, name: &str) -> Result<(), Stop> {
+        self.feed_all_or_wait()?;
         self.vacated_ahead(name).map_or(Ok(()), |id| self.vacate(id))
+    }
+
+    /// Does, in slices, work that an [`Engine::join_add`] would have to do at once.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where the slice is over.
+    pub fn join_add_ahead(&mut self) -> Result<(), Stop> {
+        self.feed_all_or_wait()
     }
 
     /// Does, in slices, most of the work of an [`Engine::join_add`] that replaces a join.

@@ -55,6 +55,7 @@ impl Engine {
 
     /// Changes a status range's ends and files its targets anew.
     pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+        debug_assert!(!self.fan_outs.concern(id), "N1");
         let sifted = self.spans_homes(whole);
         let status = self.statuses.get_mut(id);
         status.sifted = sifted;
@@ -126,6 +127,7 @@ impl Engine {
 
     /// Adds targets for the spans, and notes the status ranges read.
     pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+        debug_assert!(!self.fan_outs.concern(id), "N1");
         let join = self.statuses.get(id).join;
         if self.catalog.join(join).mode() != Mode::Push {
             return;
@@ -161,6 +163,7 @@ impl Engine {
 
     /// Removes the targets of spans that led to nothing any more.
     pub(super) fn unlink(&mut self, id: StatusId, spans: Vec<Span>) {
+        debug_assert!(!self.fan_outs.concern(id), "N1");
         let join = self.statuses.get(id).join;
         for span in spans {
             let reader = Reader { join, source: span.source as u32 };

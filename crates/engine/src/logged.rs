@@ -155,6 +155,8 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), range);
         execution.follow = Some((range, fixed));
         self.run(&mut execution, source + 1, bindings)?;
+        // What came meanwhile comes before what is about to change (N1).
+        self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         if self.statuses.get(id).is_invalid() {
@@ -191,6 +193,7 @@ impl Engine {
     }
 
     fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
+        debug_assert!(!self.fan_outs.concern(id), "N1");
         let plan = self.catalog.join(self.statuses.get(id).join).plan.clone();
         for (at, tuple) in tuples.tuples.iter().enumerate() {
             let (key, source_key) = (tuples.key(at), tuples.source_key(at));

@@ -130,19 +130,27 @@ impl Engine {
             self.updaters.targets_of(id, key, &mut targets);
             if shows {
                 self.tell_copies(&plan, &targets, key, change.new);
-            } else if is_value {
-                let known = plan.prefix_slots(source, depth);
-                let mut new = change.new;
-                if keeps_cells && !targets.is_empty() {
-                    self.make_cell(table, key, change);
-                    new = change.cell.or(new);
-                }
-                if !self.note_fan_out(&plan, &targets, known, key, (change.old, new)) {
-                    for target in &targets {
-                        self.feed(target.status());
-                    }
-                    self.update_targets(&plan, &targets, known, key, (change.old, new));
-                }
+                continue;
+            }
+            let known = plan.prefix_slots(source, depth);
+            let mut values = (change.old, change.new);
+            if keeps_cells && !targets.is_empty() {
+                self.make_cell(table, key, change);
+                values.1 = change.cell.or(values.1);
+            }
+            if !is_value {
+                // Who checks a key asks for no more than whether it is there.
+                let (old, new) = values;
+                values = (old.map(|_| ValueRef::EMPTY), new.map(|_| ValueRef::EMPTY));
+            }
+            if self.note_fan_out(reader, &plan, &mut targets, known, key, values) {
+                continue;
+            }
+            for target in &targets {
+                self.feed(target.status());
+            }
+            if is_value {
+                self.update_targets(&plan, &targets, known, key, values);
             } else {
                 for &target in &targets {
                     self.log_check(reader, target, key, change.old.is_some());
@@ -195,7 +203,7 @@ impl Engine {
                 self.fetch_ahead(layer, &targets[at..]);
             }
             if may_go && at.is_multiple_of(FED_TOGETHER) {
-                unfed = self.writing && self.lacks_room_to_feed(at);
+                unfed = self.writing && self.lacks_room_to_feed();
                 gone |= unfed;
             }
             if gone && self.statuses.find(target.status()).is_none() {
@@ -383,7 +391,13 @@ impl Engine {
     }
 
     /// Notes that a check key came or went, unless that undoes what is noted (R2).
-    fn log_check(&mut self, reader: Reader, target: Target, key: &[u8], was_there: bool) {
+    pub(crate) fn log_check(
+        &mut self,
+        reader: Reader,
+        target: Target,
+        key: &[u8],
+        was_there: bool,
+    ) {
         let id = target.status();
         if self.statuses.get(id).is_invalid() {
             return;

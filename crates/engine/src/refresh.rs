@@ -34,6 +34,7 @@ impl Engine {
         if self.is_pull(join) || self.is_elsewhere(range) {
             return Ok(());
         }
+        self.feed_below_or_wait(join)?;
         if range.first.len().max(range.last.len()) > Limits::KEY_BYTES_CEILING + 1 {
             return self.ensure(join, &range.clone().cut(Limits::KEY_BYTES_CEILING), read);
         }
@@ -277,6 +278,8 @@ impl Engine {
             self.divide_gap(join, gap, execution.split);
             return Err(Missing);
         }
+        // What came meanwhile concerns the range as it was: the gap's execution has seen it (N1).
+        self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
         let clean = self.statuses.get(id).is_clean();
@@ -308,10 +311,11 @@ impl Engine {
 
     /// Does the work that a read of `wanted` needs of a status range.
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
-        self.feed(id);
         let status = self.statuses.get_mut(id);
         status.heat = self.memory.ranges.hit(status.heat);
         loop {
+            // What is done below may change what the range reads, and so note more for it.
+            self.feed_or_wait(id)?;
             let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
             if self.slices.lets_others() {
                 return Err(Missing);
@@ -377,6 +381,8 @@ impl Engine {
                 missing = Err(Missing);
                 break;
             };
+            // While the key is stale: what came meanwhile is in what was computed (N1).
+            self.feed(id);
             self.slices.keep(1);
             let visited = self.counters.rows_read - before;
             if let Some(work) = &mut self.statuses.get_mut(id).work {

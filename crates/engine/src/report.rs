@@ -388,6 +388,7 @@ pub(crate) struct Counters {
     pub(crate) readers_told: u64,
     /// Writes that were noted for so many ranges that they are applied in slices.
     pub(crate) fan_outs_noted: u64,
+    pub(crate) fan_outs_deep: u64,
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,

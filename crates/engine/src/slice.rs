@@ -216,7 +216,9 @@ impl Engine {
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
-            self.feed_next();
+            self.feed_in_turn();
+        } else if self.slices.later.is_empty() {
+            self.forget_waited();
         }
         if self.is_late() {
             self.expire_slice();
@@ -230,6 +232,13 @@ impl Engine {
         if let Some(ticket) = self.slices.later.pop_front() {
             self.loads.waits.effects.push(Effect::Wake(ticket));
         }
+    }
+
+    /// A ticket that is woken in one of the next turns.
+    pub fn later_ticket(&mut self) -> Ticket {
+        let ticket = self.next_ticket();
+        self.slices.postpone(ticket);
+        ticket
     }
 
     /// Whether something has had a slice and is to go on.

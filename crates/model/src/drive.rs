@@ -62,6 +62,8 @@ struct Run<'a> {
     watches: Vec<Watched>,
     scan: Option<Scan>,
     copies: Copies,
+    /// How often followers were told of what had happened.
+    heard: usize,
     streams: Streams,
     long_reads: LongReads,
     /// Removals that have begun and not ended: who waits for each, and how many keys it is to have removed.
@@ -101,6 +103,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         watches: Vec::new(),
         scan: None,
         copies: Copies::default(),
+        heard: 0,
         streams: Streams::default(),
         long_reads: LongReads::default(),
         removing: Vec::new(),

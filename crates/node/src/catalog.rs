@@ -12,6 +12,7 @@ pub(crate) fn joins(
     match *command {
         Joins::Add { name, spec, replace } => {
             engine.know_outputs(spec)?;
+            engine.join_add_ahead()?;
             if replace {
                 engine.join_replace_ahead(name, spec)?;
             }

@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
-use headwater_command::{Data, Keys, Reply, Strings};
+use headwater_command::{Data, Keys, Ranges, Reply, Strings};
 use headwater_engine::{Engine, EngineError, Settings, Stop, Ticket};
 use headwater_flows::Memory;
 
@@ -178,6 +178,9 @@ impl Node {
 
     #[inline]
     fn run(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+        if may_write(command) {
+            self.engine.admit_write()?;
+        }
         match command {
             Data::Strings(Strings::Get { key }) => strings::get(&mut self.engine, key, reply),
             Data::Strings(strings) => self.run_strings(strings, reply),
@@ -313,4 +316,23 @@ pub(crate) fn check_lengths(engine: &Engine, key: &[u8], len: usize) -> Result<(
 /// Whether `key` is there.
 pub(crate) fn is_there(engine: &mut Engine, key: &[u8]) -> Result<bool, Stop> {
     Ok(engine.expiry(key)?.is_some())
+}
+
+/// Whether a command may change base keys that joins read.
+fn may_write(command: &Data<'_>) -> bool {
+    match command {
+        Data::Strings(strings) => !matches!(
+            strings,
+            Strings::Get { .. }
+                | Strings::MGet { .. }
+                | Strings::StrLen { .. }
+                | Strings::GetRange { .. }
+                | Strings::Lcs { .. }
+        ),
+        Data::Keys(keys) => {
+            matches!(keys, Keys::Del { .. } | Keys::Rename { .. } | Keys::Copy { .. })
+        }
+        Data::Ranges(ranges) => matches!(ranges, Ranges::Remove { .. }),
+        _ => false,
+    }
 }

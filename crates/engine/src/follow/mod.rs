@@ -17,7 +17,7 @@
 //!   a source's table is loaded. What takes any of that away tells a reset.
 //! - O3. A table of which a key is followed is marked ([`Table::is_marked`](headwater_store::Table::is_marked)).
 //! - O4. After [`Engine::keep_followed`] the status ranges over followed keys have no work left that
-//!   concerns these, but for those that wait for data.
+//!   concerns these, but for those that wait for data, or for deep fan-outs (`fan_out`).
 //!
 //! # Cost
 //! A write in a table that is not marked: a look at a flag. In one that is: a search among the
@@ -123,7 +123,6 @@ impl Engine {
         if range.is_empty() {
             return Ok(());
         }
-        self.feed_all();
         self.remove_all_dead();
         let parts = self.store.parts(&range.first, &range.last);
         for (table, first, last) in &parts {
@@ -247,10 +246,16 @@ impl Engine {
 
     #[cold]
     fn do_pending(&mut self) {
+        let mut later = BTreeSet::new();
         while let Some(id) = self.follows.pending.pop_first() {
             let Some(status) = self.statuses.find(id).filter(|status| !status.is_clean()) else {
                 continue;
             };
+            let reads_others = self.catalog.join(status.join).depth > 1;
+            if self.fan_outs.is_any_deep() && (reads_others || self.fan_outs.concern(id)) {
+                later.insert(id);
+                continue;
+            }
             // What lies between two followed ranges is not worth two looks at the work.
             let Some(wanted) = self.follows.segments.hull(&status.range()) else { continue };
             if self.refresh(id, &wanted).is_ok() {
@@ -263,12 +268,15 @@ impl Engine {
                 self.follows.waiting.insert(id);
             }
         }
+        self.follows.pending = later;
     }
 
     /// Whether all that is followed is as current as what was applied here.
     #[must_use]
     pub fn is_followed_current(&self) -> bool {
-        self.follows.pending.is_empty() && self.follows.waiting.is_empty()
+        self.follows.pending.is_empty()
+            && self.follows.waiting.is_empty()
+            && !self.fan_outs.is_any_deep()
     }
 
     /// Whether anything is followed.

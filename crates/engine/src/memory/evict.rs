@@ -4,6 +4,7 @@ use super::victims::Victim;
 use crate::base::Gone;
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::joins::RANGE_ROWS;
 use crate::maintain::leading;
 use crate::relate::is_point;
 use crate::status::{StatusId, shared_prefix};
@@ -105,16 +106,25 @@ impl Engine {
 
     /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
     /// go after it.
-    pub(crate) fn lacks_room_to_feed(&self, fed: usize) -> bool {
-        if fed > 0 && fed.is_multiple_of(FED_BETWEEN_LOOKS) {
-            // Pages that are split leave others half empty, which no count of bytes tells.
-            self.look_again();
+    pub(crate) fn lacks_room_to_feed(&mut self) -> bool {
+        let needs = FED_TOGETHER * FED_BYTES;
+        if !self.has_room_for(needs, 0) {
+            return true;
         }
-        !self.has_room_for(FED_TOGETHER * FED_BYTES, 0)
+        self.memory.fed += FED_TOGETHER;
+        if self.memory.fed < FED_BETWEEN_LOOKS {
+            return false;
+        }
+        // Pages that are split leave others half empty, which no count of bytes tells. So does what goes, which is no reason
+        // for more to go: it is not looked at before more has come.
+        self.memory.fed = 0;
+        self.look_again();
+        !self.has_room_for(needs, 0)
     }
 
     /// Drops a range that a write would have added to, so that its next read computes it.
     pub(crate) fn evict_unfed(&mut self, id: StatusId) {
+        self.fan_outs.note_dropped(self.statuses.get(id).rows as usize + RANGE_ROWS);
         self.evict_computed(id);
     }
 

@@ -70,6 +70,10 @@ pub(crate) struct Memory {
     lacking: Option<usize>,
     /// What the last operation that failed for want of memory would have taken at least.
     wanted: Option<usize>,
+    /// How many bytes are to be gained still, where eviction goes on in steps.
+    to_gain: Option<usize>,
+    /// Outputs that writes have added since it was looked at what is taken, about.
+    fed: usize,
     secret: Secret,
     draws: u64,
 }
@@ -114,6 +118,8 @@ impl Memory {
             compactions: 0,
             lacking: None,
             wanted: None,
+            to_gain: None,
+            fed: 0,
             secret,
             draws,
         }
@@ -275,17 +281,35 @@ impl Engine {
     /// As [`Engine::make_room`], for `values` bytes in values besides `bytes` of anything else.
     #[inline]
     pub fn make_room_for(&mut self, bytes: usize, values: usize) -> bool {
-        self.has_room_for(bytes, values) || self.evict_for(bytes, values)
+        self.has_room_for(bytes, values)
+            || self.evict_for(bytes, values, u32::MAX).unwrap_or_default()
     }
 
+    /// As [`Engine::make_room_for`], in steps where work is [done in slices](Engine::set_slice), however much is lacking: `None`
+    /// where this is to be called again, when others were served.
+    #[inline]
+    pub fn make_room_in_steps(&mut self, bytes: usize, values: usize) -> Option<bool> {
+        if self.has_room_for(bytes, values) {
+            self.memory.to_gain = None;
+            return Some(true);
+        }
+        let most = self.slices.rows().map_or(u32::MAX, |_| EVICTED_TOGETHER);
+        self.evict_for(bytes, values, most)
+    }
+
+    /// Evicts for so many bytes, not much more than `most` things; `None` where it is to go on.
     #[cold]
-    fn evict_for(&mut self, bytes: usize, values: usize) -> bool {
+    fn evict_for(&mut self, bytes: usize, values: usize, most: u32) -> Option<bool> {
+        let (before, lacked) = (self.used(), self.lacking_for(bytes, values));
         let mut looks_at = self.stored_bytes_after(bytes + values);
         let mut looked = false;
         let mut evicted = 0;
         while !self.has_room_for(bytes, values) {
             if evicted >= EVICTED_TOGETHER && self.has_nearly_room_for(bytes, values) {
-                return true;
+                return Some(true);
+            }
+            if evicted >= most {
+                return self.has_gained(before.saturating_sub(self.used()), lacked);
             }
             if self.stored_bytes() < looks_at {
                 // What went is with another thread, or others have grown: it is to be known before more goes.
@@ -304,13 +328,30 @@ impl Engine {
             if !gained && !self.evict_one() && !self.gain(self.lacking_for(bytes, values)) {
                 // What is on its way to disk is memory still, and others have freed some of what is counted here.
                 if !self.spilling.settle() && (looked || !self.spilling.is_there()) {
-                    return false;
+                    return Some(false);
                 }
                 looked = true;
                 self.look_again();
             }
         }
-        true
+        Some(true)
+    }
+
+    /// Notes what a step has gained, of what was lacking before it; `None` where another one is to come. What went in all
+    /// steps counts, as if it had gone at once: a look at what is taken, between them, finds the holes that it left.
+    fn has_gained(&mut self, gained: usize, lacked: usize) -> Option<bool> {
+        let left = self.memory.to_gain.get_or_insert(lacked);
+        *left = left.saturating_sub(gained);
+        if *left > 0 {
+            return None;
+        }
+        self.memory.to_gain = None;
+        Some(true)
+    }
+
+    /// Bytes that are taken.
+    fn used(&self) -> usize {
+        self.memory.meter.as_ref().map_or(0, |meter| meter.used())
     }
 
     /// Bytes of values that are in memory.

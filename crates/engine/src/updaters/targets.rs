@@ -258,7 +258,10 @@ impl<T: Copy + Ord> SortedSet<T> {
     pub(crate) fn extend(&self, found: &mut Vec<T>) {
         match self {
             Self::One(chunk) => found.extend_from_slice(chunk),
-            Self::Many(chunks) => chunks.iter().for_each(|chunk| found.extend_from_slice(chunk)),
+            Self::Many(chunks) => {
+                found.reserve(self.len());
+                chunks.iter().for_each(|chunk| found.extend_from_slice(chunk));
+            }
         }
     }
 }

@@ -7,6 +7,8 @@ use headwater_engine::{EngineError, Stop};
 
 /// How often followers may begin anew within one operation.
 const PATIENCE: usize = 100;
+/// After how many operations all of what large fan-outs bring to followers has come.
+const FED_EVERY: usize = 4;
 
 impl Run<'_> {
     pub(super) fn follow(&mut self, by: u32, range: &KeyRange) -> Result<(), String> {
@@ -38,11 +40,17 @@ impl Run<'_> {
         if !self.copies.is_empty() {
             // Followers hear of what expires when it is removed, which may take several slices.
             self.subject.engine().remove_all_dead();
+            // Large fan-outs come to them slice by slice, in between whatever else happens.
+            self.heard += 1;
+            match self.heard % FED_EVERY {
+                0 => self.subject.engine().feed_all(),
+                _ => self.subject.engine().go_on(),
+            }
         }
         for _ in 0..PATIENCE {
             let told = self.subject.told();
             if told.is_empty() {
-                if self.copies.is_empty() {
+                if self.copies.is_empty() || !self.subject.engine().is_followed_current() {
                     return Ok(());
                 }
                 let view = self.view();

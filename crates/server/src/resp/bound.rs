@@ -23,6 +23,8 @@ pub(crate) const KEY_BYTES: usize = 128;
 const LEAST_PART: usize = 1024;
 /// Bytes of a request for which room is made where it only passes.
 const PASSED_MIN: usize = 16 << 10;
+/// For how long a write has others served while room is made for it, in milliseconds: they may take what it gains.
+const IN_STEPS_FOR: u64 = 1000;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
 
@@ -174,7 +176,18 @@ impl Resp {
             self.gauge.begin_command();
         } else {
             let since = self.running_since.unwrap_or(self.time.uptime);
-            self.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
+            let waited = self.time.uptime.saturating_sub(since);
+            self.gauge.begin_postponable(waited);
+            if spec.flags.has(Flags::DENYOOM) && waited < IN_STEPS_FOR {
+                match self.make_room_in_steps(spec, args, command) {
+                    Some(true) => return Ok(()),
+                    Some(false) => {}
+                    None => {
+                        let ticket = self.node.engine_mut().later_ticket();
+                        return Err(self.park(ticket, args, work));
+                    }
+                }
+            }
         }
         if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
             return Ok(());
@@ -216,6 +229,20 @@ impl Resp {
     fn has_room_for(&mut self, spec: &Spec, args: Args<'_>, command: &Command<'_>) -> bool {
         let (bytes, values) = need(spec, args, command);
         self.has_room_to_write(bytes, values)
+    }
+
+    /// As [`Resp::has_room_for`], but evicts no more than a step; `None` where there is to be another one.
+    #[inline]
+    fn make_room_in_steps(
+        &mut self,
+        spec: &Spec,
+        args: Args<'_>,
+        command: &Command<'_>,
+    ) -> Option<bool> {
+        let (bytes, values) = need(spec, args, command);
+        let engine = self.node.engine_mut();
+        self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        engine.make_room_in_steps(bytes.saturating_add(self.gauge.reserve()), values)
     }
 
     #[cold]
