@@ -96,6 +96,17 @@ impl Span {
     }
 }
 
+/// How much an execution has seen of what it needs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Extent {
+    /// All of it.
+    Whole,
+    /// Data is missing, or memory: nothing of it is kept.
+    Lacking,
+    /// It has visited more rows than it may: the same, and its range is to be divided.
+    Cut,
+}
+
 /// What an execution works on and what it found.
 #[derive(Debug)]
 pub(crate) struct Execution<'r> {
@@ -108,7 +119,7 @@ pub(crate) struct Execution<'r> {
     pub(crate) tuples: Tuples,
     pub(crate) spans: Vec<Span>,
     pub(crate) read: Vec<StatusId>,
-    pub(crate) missing: bool,
+    extent: Extent,
     /// Outputs of several homes may come out, of which only own ones are wanted.
     sifted: bool,
     /// How many bytes the tuples may take.
@@ -119,14 +130,11 @@ pub(crate) struct Execution<'r> {
     pub(crate) values: usize,
     /// Rows of the value source of which no output of the range came.
     pub(crate) missed: usize,
-    /// How many rows of the value source, and how many of the check sources, it may visit; with more it is over, and its
-    /// range is to be divided.
+    /// How many rows of the value source, and how many of the check sources, it may visit; with more it is cut.
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
     began: usize,
-    /// It has visited more rows than it may.
-    over: bool,
-    /// Beginnings of output keys, from the rows of sources that were visited before it was over.
+    /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
     pub(crate) sample: Vec<Vec<u8>>,
     /// Where to divide the range, once it is over.
     pub(crate) split: Option<Vec<u8>>,
@@ -144,7 +152,7 @@ impl<'r> Execution<'r> {
             tuples: Tuples::default(),
             spans: Vec::new(),
             read: Vec::new(),
-            missing: false,
+            extent: Extent::Whole,
             sifted: false,
             allowance: usize::MAX,
             rows: 0,
@@ -152,11 +160,15 @@ impl<'r> Execution<'r> {
             missed: 0,
             rows_max: usize::MAX,
             began: 0,
-            over: false,
             sample: Vec::new(),
             split: None,
             visited: 0,
         }
+    }
+
+    /// It has seen no more than this.
+    fn limit(&mut self, extent: Extent) {
+        self.extent = self.extent.max(extent);
     }
 }
 
@@ -182,7 +194,7 @@ impl Engine {
             execution.rows_max = self.slices.rows_max();
         }
         self.level(execution, level, bindings);
-        if execution.over {
+        if execution.extent == Extent::Cut {
             execution.split = execution.dividing_key();
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             if execution.split.is_some() {
@@ -195,7 +207,7 @@ impl Engine {
         }
         self.slices.leave();
         self.counters.rows_read += execution.visited;
-        if execution.missing {
+        if execution.extent != Extent::Whole {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             return Err(Missing);
         }
@@ -209,16 +221,15 @@ impl Engine {
     fn start_over(&mut self, execution: &mut Execution<'_>) {
         self.counters.rows_read += core::mem::take(&mut execution.visited);
         execution.rows_max = usize::MAX;
-        execution.over = false;
-        execution.missing = false;
+        execution.extent = Extent::Whole;
         execution.spans.clear();
         execution.read.clear();
         execution.sample = Vec::new();
     }
 
     fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
-        if execution.over || self.slices.is_over() {
-            execution.missing = true;
+        if execution.extent == Extent::Cut || self.slices.is_over() {
+            execution.limit(Extent::Lacking);
             return;
         }
         let plan = execution.plan.clone();
@@ -226,7 +237,7 @@ impl Engine {
         let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
         let Some(span) = span else { return };
         if self.prepare(execution, level, &span).is_err() {
-            execution.missing = true;
+            execution.limit(Extent::Lacking);
         }
         if level == plan.value_source() {
             self.collect_tuples(execution, &plan, bindings, &span);
@@ -259,7 +270,9 @@ impl Engine {
         });
         self.release_row_holds();
         execution.visited += visited;
-        execution.missing |= rows.is_err();
+        if rows.is_err() {
+            execution.limit(Extent::Lacking);
+        }
         if divides {
             execution.rows += leading;
         }
@@ -407,16 +420,17 @@ impl Engine {
             self.store.pool.retain(tuple.value);
         }
         self.release_row_holds();
-        execution.missing |= rows.is_err();
+        if rows.is_err() {
+            execution.limit(Extent::Lacking);
+        }
         if tuples.bytes() > allowance {
             self.gave_up(tuples.bytes());
-            execution.missing = true;
+            execution.limit(Extent::Lacking);
         }
         execution.tuples = tuples;
         // Outputs of other homes may have been all that there was until then.
         if is_cut {
-            execution.over = true;
-            execution.missing = true;
+            execution.limit(Extent::Cut);
         }
     }
 
@@ -432,8 +446,9 @@ impl Engine {
 
     fn is_over(&self, execution: &mut Execution<'_>) -> bool {
         let over = execution.rows_max != usize::MAX && self.rows_left(execution) == 0;
-        execution.over |= over;
-        execution.missing |= over;
+        if over {
+            execution.limit(Extent::Cut);
+        }
         over
     }
 

@@ -132,9 +132,11 @@ impl Engine {
     /// [`Stop::Wait`] where some must be loaded first; or a table in the range is kept by a source.
     pub fn know_range(&mut self, first: &[u8], last: &[u8]) -> Result<(), Stop> {
         self.remove_dead_or_wait(Looks::Range(first, last)).map_err(|Missing| self.stop())?;
+        let parts = self.store.parts(first, last);
+        // Before anything is asked for: what is refused must leave nothing to wait for.
+        parts.iter().try_for_each(|&(table, ..)| self.check_source(table))?;
         let mut missing = Ok(());
-        for (table, from, to) in self.store.parts(first, last) {
-            self.check_source(table)?;
+        for (table, from, to) in parts {
             if self.is_kept(table) && self.need(table, &KeyRange { first: from, last: to }).is_err()
             {
                 missing = Err(Missing);

@@ -4,6 +4,7 @@
 use headwater_base::source::{Attributes, BaseStore, FetchId, Loaded, Pair, Position};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Command, OwnedArgs};
+use headwater_engine::TableOptions;
 use headwater_node::{Node, Outcome, Settings};
 use headwater_protocol::resp::{Encoder, Version, decode, find};
 use std::cell::RefCell;
@@ -250,6 +251,16 @@ fn commands_wait_before_their_first_write_or_not_at_all() {
         }
     }
     assert!(waited > 1000, "they have something to wait for: {waited}");
+}
+
+#[test]
+fn a_range_that_is_refused_leaves_nothing_to_wait_for() {
+    let (mut node, store) = started(&filled(), 0, false);
+    let options = TableOptions { source: Some(String::from("db")), ..TableOptions::default() };
+    node.engine_mut().table_set(b"s", &options).expect("the table has no keys");
+    let (answer, waits) = run(&mut node, &store, &["RANGE.DEL", "a|", "t"]);
+    assert!(answer.starts_with('-') && waits == 0, "{answer}");
+    assert!(store.0.borrow().asked.is_empty(), "the next request that waits would wait for it");
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) enum Ask {
     Watch(u32, KeyRange),
     /// That a key be removed.
     Remove(Vec<u8>),
+    /// That the own keys of a range be removed.
+    RemoveRange(KeyRange),
     /// That a key be there until this moment only, or for ever.
     Expire(Vec<u8>, Option<u64>),
 }
@@ -38,7 +40,10 @@ impl Ask {
     /// The keys that it is about.
     pub(crate) fn range(&self) -> KeyRange {
         match self {
-            Self::Range(range) | Self::Verify(range) | Self::Watch(_, range) => range.clone(),
+            Self::Range(range)
+            | Self::Verify(range)
+            | Self::Watch(_, range)
+            | Self::RemoveRange(range) => range.clone(),
             Self::Get(key) | Self::Remove(key) | Self::Expire(key, _) => KeyRange::point(key),
         }
     }

@@ -39,6 +39,8 @@ pub struct Faults {
     pub forgetful: bool,
     /// How many rows a slice has; `None`: everything is done as a whole.
     pub slice_rows: Option<usize>,
+    /// Clients remove ranges.
+    pub removals: bool,
     /// What is left out again and again, on purpose. Nobody can find that out: what is checked has to show it.
     pub cut: Option<Cut>,
 }
@@ -69,13 +71,15 @@ pub enum Cut {
 impl Faults {
     /// Those of a seed: mostly some kinds, and in one case of five none.
     pub fn of(rng: &mut Rng) -> Self {
+        let (slice_rows, removals) = apart(rng);
         let mut faults = Self {
             watches: if rng.chance(40) { 20 + rng.below(100) } else { 0 },
             lives: rng.chance(40),
             disks: rng.chance(40),
             forgetful: rng.chance(50),
             sources: rng.chance(40),
-            slice_rows: slice_rows(rng),
+            slice_rows,
+            removals,
             ..Self::default()
         };
         if rng.chance(20) {
@@ -103,9 +107,9 @@ impl Faults {
     }
 }
 
-/// Slices so short that most of what is read takes several of them. They are drawn from a stream of their own, so that a seed's
-/// history is the same with slices and without.
-fn slice_rows(rng: &Rng) -> Option<usize> {
+/// Slices so short that most of what is read takes several of them, and whether ranges are removed. They are drawn from a stream of
+/// their own, so that a seed's history is the same with them and without.
+fn apart(rng: &Rng) -> (Option<usize>, bool) {
     let mut rng = Rng::new(rng.clone().bits());
-    *rng.pick(&[None, Some(2), Some(3), Some(10)])
+    (*rng.pick(&[None, Some(2), Some(3), Some(10)]), rng.chance(50))
 }

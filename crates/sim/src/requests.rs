@@ -29,6 +29,7 @@ impl World {
             22..27 if self.faults.lives => {
                 return self.ask(session, &Ask::Expire(key, at_last), at);
             }
+            27..30 if self.faults.removals => return self.remove_range(session),
             _ => {}
         }
         let value = (self.events + 1).to_string().into_bytes();
@@ -44,6 +45,16 @@ impl World {
         self.written(session, at);
         // The turn goes on, or ends.
         if self.rng.chance(30) { Ok(()) } else { self.settle(at) }
+    }
+
+    /// The keys of a range go, at each of their homes.
+    fn remove_range(&mut self, session: usize) -> Result<(), String> {
+        let range = self.domain.range(&mut self.rng, &self.joins.joins);
+        if range.is_empty() || self.shards.iter().any(|one| one.stopped_until > self.now) {
+            return Ok(());
+        }
+        self.note("ranges removed");
+        self.ask_all(session, &Ask::RemoveRange(range))
     }
 
     /// A transaction at the source.
@@ -194,7 +205,7 @@ impl World {
             one.moments.note(one.oracle.now, &view);
         }
         let mut pairs = Vec::new();
-        let mut there = false;
+        let mut removed = 0;
         let done = match &parked.ask {
             Ask::Range(range) => one.sliced(|engine| {
                 let each = &mut |key: &[u8], value: Value<'_>| {
@@ -213,10 +224,16 @@ impl World {
                 Err(stop) => Err(stop),
             },
             Ask::Watch(by, range) => one.watch(*by, range).map(|found| pairs = found),
-            Ask::Remove(key) => one.sliced(|engine| engine.remove(key)).map(|found| there = found),
+            Ask::Remove(key) => {
+                one.sliced(|engine| engine.remove(key)).map(|there| removed = u64::from(there))
+            }
+            // As within a transaction: others see none of it or all.
+            Ask::RemoveRange(range) => {
+                one.engine.remove_range(&range.first, &range.last).map(|count| removed = count)
+            }
             Ask::Expire(key, moment) => one
                 .sliced(|engine| engine.set_expiry(key, moment.map(Millis)))
-                .map(|found| there = found),
+                .map(|there| removed = u64::from(there)),
         };
         match done {
             Err(Stop::Wait(ticket)) => {
@@ -226,8 +243,10 @@ impl World {
                 return Ok(());
             }
             Err(Stop::Failed(error)) => self.refused(&parked, &error)?,
-            Ok(()) if matches!(parked.ask, Ask::Remove(_) | Ask::Expire(..)) => {
-                self.changed(&parked, there)?;
+            Ok(())
+                if matches!(parked.ask, Ask::Remove(_) | Ask::RemoveRange(_) | Ask::Expire(..)) =>
+            {
+                self.changed(&parked, removed)?;
             }
             Ok(()) => {
                 self.note("answers checked");
@@ -252,6 +271,7 @@ impl World {
             (Ask::Remove(key) | Ask::Expire(key, _), EngineError::Joined { .. }) => {
                 self.refuses(usize::from(parked.shard.0), key, Some(error)).map(drop)
             }
+            (Ask::RemoveRange(range), _) if self.source.keeps_any_of(range) => Ok(()),
             (Ask::Watch(by, _), EngineError::Refused(_)) if self.has_lazy_joins() => {
                 self.unwatch(*by)
             }
@@ -259,25 +279,32 @@ impl World {
         }
     }
 
-    /// A base key was removed, or has another moment of its end.
-    fn changed(&mut self, parked: &Parked, there: bool) -> Result<(), String> {
+    /// So many base keys were removed, or have another moment of their end.
+    fn changed(&mut self, parked: &Parked, count: u64) -> Result<(), String> {
         let at = usize::from(parked.shard.0);
         let one = &mut self.shards[at];
-        let (key, known) = match &parked.ask {
-            Ask::Remove(key) => (key, one.oracle.base.remove(key).is_some()),
+        let base = &mut one.oracle.base;
+        let before = base.len();
+        let known = match &parked.ask {
+            Ask::Remove(key) => u64::from(base.remove(key).is_some()),
+            Ask::RemoveRange(range) => {
+                base.retain(|key, _| !range.contains(key));
+                (before - base.len()) as u64
+            }
             Ask::Expire(key, moment) => {
-                let known = one.oracle.base.get_mut(key).map(|(_, at)| *at = *moment);
+                let known = base.get_mut(key).map(|(_, at)| *at = *moment);
                 let now = one.oracle.now;
                 one.oracle.advance(now);
-                (key, known.is_some())
+                u64::from(known.is_some())
             }
             _ => return Ok(()),
         };
-        if there != known {
-            return Err(format!("shard {at}: {:?} says {there}", parked.ask));
+        if count != known {
+            return Err(format!("shard {at}: {:?} says {count}, not {known}", parked.ask));
         }
-        let key = key.clone();
-        self.refuses(at, &key, None)?;
+        if let Ask::Remove(key) | Ask::Expire(key, _) = &parked.ask {
+            self.refuses(at, &key.clone(), None)?;
+        }
         self.written(parked.session, at);
         Ok(())
     }

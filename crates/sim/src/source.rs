@@ -75,6 +75,10 @@ impl Source {
         self.tables.iter().any(|prefix| key.starts_with(prefix))
     }
 
+    pub(crate) fn keeps_any_of(&self, range: &KeyRange) -> bool {
+        self.tables.iter().any(|prefix| KeyRange::prefix(prefix).overlaps(range))
+    }
+
     pub(crate) fn keeps_anything(&self) -> bool {
         !self.tables.is_empty()
     }
