@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::exec::{Execution, Missing, Tuples};
 use crate::log::LogEntry;
 use crate::status::StatusId;
-use crate::updaters::decode;
+use crate::updaters::{Reader, Target, decode};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -27,6 +27,34 @@ enum Step {
 }
 
 impl Engine {
+    /// Notes that a check key came or went, unless that undoes what is noted (R2).
+    pub(crate) fn log_check(
+        &mut self,
+        reader: Reader,
+        target: Target,
+        key: &[u8],
+        was_there: bool,
+    ) {
+        let id = target.status();
+        if self.statuses.get(id).is_invalid() {
+            return;
+        }
+        let entry = LogEntry { source: reader.source, context: target.context(), key };
+        let work = self.dirty(id);
+        if let Some(applied) = work.log.get(&entry) {
+            // It was there, went and came back (or the reverse): nothing to apply.
+            if applied != was_there {
+                work.log.remove(&entry);
+                self.updaters.contexts.release(target.context());
+                self.settle(id);
+            }
+            return;
+        }
+        work.log.insert(&entry, was_there);
+        self.updaters.contexts.retain(target.context());
+        self.counters.checks_logged += 1;
+    }
+
     /// Applies the logged check keys that concern `wanted`; whether there were any.
     pub(crate) fn apply_log(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
         let Some(work) = &self.statuses.get(id).work else { return Ok(false) };

@@ -12,7 +12,6 @@
 use crate::catalog::{Fold, Plan};
 use crate::cells::Change;
 use crate::engine::Engine;
-use crate::log::LogEntry;
 use crate::memory::FED_TOGETHER;
 use crate::status::{Landing, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
@@ -388,34 +387,6 @@ impl Engine {
             (Some(old), Some(new)) => self.update_tuple(id, plan, output, key, (old, new)),
             (None, None) => {}
         }
-    }
-
-    /// Notes that a check key came or went, unless that undoes what is noted (R2).
-    pub(crate) fn log_check(
-        &mut self,
-        reader: Reader,
-        target: Target,
-        key: &[u8],
-        was_there: bool,
-    ) {
-        let id = target.status();
-        if self.statuses.get(id).is_invalid() {
-            return;
-        }
-        let entry = LogEntry { source: reader.source, context: target.context(), key };
-        let work = self.dirty(id);
-        if let Some(applied) = work.log.get(&entry) {
-            // It was there, went and came back (or the reverse): nothing to apply.
-            if applied != was_there {
-                work.log.remove(&entry);
-                self.updaters.contexts.release(target.context());
-                self.settle(id);
-            }
-            return;
-        }
-        work.log.insert(&entry, was_there);
-        self.updaters.contexts.retain(target.context());
-        self.counters.checks_logged += 1;
     }
 
     /// The work of a status range, which is no longer clean; ranges that depend on it are told
