@@ -21,6 +21,8 @@ use headwater_pattern::{Bindings, Mode, fixed_slots};
 
 /// Reading over more ranges than this, gaps between them included, makes one of them all.
 const RANGES_MERGED_MIN: usize = 8;
+/// A read in slices makes one of so many ranges at a time, where it goes on.
+const RANGES_MERGED_TOGETHER: usize = 128;
 
 impl Engine {
     /// Makes what `join` gives in `range` materialized and current, and adds the status ranges
@@ -59,11 +61,13 @@ impl Engine {
             self.drop_expired(join, &wanted);
         }
         let mut resumed = self.frontier(join, &wanted);
-        if resumed.is_none() {
-            self.merge_scattered(join, &wanted);
-        }
         let mut missing = Ok(());
         let mut at = resumed.clone().unwrap_or_else(|| wanted.first.clone());
+        if self.slices.is_active() {
+            self.merge_scattered(join, &KeyRange::new(&at, &wanted.last), RANGES_MERGED_TOGETHER);
+        } else {
+            self.merge_scattered(join, &wanted, usize::MAX);
+        }
         loop {
             if self.slices.lets_others() {
                 self.note_frontier(join, &wanted, at);
@@ -147,17 +151,22 @@ impl Engine {
         found
     }
 
-    /// Makes one invalid range of many small ones with gaps between them: filling each gap by
+    /// Makes one invalid range of many small ones with gaps between them, the first `most` of them: filling each gap by
     /// itself would leave ever more ranges behind.
-    fn merge_scattered(&mut self, join: u32, wanted: &KeyRange) {
+    fn merge_scattered(&mut self, join: u32, wanted: &KeyRange, most: usize) {
         let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Included(&*wanted.first), core::ops::Bound::Unbounded);
-        let within = cover.range::<[u8], _>(from).take(RANGES_MERGED_MIN);
-        let many = within.filter(|(at, _)| before_end(at, &wanted.last)).count();
-        if many < RANGES_MERGED_MIN || self.catalog.join(join).mode() != Mode::Push {
+        let from = (core::ops::Bound::Excluded(&*wanted.first), core::ops::Bound::Unbounded);
+        let within = || {
+            let within = cover.range::<[u8], _>(from);
+            within.take_while(|(at, _)| before_end(at, &wanted.last)).map(|(_, &id)| id)
+        };
+        if within().take(RANGES_MERGED_MIN).count() < RANGES_MERGED_MIN
+            || self.catalog.join(join).mode() != Mode::Push
+        {
             return;
         }
-        let ids = self.overlapping(join, wanted);
+        let first = self.status_at(join, &wanted.first);
+        let ids: Vec<_> = first.into_iter().chain(within()).take(most).collect();
         let mut at = wanted.first.as_slice();
         let mut whole = wanted.clone();
         let mut gaps = false;
@@ -175,7 +184,11 @@ impl Engine {
                 break;
             }
         }
-        gaps |= !at.is_empty() && before_end(at, &wanted.last);
+        if ids.len() == most {
+            whole.last = at.to_vec();
+        } else {
+            gaps |= !at.is_empty() && before_end(at, &wanted.last);
+        }
         if !gaps {
             return;
         }

@@ -40,6 +40,8 @@ impl World {
             self.patiently()?;
         }
         self.pass(300)?;
+        // The parts of a snapshot end at different moments.
+        self.patiently()?;
         self.check_watches()?;
         self.check_scans()?;
         self.check_follows()?;

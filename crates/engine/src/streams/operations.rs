@@ -76,7 +76,9 @@ impl Engine {
     /// Whether `key` holds a stream now.
     #[must_use]
     pub fn is_stream(&self, key: &[u8]) -> bool {
-        let Some(table) = self.store.table_of(key) else { return false };
+        let Some(table) = self.store.table_of(key).filter(|_| !self.is_dead(key)) else {
+            return false;
+        };
         self.store.table(table).get(key).and_then(Handle::stream).is_some()
     }
 

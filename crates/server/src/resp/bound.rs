@@ -28,6 +28,16 @@ const IN_STEPS_FOR: u64 = 1000;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
 
+/// Whether there is room for a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    IsThere,
+    /// There will be soon: others may be served until then.
+    Comes,
+    /// There is none, and the client was told.
+    Lacks,
+}
+
 /// What a request needs: bytes outside values, and bytes in values.
 fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
     let (mut keys, mut count) = (0, 0);
@@ -350,8 +360,13 @@ impl Resp {
         self.node.engine_mut().make_room(2 * bytes + self.gauge.reserve() / 2)
     }
 
-    /// Whether there is room for what a transaction stores, in memory and on disk; otherwise EXEC is refused.
-    pub(super) fn admits_queue(&mut self, queue: &Queue, work: &mut Turn<'_>) -> bool {
+    /// Whether there is room for what a transaction stores, in memory and on disk; where there is none, EXEC is refused.
+    pub(super) fn room_for_queue(
+        &mut self,
+        queue: &Queue,
+        may_wait: bool,
+        work: &mut Turn<'_>,
+    ) -> Room {
         if queue.stores
             && let Some(why) = self.write_refusal()
         {
@@ -359,22 +374,30 @@ impl Resp {
             self.stats.errors += 1;
             let text = format_args!("Transaction discarded because of: MISCONF {why}");
             encoder(work).error("EXECABORT", text);
-            return false;
+            return Room::Lacks;
         }
         if self.gauge.limit().is_none() || !queue.denies_oom {
-            return true;
+            return Room::IsThere;
         }
-        self.gauge.begin_command();
+        if may_wait {
+            let since = self.running_since.unwrap_or(self.time.uptime);
+            self.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
+        } else {
+            self.gauge.begin_command();
+        }
         let bytes = queue.bytes.saturating_add(self.gauge.reserve());
         if self.node.engine_mut().make_room(bytes) {
-            return true;
+            return Room::IsThere;
+        }
+        if may_wait && self.gauge.gains_soon() {
+            return Room::Comes;
         }
         self.stats.errors += 1;
         self.notice_no_room();
         let text =
             format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);
         encoder(work).error("EXECABORT", text);
-        false
+        Room::Lacks
     }
 
     /// What is known of the process's memory now.

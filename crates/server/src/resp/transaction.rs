@@ -4,6 +4,7 @@
 //! run again from its start until all of it is there. Where a request must wait even so, others are held until the
 //! transaction has ended, and the embedded store gets nothing of it before: it is one batch there in any case.
 
+use super::bound::Room;
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
@@ -158,17 +159,27 @@ impl Resp {
             // The same: nothing has been executed.
             return self.park(ticket, args, work);
         }
-        self.forget_watches(&mut work.connection.session);
         let Some(queue) = work.connection.session.queue.take() else {
             return Flow::Next;
         };
         if changed {
+            self.forget_watches(&mut work.connection.session);
             encoder(work).null_array();
             return Flow::Next;
         }
-        if !self.admits_queue(&queue, work) {
-            return Flow::Next;
+        match self.room_for_queue(&queue, true, work) {
+            Room::IsThere => {}
+            Room::Comes => {
+                work.connection.session.queue = Some(queue);
+                let ticket = self.node.engine_mut().next_ticket();
+                return self.park(ticket, args, work);
+            }
+            Room::Lacks => {
+                self.forget_watches(&mut work.connection.session);
+                return Flow::Next;
+            }
         }
+        self.forget_watches(&mut work.connection.session);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
         self.run_queue(queue, 0, work)
