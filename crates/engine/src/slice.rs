@@ -182,6 +182,7 @@ impl Engine {
     pub fn end_slice(&mut self) {
         self.slices.active = false;
         self.slices.over = false;
+        self.loads.waits.forget_lacking();
         self.removals.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
