@@ -40,6 +40,8 @@ impl World {
             self.patiently()?;
         }
         self.pass(300)?;
+        // Snapshots are dropped as their time is over, in slices.
+        self.patiently()?;
         self.check_watches()?;
         self.check_scans()?;
         self.check_follows()?;
