@@ -140,6 +140,8 @@ pub struct Hub {
     links: BTreeMap<Shard, Link>,
     waits: BTreeMap<WaitId, Wait>,
     next_wait: u64,
+    /// What has arrived since events were taken, in order (H4).
+    arrived: Vec<(Shard, Packet)>,
     events: Vec<Event>,
     packets: Vec<(Shard, Packet)>,
     sent: Sent,
@@ -160,6 +162,7 @@ impl Hub {
             links: others.map(|shard| (shard, Link::new(now))).collect(),
             waits: BTreeMap::new(),
             next_wait: 0,
+            arrived: Vec::new(),
             events: Vec::new(),
             packets: Vec::new(),
             sent: Sent::default(),
@@ -182,8 +185,12 @@ impl Hub {
         self.depth = depth.max(1);
     }
 
-    /// Takes in what another shard sent.
+    /// Takes in what another shard sent; it is looked at when events are taken.
     pub fn receive(&mut self, from: Shard, packet: Packet) {
+        self.arrived.push((from, packet));
+    }
+
+    fn look_at(&mut self, from: Shard, packet: Packet) {
         let (now, connection) = (self.now, packet.connection);
         let Some(link) = self.links.get_mut(&from) else { return };
         let before = link.connection;
@@ -440,7 +447,8 @@ impl Hub {
             let waited = self.waits.values().any(|wait| wait.pending.contains(&shard));
             let Some(link) = self.links.get_mut(&shard) else { continue };
             link.follows |= waited;
-            if link.is_silent(now, TIMEOUT) {
+            let is_heard = self.arrived.iter().any(|(from, _)| *from == shard);
+            if !is_heard && link.is_silent(now, TIMEOUT) {
                 self.begin_anew(shard);
             } else if link.is_idle(now, HEARTBEAT) {
                 self.send(shard, Message::Ping);
@@ -460,8 +468,11 @@ impl Hub {
         }
     }
 
-    /// Takes what is to be done, in order.
+    /// Takes what is to be done, in order, all of it before anything is asked here again.
     pub fn take_events(&mut self) -> Vec<Event> {
+        for (from, packet) in core::mem::take(&mut self.arrived) {
+            self.look_at(from, packet);
+        }
         core::mem::take(&mut self.events)
     }
 

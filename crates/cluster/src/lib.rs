@@ -10,6 +10,9 @@
 //! - H2. A change crosses to each follower once, however many ranges of its hold the key.
 //! - H3. Positions of a home grow, over restarts too. Once a shard has applied a position, it shows everything that was
 //!   done at the home up to there, of what it has from it.
+//! - H4. What a hub says of how far its shard has come ([`Hub::wait`], [`Hub::positions`]), the shard's engine shows, whenever
+//!   it is asked. So a packet that has arrived is left as it is until its events are taken: what it says becomes known here
+//!   and in the engine in one step, even where a request that must show it comes before.
 //!
 //! # Cost
 //! A change costs a follower one entry of a batch. A turn sends one packet to each shard that is told anything.

@@ -132,10 +132,11 @@ pub(crate) struct Installed {
     /// Greater for joins installed later.
     pub(crate) installed: u64,
     pub(crate) cover: BTreeMap<Box<[u8]>, StatusId>,
-    /// How far the read has come that is done in slices, if there is one.
-    pub(crate) frontier: Option<Frontier>,
-    /// Where the part of a snapshot ends that is computed next, if all of it was too much for a slice.
-    pub(crate) part_end: Option<Box<[u8]>>,
+    /// How far reads have come that are done in slices, the one that went on last behind the others.
+    pub(crate) frontiers: Vec<Frontier>,
+    /// Where parts of a snapshot end that are computed next, where more was too much for a slice: one for each read, the
+    /// oldest first.
+    pub(crate) part_ends: Vec<Box<[u8]>>,
     /// How many slices have dropped what it has materialized, before it is dropped itself or all keys go.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,

@@ -13,6 +13,7 @@
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
+use crate::slice::SLICED_READS_MAX;
 use crate::status::{Fixed, StatusId};
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
@@ -68,8 +69,9 @@ impl Engine {
         } else {
             self.merge_scattered(join, &wanted, usize::MAX);
         }
+        let mut is_filled = false;
         loop {
-            if self.slices.lets_others() {
+            if !core::mem::take(&mut is_filled) && self.slices.lets_others() {
                 self.note_frontier(join, &wanted, at);
                 return Err(Missing);
             }
@@ -87,8 +89,12 @@ impl Engine {
                 None => {
                     let gap = self.next_part(join, &at, &wanted.last);
                     match self.fill(join, &gap) {
-                        // What was made or extended is met, refreshed and noted next.
-                        Ok(()) => continue,
+                        // What was made or extended is met, refreshed and noted next, before others go first: a snapshot
+                        // may be gone by then.
+                        Ok(()) => {
+                            is_filled = true;
+                            continue;
+                        }
                         Err(Missing) => missing = Err(Missing),
                     }
                     gap.last
@@ -134,9 +140,12 @@ impl Engine {
     /// What is to be filled next from `at` on: the gap, or the part of it that fits into a slice.
     fn next_part(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
         let mut gap = self.gap_from(join, at, last);
-        let end = self.catalog.join(join).part_end.as_ref().filter(|_| self.slices.is_active());
-        if let Some(end) = end.filter(|end| ***end > *at && before_end(end, &gap.last)) {
-            gap.last = end.to_vec();
+        if self.slices.is_active() {
+            let ends = self.catalog.join(join).part_ends.iter();
+            let inside = ends.filter(|end| ***end > *at && before_end(end, &gap.last));
+            if let Some(end) = inside.min() {
+                gap.last = end.to_vec();
+            }
         }
         gap
     }
@@ -238,7 +247,8 @@ impl Engine {
         let id = self.make_status(join, gap);
         if plan.join.mode != Mode::Push {
             self.date_snapshot(id, oldest);
-            self.catalog.join_mut(join).part_end = None;
+            let is_filled = |end: &[u8]| *end > *gap.first && end_at_most(end, &gap.last);
+            self.catalog.join_mut(join).part_ends.retain(|end| !is_filled(end));
         }
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
@@ -258,7 +268,12 @@ impl Engine {
         let Some(split) = split else { return };
         if self.catalog.join(join).mode() != Mode::Push {
             // A range of it is what was computed at one moment.
-            self.catalog.join_mut(join).part_end = Some(split.into());
+            let ends = &mut self.catalog.join_mut(join).part_ends;
+            ends.retain(|end| **end != *split);
+            if ends.len() >= SLICED_READS_MAX {
+                ends.remove(0);
+            }
+            ends.push(split.into());
             return;
         }
         for part in [KeyRange::new(&gap.first, &split), KeyRange::new(&split, &gap.last)] {

@@ -11,7 +11,8 @@
 //! - Z1. Each slice makes progress: a range is computed, or one is divided. A range that cannot be divided (one
 //!   output key, for example) is computed as a whole, however many rows it takes.
 //! - Z2. An operation that finds again and again undone what it has computed (because memory is short, or because
-//!   others write faster than it reads) is run as a whole after [`PASSES_MAX`] times.
+//!   others write faster than it reads, or snapshots go before it has come to its end) is run as a whole after [`PASSES_MAX`]
+//!   times, whatever others read meanwhile of the same join.
 
 use crate::engine::Engine;
 use crate::explain::Verified;
@@ -22,6 +23,9 @@ use headwater_base::KeyRange;
 
 /// How often an operation begins its range anew before it is run as a whole (Z2).
 const PASSES_MAX: u32 = 4;
+/// How many reads of different ranges of one join are remembered that have come some way; of more of them, those that have not
+/// gone on for longest begin anew. (Clients may have given them up.)
+pub(crate) const SLICED_READS_MAX: usize = 256;
 
 /// The slice of the operation under way, and the operations that have had one.
 #[derive(Debug, Default)]
@@ -182,6 +186,7 @@ impl Engine {
     pub fn end_slice(&mut self) {
         self.slices.active = false;
         self.slices.over = false;
+        self.loads.waits.forget_lacking();
         self.removals.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
@@ -256,10 +261,8 @@ impl Engine {
         if !self.slices.active {
             return None;
         }
-        let frontier = self.catalog.join(join).frontier.as_ref()?;
-        if frontier.wanted != *wanted {
-            return None;
-        }
+        let frontiers = &self.catalog.join(join).frontiers;
+        let frontier = frontiers.iter().find(|frontier| frontier.wanted == *wanted)?;
         if frontier.passes >= PASSES_MAX {
             self.slices.active = false;
             return None;
@@ -269,20 +272,19 @@ impl Engine {
 
     /// A read of `wanted` has come as far as `at`, and ends for now.
     pub(crate) fn note_frontier(&mut self, join: u32, wanted: &KeyRange, at: Vec<u8>) {
-        let frontier = &mut self.catalog.join_mut(join).frontier;
-        match frontier {
-            Some(frontier) if frontier.wanted == *wanted => frontier.at = at,
-            _ => *frontier = Some(Frontier { wanted: wanted.clone(), at, passes: 0 }),
+        let passes = self.forget_frontier(join, wanted).map_or(0, |frontier| frontier.passes);
+        let frontiers = &mut self.catalog.join_mut(join).frontiers;
+        if frontiers.len() >= SLICED_READS_MAX {
+            frontiers.remove(0);
         }
+        frontiers.push(Frontier { wanted: wanted.clone(), at, passes });
     }
 
     /// A read of `wanted` has come to its end, and looks at all of it once more; as a whole if that has happened too
     /// often (Z2).
     pub(crate) fn begin_anew(&mut self, join: u32, wanted: &KeyRange) {
-        let frontier = &mut self.catalog.join_mut(join).frontier;
-        if let Some(frontier) = frontier
-            && frontier.wanted == *wanted
-        {
+        let frontiers = &mut self.catalog.join_mut(join).frontiers;
+        if let Some(frontier) = frontiers.iter_mut().find(|frontier| frontier.wanted == *wanted) {
             frontier.at.clone_from(&wanted.first);
             frontier.passes += 1;
             if frontier.passes >= PASSES_MAX {
@@ -291,11 +293,10 @@ impl Engine {
         }
     }
 
-    /// All of `wanted` is current.
-    pub(crate) fn forget_frontier(&mut self, join: u32, wanted: &KeyRange) {
-        let frontier = &mut self.catalog.join_mut(join).frontier;
-        if frontier.as_ref().is_some_and(|frontier| frontier.wanted == *wanted) {
-            *frontier = None;
-        }
+    /// All of `wanted` is current: a read of it begins at its start.
+    pub(crate) fn forget_frontier(&mut self, join: u32, wanted: &KeyRange) -> Option<Frontier> {
+        let frontiers = &mut self.catalog.join_mut(join).frontiers;
+        let at = frontiers.iter().position(|frontier| frontier.wanted == *wanted)?;
+        Some(frontiers.remove(at))
     }
 }

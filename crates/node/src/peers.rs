@@ -86,7 +86,7 @@ impl Peers {
         }
     }
 
-    /// Takes in what another shard sent.
+    /// Takes in what another shard sent, for the next turn.
     pub fn receive(&mut self, from: Shard, packet: Packet) {
         self.hub.receive(from, packet);
     }

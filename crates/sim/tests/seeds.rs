@@ -66,6 +66,7 @@ const FAILED_ONCE: [u64; 10] =
 
 #[test]
 fn seeds_that_failed_once_do_not_any_more() {
+    run(100_990, |faults| (faults.slice_rows, faults.removals) = (Some(2), false)).unwrap();
     for seed in FAILED_ONCE {
         run(seed, |_| {}).unwrap();
         run(seed, |faults| (faults.slice_rows, faults.removals) = (None, false)).unwrap();

@@ -21,7 +21,8 @@ pub(crate) struct Waits {
     waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
     /// Who waits for each load, in ascending order; some of them have failed since.
     by_fetch: BTreeMap<FetchId, Vec<Ticket>>,
-    /// What the operation under way lacks.
+    /// What the operation under way lacks. It ends with the operation, whether that waits for it or not: what comes next must not
+    /// wait for loads that have been answered by then.
     pub(crate) lacking: BTreeSet<FetchId>,
     /// Where each load under way is filed: among those of this table and home, by its first key.
     loads: BTreeMap<FetchId, (LoadedId, Vec<u8>)>,
@@ -124,8 +125,11 @@ impl Waits {
     }
 
     /// Has nobody wait for what the operation under way lacks.
+    #[inline]
     pub(crate) fn forget_lacking(&mut self) {
-        self.lacking.clear();
+        if !self.lacking.is_empty() {
+            self.lacking.clear();
+        }
     }
 
     /// Wakes the operations for which `fetch` was the last thing they waited for.
@@ -204,5 +208,46 @@ impl Engine {
         effects.extend(self.watches.take_woken().into_iter().map(Effect::Wake));
         effects.extend(self.take_loaded().into_iter().map(Effect::Wake));
         effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Effect, Engine, Loaded, Position, Settings, Stop, TableOptions};
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    /// Answers the loads that were asked for; what else there is to do.
+    fn answer(engine: &mut Engine) -> Vec<Effect> {
+        let mut rest = Vec::new();
+        for effect in engine.take_effects() {
+            match effect {
+                Effect::Load { fetch, .. } => {
+                    let nothing = Loaded { position: Position(0), pairs: Vec::new() };
+                    engine.loaded(fetch, Ok(nothing));
+                }
+                effect => rest.push(effect),
+            }
+        }
+        rest
+    }
+
+    #[test]
+    fn nobody_waits_for_what_an_operation_lacked_that_has_failed() {
+        let mut engine = Engine::new(Settings::default());
+        let options = TableOptions { source: Some(String::from("db")), ..TableOptions::default() };
+        engine.table_set(b"p", &options).unwrap();
+        let table = engine.store.table_of(b"p|1").expect("it was just made");
+        engine.begin_slice();
+        assert!(engine.need_key(table, b"p|1").is_err());
+        // It fails now, for another reason, instead of waiting.
+        engine.end_slice();
+        assert_eq!(answer(&mut engine), []);
+
+        engine.begin_slice();
+        let Err(Stop::Wait(ticket)) = engine.get(b"p|2") else { panic!("it is not loaded") };
+        engine.end_slice();
+        assert_eq!(answer(&mut engine), []);
+        assert_eq!(engine.take_effects(), [Effect::Wake(ticket)]);
     }
 }
