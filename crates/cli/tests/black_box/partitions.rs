@@ -62,7 +62,7 @@ pub(crate) fn while_partitions_move(server: &Server, work: impl FnOnce()) -> u64
 
 #[test]
 fn requests_are_answered_alike_while_partitions_move() {
-    let (one, three) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    let (one, three) = (Server::start(&["--shards", "1"]), Server::start(&["--shards", "3"]));
     let moved = while_partitions_move(&three, || answer_alike_unwatched(&one, &three, seeds(30)));
     assert!(moved > 0, "none has moved");
 }
@@ -170,7 +170,7 @@ fn another_connection_sees_what_was_written() {
     };
     assert_eq!(read(&mut readers[0], "shards-00-1.2").unwrap(), 300);
     assert!(read(&mut readers[0], "shards-00-1.x").is_err());
-    let one = Server::start(&[]);
+    let one = Server::start(&["--shards", "1"]);
     let mut client = one.client(3);
     let position: String = cmd("SHARD.POSITION").query(&mut client).unwrap();
     assert_eq!(read(&mut client, &position).unwrap(), 0);

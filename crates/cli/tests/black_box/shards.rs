@@ -222,7 +222,7 @@ fn compare(one: &Server, three: &Server, seeds: std::ops::Range<u64>, watches: b
 
 /// A server of one shard and one of three, both with the joins.
 pub(crate) fn joined_servers() -> (Server, Server) {
-    joined(Server::start(&[]), Server::start(&["--shards", "3"]))
+    joined(Server::start(&["--shards", "1"]), Server::start(&["--shards", "3"]))
 }
 
 fn joined(one: Server, three: Server) -> (Server, Server) {

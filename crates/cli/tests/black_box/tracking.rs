@@ -367,7 +367,7 @@ fn clients_are_told_as_by_redis() {
 
 #[test]
 fn clients_of_several_shards_are_told_as_by_one() {
-    let (server, shards) = (Server::start(&[]), Server::start(&["--shards", "3"]));
+    let (server, shards) = (Server::start(&["--shards", "1"]), Server::start(&["--shards", "3"]));
     // Each time the clients are at other shards.
     for _ in 0..3 {
         let (mut one, mut other) = (Side::new(server.port), Side::new(shards.port));
