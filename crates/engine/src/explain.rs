@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Mode, containing_range, fixed_slots};
+use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
 /// Most source spans and status ranges that one explanation lists.
@@ -25,11 +26,6 @@ fn line(depth: usize, title: &str, text: String) -> ExplainLine {
 /// Key text that a person can read: bytes outside printable ASCII as `\xhh`.
 fn shown(key: &[u8]) -> String {
     key.escape_ascii().to_string()
-}
-
-/// What comes before a number of keys where not all were looked at.
-fn at_least(looked: u64) -> &'static str {
-    if looked > COUNTED_MAX { "at least " } else { "" }
 }
 
 fn shown_range(range: &KeyRange) -> String {
@@ -71,6 +67,27 @@ impl Engine {
         lines
     }
 
+    /// Calls `each` with the keys of a table in `range`, [`COUNTED_MAX`] of them at most; what comes before their number.
+    fn look_at_some(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef),
+    ) -> &'static str {
+        let mut looked = 0;
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
+        let flow = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+            if looked == COUNTED_MAX {
+                return ControlFlow::Break(());
+            }
+            looked += 1;
+            each(key, value);
+            ControlFlow::Continue(())
+        });
+        if flow.is_break() { "at least " } else { "" }
+    }
+
     fn explain_part(&self, table: TableId, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
         let prefix = self.store.table(table).prefix();
         let name = match prefix.strip_suffix(b"|") {
@@ -78,28 +95,21 @@ impl Engine {
             None => String::from("(unnamed)"),
         };
         let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
-        let (mut replicas, mut looked) = (0u64, 0);
+        let mut replicas = 0u64;
         let pool = &self.store.pool;
-        let scan = Scan { pool, first: &part.first, last: &part.last, reverse: false };
-        let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
-            looked += 1;
-            if looked > COUNTED_MAX {
-                return ControlFlow::Break(());
-            }
+        let part_of_all = self.look_at_some(table, part, &mut |key, value| {
             if !self.owns(key) {
                 replicas += 1;
-                return ControlFlow::Continue(());
+                return;
             }
             keys += 1;
             key_bytes += key.len();
             value_bytes += pool.footprint(value);
             shared += u64::from(pool.references(value) > 1);
-            ControlFlow::Continue(())
         });
-        let at_least = at_least(looked);
         lines.push(line(0, "table", name));
         lines.push(line(1, "stored now", format!(
-            "{at_least}{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
+            "{part_of_all}{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
         )));
         if replicas > 0 {
             let text = format!("{replicas} keys of other shards, which joins read here");
@@ -154,20 +164,12 @@ impl Engine {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
             let text = match span {
                 Some(span) => {
-                    let (mut keys, mut looked) = (0u64, 0);
-                    let pool = &self.store.pool;
-                    let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
-                    let _ = self.store.table(*table).scan(&scan, &mut Vec::new(), &mut |key, _| {
-                        looked += 1;
-                        if looked > COUNTED_MAX {
-                            return ControlFlow::Break(());
-                        }
+                    let mut keys = 0u64;
+                    let part_of_all = self.look_at_some(*table, &span, &mut |key, _| {
                         keys += u64::from(source.pattern.matches(key));
-                        ControlFlow::Continue(())
                     });
-                    let at_least = at_least(looked);
                     format!(
-                        "{} {} reads {}: {at_least}{keys} matching keys stored",
+                        "{} {} reads {}: {part_of_all}{keys} matching keys stored",
                         source.operator.name(),
                         plan.join.show(&source.pattern),
                         shown_range(&span)

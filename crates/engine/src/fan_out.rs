@@ -52,7 +52,7 @@ const SLICES_WAITED_MAX: u32 = 1000;
 
 /// A change of a source's key.
 #[derive(Clone, Debug)]
-struct Noted {
+struct SourceChange {
     plan: Rc<Plan>,
     /// Who reads the key: as a value, or as a check.
     reader: Reader,
@@ -67,7 +67,7 @@ struct Noted {
 /// A change, as its targets are to see it.
 #[derive(Debug)]
 struct FanOut {
-    change: Rc<Noted>,
+    change: Rc<SourceChange>,
     /// Others than those who read them are concerned by the outputs.
     deep: bool,
     /// In ascending order.
@@ -239,7 +239,7 @@ impl Engine {
         targets.sort_unstable();
         let done = alloc::vec![0; targets.len().div_ceil(64)].into_boxed_slice();
         let (plan, key) = (plan.clone(), key.into());
-        let change = Rc::new(Noted { plan, reader, known_slots, key, old, new });
+        let change = Rc::new(SourceChange { plan, reader, known_slots, key, old, new });
         self.fan_outs.targets += targets.capacity();
         self.fan_outs.deep += usize::from(deep);
         self.fan_outs.list.push_back(FanOut { change, deep, targets, done, next: 0 });
@@ -434,11 +434,11 @@ impl Engine {
     }
 
     /// Applies a change to some of its targets. What comes of it is in the queue.
-    fn apply_noted(&mut self, change: &Rc<Noted>, targets: &[Target]) {
+    fn apply_noted(&mut self, change: &Rc<SourceChange>, targets: &[Target]) {
         if targets.is_empty() {
             return;
         }
-        let Noted { plan, reader, known_slots, key, old, new } = &**change;
+        let SourceChange { plan, reader, known_slots, key, old, new } = &**change;
         let alone = self.begin_calls();
         if reader.source as usize == plan.value_source() {
             self.update_targets(plan, targets, *known_slots, key, (*old, *new));

@@ -65,7 +65,7 @@ pub use headwater_base::source::{BaseStore, Change, FetchId, Health, Loaded, Pai
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
-pub use long_reads::{AtOnce, Progress};
+pub use long_reads::{AtOnce, ReadProgress};
 pub use marks::Mark;
 pub use memory::{Evicted, ValueMemory};
 pub use noted::{Noted, NotedChange};

@@ -47,7 +47,7 @@ pub struct AtOnce {
 
 /// How far a long read has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
+pub enum ReadProgress {
     /// The pairs are being counted. Run the read again with this ticket, in the next turn.
     Counting(Ticket),
     /// There are so many; the next run begins to give them. [`Engine::forget_ticket`] ends it here.
@@ -68,7 +68,7 @@ type Visit<'v> = dyn FnMut(TableId, &[u8], ValueRef) -> ControlFlow<()> + 'v;
 
 /// Where a read goes on: in a part, at a key.
 #[derive(Clone, Debug)]
-struct Place {
+struct ReadPlace {
     part: usize,
     /// The first key of the rest of the part. Where the greatest key comes first, the one behind the rest, and empty where
     /// the rest has no end.
@@ -76,8 +76,8 @@ struct Place {
 }
 
 #[derive(Debug)]
-enum Phase {
-    Counting { at: Place, count: u64 },
+enum ReadPhase {
+    Counting { at: ReadPlace, count: u64 },
     Giving,
     GivenUp { begun: bool },
 }
@@ -92,8 +92,8 @@ struct LongRead {
     /// How many pairs may yet be given.
     left: u64,
     /// All before was given.
-    at: Place,
-    phase: Phase,
+    at: ReadPlace,
+    phase: ReadPhase,
     /// What keys of the rest held when the read began, and hold no more. References are held.
     saved: BTreeMap<Box<[u8]>, Option<ValueRef>>,
     /// What cells held then that were set since, by the cells' words. References of the cells are held.
@@ -126,16 +126,16 @@ impl LongReads {
 
 impl LongRead {
     /// Where a part begins.
-    fn start_of(&self, part: usize) -> Place {
+    fn start_of(&self, part: usize) -> ReadPlace {
         let at = self
             .parts
             .get(part)
             .map(|(_, range)| if self.reverse { &range.last } else { &range.first });
-        Place { part, at: at.cloned().unwrap_or_default() }
+        ReadPlace { part, at: at.cloned().unwrap_or_default() }
     }
 
     /// What of a place's part is still to be read.
-    fn rest_of(&self, place: &Place) -> KeyRange {
+    fn rest_of(&self, place: &ReadPlace) -> KeyRange {
         let range = &self.parts[place.part].1;
         if self.reverse {
             KeyRange::new(&range.first, &place.at)
@@ -165,7 +165,7 @@ impl LongRead {
     }
 
     /// Gives `each` the pairs from `place` on, until it breaks, and moves `place` behind the last one.
-    fn visit(&self, store: &Store<GroupNote>, place: &mut Place, each: &mut Visit<'_>) {
+    fn visit(&self, store: &Store<GroupNote>, place: &mut ReadPlace, each: &mut Visit<'_>) {
         while let Some(&(table, _)) = self.parts.get(place.part) {
             let rest = self.rest_of(place);
             let mut saved = self.saved_in(&rest).peekable();
@@ -262,12 +262,12 @@ impl LongRead {
     }
 
     fn is_given_up(&self) -> bool {
-        matches!(self.phase, Phase::GivenUp { .. })
+        matches!(self.phase, ReadPhase::GivenUp { .. })
     }
 
     fn give_up(&mut self, pool: &mut Pool) {
-        let begun = matches!(self.phase, Phase::Giving);
-        self.phase = Phase::GivenUp { begun };
+        let begun = matches!(self.phase, ReadPhase::Giving);
+        self.phase = ReadPhase::GivenUp { begun };
         self.forget_all(pool);
     }
 
@@ -341,42 +341,42 @@ impl Engine {
             self.store.pin(table);
         }
         let ticket = self.next_ticket();
-        let nowhere = Place { part: 0, at: Vec::new() };
+        let nowhere = ReadPlace { part: 0, at: Vec::new() };
         let mut read = LongRead {
             ticket,
             parts,
             reverse: options.reverse,
             left: options.limit.unwrap_or(u64::MAX),
             at: nowhere,
-            phase: Phase::Giving,
+            phase: ReadPhase::Giving,
             saved: BTreeMap::new(),
             cells: BTreeMap::new(),
             bytes: 0,
         };
         read.at = read.start_of(0);
-        read.phase = Phase::Counting { at: read.at.clone(), count: 0 };
+        read.phase = ReadPhase::Counting { at: read.at.clone(), count: 0 };
         self.long_reads.list.push(read);
         self.long_reads.resumed = Some(ticket);
     }
 
     /// The next slice of the long read that the operation under way goes on with. The pairs that it gives go to `each`.
-    pub fn go_on_reading(&mut self, each: &mut dyn FnMut(&[u8], Value<'_>)) -> Progress {
+    pub fn go_on_reading(&mut self, each: &mut dyn FnMut(&[u8], Value<'_>)) -> ReadProgress {
         let resumed = self.long_reads.resumed.take();
         let list = &mut self.long_reads.list;
         let Some(at) = list.iter().position(|read| Some(read.ticket) == resumed) else {
-            return Progress::GivenUp { begun: true };
+            return ReadProgress::GivenUp { begun: true };
         };
         let mut read = list.swap_remove(at);
         read.ticket = self.next_ticket();
         let progress = match &read.phase {
-            Phase::Counting { at, count } => {
+            ReadPhase::Counting { at, count } => {
                 let (at, count) = (at.clone(), *count);
                 self.count_slice(&mut read, at, count)
             }
-            Phase::Giving => self.give_slice(&mut read, each),
-            Phase::GivenUp { begun } => Progress::GivenUp { begun: *begun },
+            ReadPhase::Giving => self.give_slice(&mut read, each),
+            ReadPhase::GivenUp { begun } => ReadProgress::GivenUp { begun: *begun },
         };
-        if let Progress::Done | Progress::GivenUp { .. } = progress {
+        if let ReadProgress::Done | ReadProgress::GivenUp { .. } = progress {
             self.end_long_read(read);
         } else {
             self.long_reads.list.push(read);
@@ -384,7 +384,12 @@ impl Engine {
         progress
     }
 
-    fn count_slice(&mut self, read: &mut LongRead, mut place: Place, mut count: u64) -> Progress {
+    fn count_slice(
+        &mut self,
+        read: &mut LongRead,
+        mut place: ReadPlace,
+        mut count: u64,
+    ) -> ReadProgress {
         let mut most = self.slices.rows_max().saturating_mul(COUNTED_A_ROW) as u64;
         most = most.min(read.left - count);
         read.visit(&self.store, &mut place, &mut |_, _, _| {
@@ -394,18 +399,18 @@ impl Engine {
         });
         if place.part == read.parts.len() || count == read.left {
             read.left = count;
-            read.phase = Phase::Giving;
-            return Progress::Counted(count, read.ticket);
+            read.phase = ReadPhase::Giving;
+            return ReadProgress::Counted(count, read.ticket);
         }
-        read.phase = Phase::Counting { at: place, count };
-        Progress::Counting(read.ticket)
+        read.phase = ReadPhase::Counting { at: place, count };
+        ReadProgress::Counting(read.ticket)
     }
 
     fn give_slice(
         &mut self,
         read: &mut LongRead,
         each: &mut dyn FnMut(&[u8], Value<'_>),
-    ) -> Progress {
+    ) -> ReadProgress {
         let mut place = read.at.clone();
         let mut most = self.slices.rows_max() as u64;
         most = most.min(read.left);
@@ -433,13 +438,13 @@ impl Engine {
         });
         if let Some((table, key)) = lost {
             self.lose_key(table, &key);
-            return Progress::GivenUp { begun: true };
+            return ReadProgress::GivenUp { begun: true };
         }
         read.left -= given;
         read.at = place;
         read.forget_given(&mut self.store.pool);
         debug_assert!(read.left == 0 || read.at.part < read.parts.len(), "as many as were counted");
-        if read.left == 0 { Progress::Done } else { Progress::Given(read.ticket) }
+        if read.left == 0 { ReadProgress::Done } else { ReadProgress::Given(read.ticket) }
     }
 
     /// Ends a long read, if this is the ticket of one.
@@ -475,7 +480,7 @@ impl Engine {
     /// What long reads are to read goes as a whole: those that have not begun to give it will begin anew.
     pub(crate) fn give_up_long_reads(&mut self) {
         for mut read in take(&mut self.long_reads.list) {
-            let begun = !matches!(read.phase, Phase::Counting { .. });
+            let begun = !matches!(read.phase, ReadPhase::Counting { .. });
             read.give_up(&mut self.store.pool);
             for (table, _) in take(&mut read.parts) {
                 self.store.unpin(table);

@@ -112,7 +112,7 @@ impl Removals {
 }
 
 /// Base keys of a range, with their tables.
-struct Found {
+struct BaseKeys {
     keys: Vec<(TableId, Vec<u8>)>,
     /// Where to go on, if that was not all.
     next: Option<Vec<u8>>,
@@ -170,8 +170,8 @@ impl Engine {
     }
 
     /// The own base keys of `range` among its first `most` rows.
-    fn base_keys(&self, range: &KeyRange, most: usize) -> Found {
-        let mut found = Found { keys: Vec::new(), next: None };
+    fn base_keys(&self, range: &KeyRange, most: usize) -> BaseKeys {
+        let mut found = BaseKeys { keys: Vec::new(), next: None };
         let (mut visited, mut room) = (0, Vec::new());
         for (table, first, last) in self.store.parts(&range.first, &range.last) {
             let scan = Scan { pool: &self.store.pool, first: &first, last: &last, reverse: false };

@@ -42,7 +42,7 @@ fn finish(engine: &mut Engine) {
     }
 }
 
-/// So many users who all follow bob, who has written 10, 20 and 30; and what joins make of that for each.
+/// An engine in which `users` users follow bob, who has written 10, 20 and 30, with joins of the posts for each user.
 fn followed(users: usize, joins: &[(&str, &str)]) -> Engine {
     let mut engine = Engine::new(Settings::default());
     for (name, text) in joins {

@@ -491,7 +491,7 @@ fn a_range_goes_in_slices_and_nobody_sees_a_part_of_it() {
     assert_eq!(engine.append(b"k1994", b"y").expect("a base key"), 1);
     engine.set(b"k1995", b"new", Expiry::Keep).expect("a base key");
     engine.set(b"k0001", b"new", Expiry::Never).expect("a base key");
-    // Of joins and ranges that it does not concern nobody waits.
+    // Reads of joins and ranges that the removal does not concern do not wait for it.
     engine.begin_slice();
     assert!(engine.get(b"sum|a").expect("nothing to wait for").is_some());
     let other = engine.range(b"sum|", b"sum}", RangeOptions::default(), &mut |_, _| {});

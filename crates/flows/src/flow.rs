@@ -26,7 +26,7 @@ enum Stage {
     Ready,
     /// It runs.
     Running,
-    /// It is under way at other shards.
+    /// The task waits for effects that other shards carry out.
     Remote,
     /// It will be tried again then.
     Resting(Millis),

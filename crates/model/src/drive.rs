@@ -15,7 +15,7 @@ use headwater_engine::{
     EngineError, Expiry, JoinInstalled, RangeOptions, Stop, TableOptions, Ticket,
 };
 use headwater_script::bytes::escape;
-use long_reads::LongReads;
+use long_reads::SlowReads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use streams::{Streams, is_mark};
@@ -65,7 +65,7 @@ struct Run<'a> {
     /// How often followers were told of what had happened.
     heard: usize,
     streams: Streams,
-    long_reads: LongReads,
+    long_reads: SlowReads,
     /// Removals that have begun and not ended: who waits for each, and how many keys it is to have removed.
     removing: Vec<(Ticket, u64)>,
     /// What was so before the transaction under way.
@@ -105,7 +105,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         copies: Copies::default(),
         heard: 0,
         streams: Streams::default(),
-        long_reads: LongReads::default(),
+        long_reads: SlowReads::default(),
         removing: Vec::new(),
         before: None,
         lost: 0,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_command::{Counted, RangeAnswer, RangeRead, Ranges, Reply};
-use headwater_engine::{AtOnce, Engine, EngineError, Progress, RangeOptions, Stop, Value};
+use headwater_engine::{AtOnce, Engine, EngineError, RangeOptions, ReadProgress, Stop, Value};
 
 /// Guess of how many pairs an unlimited read gives; it decides only how its header is patched.
 const UNLIMITED_GUESS: u64 = 50;
@@ -58,7 +58,7 @@ fn range(
 ) -> Result<(), Stop> {
     if !node.engine.goes_on_reading() {
         let at_once = node.engine.at_once(first, last);
-        let mut room = Room::of(at_once);
+        let mut room = FirstSlice::of(at_once);
         let mark = reply.mark();
         answer(&mut node.engine, first, last, read, &mut room, reply)?;
         if !room.is_used_up {
@@ -72,15 +72,15 @@ fn range(
 }
 
 /// What of an answer may yet be given at once.
-struct Room {
+struct FirstSlice {
     pairs: u64,
     bytes: usize,
     /// More was there than there was room for.
     is_used_up: bool,
 }
 
-impl Room {
-    /// Room for all of an answer, or for as much of it as may be given at once.
+impl FirstSlice {
+    /// FirstSlice for all of an answer, or for as much of it as may be given at once.
     #[inline]
     fn of(at_once: Option<AtOnce>) -> Self {
         let (pairs, bytes) =
@@ -108,7 +108,7 @@ fn answer(
     first: &[u8],
     last: &[u8],
     read: RangeRead<'_>,
-    room: &mut Room,
+    room: &mut FirstSlice,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     let options = RangeOptions { reverse: read.reverse, limit: read.limit };
@@ -150,22 +150,24 @@ fn give(answer: RangeAnswer, key: &[u8], value: &Value<'_>, reply: &mut impl Rep
 fn go_on_reading(node: &mut Node, answer: RangeAnswer, reply: &mut impl Reply) -> Result<(), Stop> {
     let progress = node.engine.go_on_reading(&mut |key, value| give(answer, key, &value, reply));
     node.unfinished = match progress {
-        Progress::Done => None,
-        Progress::Counted(count, ticket) if answer == RangeAnswer::Count => {
+        ReadProgress::Done => None,
+        ReadProgress::Counted(count, ticket) if answer == RangeAnswer::Count => {
             node.engine.forget_ticket(ticket);
             reply.integer(count as i64);
             None
         }
-        Progress::Counted(count, ticket) => {
+        ReadProgress::Counted(count, ticket) => {
             match form_of(answer) {
                 Counted::Map => reply.map(count as usize),
                 Counted::Array => reply.array(count as usize),
             }
             Some(Outcome::Unfinished(ticket))
         }
-        Progress::Counting(ticket) | Progress::Given(ticket) => Some(Outcome::Unfinished(ticket)),
-        Progress::GivenUp { begun: true } => Some(Outcome::Broken),
-        Progress::GivenUp { begun: false } => return Err(EngineError::Overtaken.into()),
+        ReadProgress::Counting(ticket) | ReadProgress::Given(ticket) => {
+            Some(Outcome::Unfinished(ticket))
+        }
+        ReadProgress::GivenUp { begun: true } => Some(Outcome::Broken),
+        ReadProgress::GivenUp { begun: false } => return Err(EngineError::Overtaken.into()),
     };
     Ok(())
 }

@@ -252,7 +252,7 @@ pub(crate) fn no_eviction(shards: u16) {
     assert!(many.is_ok_and(|keys| keys.len() > 1000));
     let all = redis::cmd("RANGE").arg("k|").arg("k}").query::<redis::Value>(&mut client);
     if shards == 1 {
-        // It is sent in slices, which take little.
+        // A reply of the whole data is sent in slices, which take little memory.
         assert!(matches!(all, Ok(redis::Value::Array(pairs)) if pairs.len() > 2 * 10_000));
     } else {
         assert!(all.unwrap_err().to_string().contains("the reply has too many bytes"));

@@ -152,7 +152,7 @@ fn a_removal_that_has_begun_is_completed_whatever_its_client_does() {
     assert_eq!(count(&mut client, "d|"), 0);
     redis::cmd("JOIN.DROP").arg("n").exec(&mut client).unwrap();
     fill(&mut client);
-    // It is not ended half-way, and its answer says what was done.
+    // A removal that has begun is completed, and its answer says how many keys were removed.
     let limit = |client: &mut Connection, most: u64| {
         let mut config = redis::cmd("CONFIG");
         config.arg("SET").arg("command-milliseconds-max").arg(most).exec(client).unwrap();

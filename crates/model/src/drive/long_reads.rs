@@ -3,13 +3,13 @@
 
 use crate::subject::Pair;
 use headwater_base::KeyRange;
-use headwater_engine::{Engine, Progress, RangeOptions, Ticket};
+use headwater_engine::{Engine, RangeOptions, ReadProgress, Ticket};
 use headwater_script::bytes::escape;
 
 /// Reads at once; where there are as many, no further one is begun.
 const MOST: usize = 3;
 
-struct LongRead {
+struct SlowRead {
     ticket: Ticket,
     expected: Vec<Pair>,
     given: Vec<Pair>,
@@ -17,9 +17,9 @@ struct LongRead {
 
 /// The reads under way.
 #[derive(Default)]
-pub(super) struct LongReads(Vec<LongRead>);
+pub(super) struct SlowReads(Vec<SlowRead>);
 
-impl LongReads {
+impl SlowReads {
     /// Begins to read a range again that was read just now.
     pub(super) fn begin(
         &mut self,
@@ -36,7 +36,7 @@ impl LongReads {
             engine.begin_long_read(&range.first, &range.last, options);
             let ticket = engine.next_ticket();
             let expected = expected.to_vec();
-            let mut read = LongRead { ticket, expected, given: Vec::new() };
+            let mut read = SlowRead { ticket, expected, given: Vec::new() };
             // The first slice only counts.
             read.slice(engine)?;
             self.0.push(read);
@@ -61,18 +61,18 @@ impl LongReads {
     }
 }
 
-impl LongRead {
+impl SlowRead {
     /// Whether it goes on.
     fn slice(&mut self, engine: &mut Engine) -> Result<bool, String> {
         let given = &mut self.given;
         let progress =
             engine.go_on_reading(&mut |key, value| given.push((key.to_vec(), value.to_vec())));
         match progress {
-            Progress::Counting(ticket) | Progress::Given(ticket) => {
+            ReadProgress::Counting(ticket) | ReadProgress::Given(ticket) => {
                 self.ticket = ticket;
                 return Ok(true);
             }
-            Progress::Counted(count, ticket) => {
+            ReadProgress::Counted(count, ticket) => {
                 self.ticket = ticket;
                 let expected = self.expected.len() as u64;
                 if count != expected {
@@ -81,9 +81,9 @@ impl LongRead {
                 return Ok(true);
             }
             // All of the range has gone at once.
-            Progress::GivenUp { .. } => {}
-            Progress::Done if *self.given == self.expected => {}
-            Progress::Done => {
+            ReadProgress::GivenUp { .. } => {}
+            ReadProgress::Done if *self.given == self.expected => {}
+            ReadProgress::Done => {
                 let shown = |pairs: &[Pair]| {
                     let line =
                         |(key, value): &Pair| format!("\n    {} = {}", escape(key), escape(value));

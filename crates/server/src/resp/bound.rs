@@ -30,7 +30,7 @@ const LOOK_EVERY: u64 = 100;
 
 /// Whether there is room for a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
+pub(super) enum QueueRoom {
     IsThere,
     /// There will be soon: others may be served until then.
     Comes,
@@ -366,7 +366,7 @@ impl Resp {
         queue: &Queue,
         may_wait: bool,
         work: &mut Turn<'_>,
-    ) -> Room {
+    ) -> QueueRoom {
         if queue.stores
             && let Some(why) = self.write_refusal()
         {
@@ -374,10 +374,10 @@ impl Resp {
             self.stats.errors += 1;
             let text = format_args!("Transaction discarded because of: MISCONF {why}");
             encoder(work).error("EXECABORT", text);
-            return Room::Lacks;
+            return QueueRoom::Lacks;
         }
         if self.gauge.limit().is_none() || !queue.denies_oom {
-            return Room::IsThere;
+            return QueueRoom::IsThere;
         }
         if may_wait {
             let since = self.running_since.unwrap_or(self.time.uptime);
@@ -387,17 +387,17 @@ impl Resp {
         }
         let bytes = queue.bytes.saturating_add(self.gauge.reserve());
         if self.node.engine_mut().make_room(bytes) {
-            return Room::IsThere;
+            return QueueRoom::IsThere;
         }
         if may_wait && self.gauge.gains_soon() {
-            return Room::Comes;
+            return QueueRoom::Comes;
         }
         self.stats.errors += 1;
         self.notice_no_room();
         let text =
             format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);
         encoder(work).error("EXECABORT", text);
-        Room::Lacks
+        QueueRoom::Lacks
     }
 
     /// What is known of the process's memory now.

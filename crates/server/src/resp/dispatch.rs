@@ -242,16 +242,14 @@ impl Resp {
             encoder(work).error(error.code(), format_args!("{error}"));
             self.hub.forget_named(work.connection.id);
         }
-        if let Waiting::Exec { queue, next } = waiting {
-            let next = next + usize::from(failure.is_some());
-            let flow = self.answered(work, |service, work| service.run_queue(queue, next, work));
-            if flow != Flow::Parked {
-                work.out.append(&mut work.connection.session.behind_answer);
-            }
-            return flow;
-        }
-        if let Waiting::Sending(sending) = waiting {
-            let flow = self.answered(work, |service, work| service.go_on_sending(sending, work));
+        if let Waiting::Exec { .. } | Waiting::Sending(_) = waiting {
+            let flow = self.answered(work, |service, work| match waiting {
+                Waiting::Exec { queue, next } => {
+                    service.run_queue(queue, next + usize::from(failure.is_some()), work)
+                }
+                Waiting::Sending(sending) => service.go_on_sending(sending, work),
+                _ => Flow::Next,
+            });
             if flow != Flow::Parked {
                 work.out.append(&mut work.connection.session.behind_answer);
             }

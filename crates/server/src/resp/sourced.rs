@@ -17,7 +17,7 @@ use headwater_command::{
     Tables,
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
-use headwater_node::{Outcome, table_options};
+use headwater_node::table_options;
 use std::collections::VecDeque;
 
 /// Adds the sources and declares the tables of `config`.
@@ -327,10 +327,8 @@ impl Resp {
                             let position = shards.peers.stamp();
                             work.connection.session.positions.reach(shards.me, position);
                         }
-                        match self.execute_data(spec, data, work) {
-                            Outcome::Done => Ok(Flow::Next),
-                            outcome => Ok(self.go_on_with(outcome, data, args, work)),
-                        }
+                        let outcome = self.execute_data(spec, data, work);
+                        Ok(self.go_on_with(outcome, data, args, work))
                     }
                     Ok(Some(flow)) => Ok(flow),
                     Err(error) => Err(error),

@@ -4,7 +4,7 @@
 //! run again from its start until all of it is there. Where a request must wait even so, others are held until the
 //! transaction has ended, and the embedded store gets nothing of it before: it is one batch there in any case.
 
-use super::bound::Room;
+use super::bound::QueueRoom;
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
@@ -168,13 +168,13 @@ impl Resp {
             return Flow::Next;
         }
         match self.room_for_queue(&queue, true, work) {
-            Room::IsThere => {}
-            Room::Comes => {
+            QueueRoom::IsThere => {}
+            QueueRoom::Comes => {
                 work.connection.session.queue = Some(queue);
                 let ticket = self.node.engine_mut().next_ticket();
                 return self.park(ticket, args, work);
             }
-            Room::Lacks => {
+            QueueRoom::Lacks => {
                 self.forget_watches(&mut work.connection.session);
                 return Flow::Next;
             }

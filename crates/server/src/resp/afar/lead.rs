@@ -11,7 +11,7 @@
 //! # Cost
 //! Besides the hold: a turn of both loops for each request that depends on what another one did.
 
-use crate::resp::bound::Room;
+use crate::resp::bound::QueueRoom;
 use crate::resp::session::{Queue, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder, front_of};
 use crate::shards::{Kind, Next, Program, Route, Step, Want, route, words};
@@ -205,7 +205,7 @@ impl Resp {
     /// Begins the answer of a transaction; `false`: that is all of it, since nothing is executed.
     fn begins_queue(&mut self, changed: bool, queue: &Queue, work: &mut Turn<'_>) -> bool {
         let out = core::mem::take(work.out);
-        let begins = !changed && self.room_for_queue(queue, false, work) == Room::IsThere;
+        let begins = !changed && self.room_for_queue(queue, false, work) == QueueRoom::IsThere;
         if changed {
             encoder(work).null_array();
         } else if begins {
