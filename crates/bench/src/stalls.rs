@@ -71,7 +71,9 @@ impl Stalls {
         launch.pinning.enter_generator()?;
         stop::handle_signals()?;
         if let Some(memory) = &self.memory {
-            launch.arguments.extend([String::from("--memory"), memory.clone()]);
+            // Of the keys that expire together there are as many as fit.
+            let words = ["--memory", memory, "--memory-policy", "volatile-ttl"];
+            launch.arguments.extend(words.map(String::from));
         }
         let server = Server::start(System::Headwater, &launch)?;
         let mut run =
