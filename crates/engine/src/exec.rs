@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
-        if execution.extent == Extent::Cut || self.slices.is_over() {
+        if execution.extent == Extent::Cut || self.slices.is_over() || self.lacks_memory() {
             execution.limit(Extent::Lacking);
             return;
         }
@@ -491,7 +491,7 @@ impl Engine {
     }
 
     /// As [`Engine::scan_table`], until `each` wants no more.
-    fn scan_table_until(
+    pub(crate) fn scan_table_until(
         &mut self,
         table: TableId,
         span: &KeyRange,

@@ -392,13 +392,18 @@ impl Engine {
     }
 
     /// Has a command wait that may write, where too much is noted (N2), or somebody has waited for too long until all is
-    /// applied. To be called before the command changes anything.
+    /// applied. To be called before the command changes anything; with the key, where it writes one alone: one that no join reads adds
+    /// nothing to what is noted.
     ///
     /// # Errors
     /// [`Stop::Wait`]: the operation is sliced, and others go first.
     #[inline]
-    pub fn admit_write(&mut self) -> Result<(), Stop> {
+    pub fn admit_write(&mut self, key: Option<&[u8]>) -> Result<(), Stop> {
         if self.fan_outs.is_empty() || !self.slices.is_active() {
+            return Ok(());
+        }
+        let is_read = |key| self.store.table_of(key).is_some_and(|table| self.has_readers(table));
+        if key.is_some_and(|key| !is_read(key)) {
             return Ok(());
         }
         if self.notes_enough() || self.fan_outs.waited > SLICES_WAITED_MAX {

@@ -118,6 +118,12 @@ impl LongReads {
         self.list.is_empty()
     }
 
+    /// Whether some of a range of a table is still to be given.
+    pub(crate) fn await_some_of(&self, table: TableId, first: &[u8], last: &[u8]) -> bool {
+        let some = || KeyRange::new(first, last);
+        self.list.iter().any(|read| read.awaits_some_of(table, &some()))
+    }
+
     /// Bytes that they take besides the values, which are in the pool.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()
@@ -153,6 +159,14 @@ impl LongRead {
             } else {
                 range.contains(key)
             }
+        })
+    }
+
+    fn awaits_some_of(&self, table: TableId, some: &KeyRange) -> bool {
+        let rest = self.parts.iter().enumerate().skip(self.at.part);
+        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
+            let left = if part == self.at.part { &self.rest_of(&self.at) } else { range };
+            left.overlaps(some)
         })
     }
 

@@ -61,7 +61,7 @@ impl Engine {
         if plan.join.mode != Mode::Push {
             self.drop_expired(join, &wanted);
         }
-        let mut resumed = self.frontier(join, &wanted);
+        let mut resumed = self.frontier(join, &wanted)?;
         let mut missing = Ok(());
         let mut at = resumed.clone().unwrap_or_else(|| wanted.first.clone());
         if self.slices.is_active() {
@@ -100,6 +100,15 @@ impl Engine {
                     gap.last
                 }
             };
+            if self.lacks_memory() {
+                // What comes behind would give up, too.
+                if self.slices.is_active() {
+                    self.note_frontier(join, &wanted, at);
+                } else {
+                    self.forget_frontier(join, &wanted);
+                }
+                return Err(Missing);
+            }
             if self.slices.is_over() {
                 self.note_frontier(join, &wanted, at);
                 return Err(Missing);
@@ -112,7 +121,7 @@ impl Engine {
                 at.clone_from(&wanted.first);
             } else {
                 if missing.is_ok() {
-                    self.forget_frontier(join, &wanted);
+                    self.end_at_frontier(join, &wanted);
                 }
                 return missing;
             }
@@ -216,6 +225,10 @@ impl Engine {
             let behind = self.catalog.join(join).cover.get(&*gap.last).copied();
             for neighbour in [before, behind].into_iter().flatten() {
                 let status = self.statuses.get(neighbour);
+                // What is large goes in one step some day.
+                if self.slices.rows().is_some_and(|most| status.rows as usize > 2 * most) {
+                    continue;
+                }
                 let mut whole = status.range();
                 if before == Some(neighbour) {
                     whole.last.clone_from(&gap.last);

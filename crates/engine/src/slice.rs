@@ -10,19 +10,27 @@
 //! # Invariants
 //! - Z1. Each slice makes progress: a range is computed, or one is divided. A range that cannot be divided (one
 //!   output key, for example) is computed as a whole, however many rows it takes.
-//! - Z2. An operation that finds again and again undone what it has computed (because memory is short, or because
-//!   others write faster than it reads, or snapshots go before it has come to its end) is run as a whole after [`PASSES_MAX`]
-//!   times, whatever others read meanwhile of the same join.
+//! - Z2. An operation that finds again and again undone what it has computed (because others write faster than it reads, or
+//!   snapshots go before it has come to its end) is run as a whole after [`PASSES_MAX`] times, whatever others read
+//!   meanwhile of the same join.
+//! - Z3. What a read has computed goes after everything else that can be evicted. Where it went nevertheless
+//!   [`SHORT_PASSES_MAX`] times, all of it does not fit into memory at one moment: the read fails for want of memory, and is not
+//!   run as a whole.
 
 use crate::engine::Engine;
+use crate::exec::Missing;
 use crate::explain::Verified;
 use crate::report::{Effect, Ticket};
+use crate::status::StatusId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
+use headwater_base::key::before_end;
 
 /// How often an operation begins its range anew before it is run as a whole (Z2).
 const PASSES_MAX: u32 = 4;
+/// How often it begins anew because some of what it had computed was evicted (Z3).
+const SHORT_PASSES_MAX: u32 = 2;
 /// How many reads of different ranges of one join are remembered that have come some way; of more of them, those that have not
 /// gone on for longest begin anew. (Clients may have given them up.)
 pub(crate) const SLICED_READS_MAX: usize = 256;
@@ -40,6 +48,16 @@ pub(crate) struct Slices {
     visited: usize,
     /// It has had its slice, and goes on later.
     over: bool,
+    /// How often it has begun its range anew because some of that was evicted (Z3).
+    short_passes: u32,
+    /// How often what reads had computed was evicted; and how often it was when the operation under way was begun: what went before is
+    /// nothing to it.
+    losses: u64,
+    losses_before: u64,
+    /// The latter, and its short passes, of operations that wait or go on later.
+    short: BTreeMap<Ticket, (u64, u32)>,
+    /// What is run next was run before.
+    is_resumed: bool,
     /// How many executions are under way, each within the one before it.
     depth: usize,
     /// Who goes on, in this order.
@@ -60,6 +78,19 @@ pub(crate) struct Frontier {
     at: Vec<u8>,
     /// How often the range was begun anew.
     passes: u32,
+    /// All of it was computed once.
+    was_whole: bool,
+    /// The last time that some of what was computed was evicted, as [`Slices::losses`] counts.
+    lost_at: u64,
+}
+
+impl Frontier {
+    /// Whether some of a range was computed for the read.
+    fn has_computed(&self, first: &[u8], last: &[u8]) -> bool {
+        (self.was_whole || *first < *self.at)
+            && before_end(first, &self.wanted.last)
+            && (last.is_empty() || *last > *self.wanted.first)
+    }
 }
 
 impl Slices {
@@ -101,6 +132,13 @@ impl Slices {
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.over
+    }
+
+    /// The operation under way goes on with this ticket.
+    pub(crate) fn keep_short_passes(&mut self, ticket: Ticket) {
+        if self.active {
+            self.short.insert(ticket, (self.losses_before, self.short_passes));
+        }
     }
 
     /// Ends the operation under way for now.
@@ -178,6 +216,10 @@ impl Engine {
         slices.used = 0;
         slices.visited = 0;
         slices.over = false;
+        if !slices.is_resumed {
+            slices.short_passes = 0;
+            slices.losses_before = slices.losses;
+        }
         slices.verified_end = None;
     }
 
@@ -186,6 +228,7 @@ impl Engine {
     pub fn end_slice(&mut self) {
         self.slices.active = false;
         self.slices.over = false;
+        self.slices.is_resumed = false;
         self.loads.waits.forget_lacking();
         self.removals.end_operation();
         if self.slices.resumed.is_some() {
@@ -197,6 +240,10 @@ impl Engine {
     /// The operation of this ticket is run again next.
     pub fn resume(&mut self, ticket: Ticket) {
         self.removals.resume(ticket);
+        if let Some(short) = self.slices.short.remove(&ticket) {
+            self.slices.is_resumed = true;
+            (self.slices.losses_before, self.slices.short_passes) = short;
+        }
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
@@ -206,6 +253,7 @@ impl Engine {
     /// Nobody waits for this ticket any more.
     pub fn forget_ticket(&mut self, ticket: Ticket) {
         self.slices.verified.remove(&ticket);
+        self.slices.short.remove(&ticket);
         self.forget_long_read(ticket);
         self.removals.forget(ticket);
         self.forget_later(ticket);
@@ -257,27 +305,49 @@ impl Engine {
     }
 
     /// Where a read of `wanted` begins that was ended for now before; nothing where it begins at the start.
-    pub(crate) fn frontier(&mut self, join: u32, wanted: &KeyRange) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// It does not fit into memory (Z3).
+    pub(crate) fn frontier(
+        &mut self,
+        join: u32,
+        wanted: &KeyRange,
+    ) -> Result<Option<Vec<u8>>, Missing> {
         if !self.slices.active {
-            return None;
+            return Ok(None);
         }
         let frontiers = &self.catalog.join(join).frontiers;
-        let frontier = frontiers.iter().find(|frontier| frontier.wanted == *wanted)?;
+        let found = frontiers.iter().find(|frontier| frontier.wanted == *wanted);
+        let Some(frontier) = found else { return Ok(None) };
+        let is_short = frontier.lost_at > self.slices.losses_before;
+        if is_short && self.slices.short_passes + 1 >= SHORT_PASSES_MAX {
+            self.forget_frontier(join, wanted);
+            self.gave_up_for_good();
+            return Err(Missing);
+        }
         if frontier.passes >= PASSES_MAX {
             self.slices.active = false;
-            return None;
+            return Ok(None);
         }
-        Some(frontier.at.clone())
+        Ok(Some(frontier.at.clone()))
     }
 
     /// A read of `wanted` has come as far as `at`, and ends for now.
     pub(crate) fn note_frontier(&mut self, join: u32, wanted: &KeyRange, at: Vec<u8>) {
-        let passes = self.forget_frontier(join, wanted).map_or(0, |frontier| frontier.passes);
+        let known = self.forget_frontier(join, wanted);
+        let mut frontier = known.unwrap_or_else(|| Frontier {
+            wanted: wanted.clone(),
+            at: Vec::new(),
+            passes: 0,
+            was_whole: false,
+            lost_at: 0,
+        });
+        frontier.at = at;
         let frontiers = &mut self.catalog.join_mut(join).frontiers;
         if frontiers.len() >= SLICED_READS_MAX {
             frontiers.remove(0);
         }
-        frontiers.push(Frontier { wanted: wanted.clone(), at, passes });
+        frontiers.push(frontier);
     }
 
     /// A read of `wanted` has come to its end, and looks at all of it once more; as a whole if that has happened too
@@ -286,14 +356,57 @@ impl Engine {
         let frontiers = &mut self.catalog.join_mut(join).frontiers;
         if let Some(frontier) = frontiers.iter_mut().find(|frontier| frontier.wanted == *wanted) {
             frontier.at.clone_from(&wanted.first);
-            frontier.passes += 1;
+            frontier.was_whole = true;
+            if core::mem::take(&mut frontier.lost_at) > self.slices.losses_before {
+                self.slices.short_passes += 1;
+            } else {
+                frontier.passes += 1;
+            }
             if frontier.passes >= PASSES_MAX {
                 self.slices.active = false;
             }
         }
     }
 
-    /// All of `wanted` is current: a read of it begins at its start.
+    /// Whether a range was computed for a read that goes on: it goes last (Z3).
+    pub(crate) fn is_awaited(&self, id: StatusId) -> bool {
+        let status = self.statuses.get(id);
+        let frontiers = &self.catalog.join(status.join).frontiers;
+        frontiers.iter().any(|frontier| frontier.has_computed(&status.first, &status.last))
+            || self.long_reads.await_some_of(
+                self.catalog.join(status.join).layer,
+                &status.first,
+                &status.last,
+            )
+    }
+
+    /// Notes for the reads that it was computed for that a range, which is about to be evicted, goes, and with it what was
+    /// computed from it (Z3).
+    pub(crate) fn note_short(&mut self, id: StatusId) {
+        if self.memory.evicts_at_will {
+            return;
+        }
+        self.slices.losses += 1;
+        let mut going = alloc::vec![id];
+        while let Some(id) = going.pop() {
+            let Some(status) = self.statuses.find(id) else { continue };
+            going.extend(&status.dependents);
+            for frontier in &mut self.catalog.join_mut(status.join).frontiers {
+                if frontier.has_computed(&status.first, &status.last) {
+                    frontier.lost_at = self.slices.losses;
+                }
+            }
+        }
+    }
+
+    /// A read of `wanted` has come to its end, and all of that is current.
+    pub(crate) fn end_at_frontier(&mut self, join: u32, wanted: &KeyRange) {
+        if self.forget_frontier(join, wanted).is_some() {
+            self.slices.short_passes = 0;
+        }
+    }
+
+    /// A read of `wanted` begins at its start.
     pub(crate) fn forget_frontier(&mut self, join: u32, wanted: &KeyRange) -> Option<Frontier> {
         let frontiers = &mut self.catalog.join_mut(join).frontiers;
         let at = frontiers.iter().position(|frontier| frontier.wanted == *wanted)?;

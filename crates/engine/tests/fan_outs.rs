@@ -371,7 +371,9 @@ fn writes_wait_where_too_much_is_noted() {
     let mut waited = 0;
     for number in 100..400 {
         engine.begin_slice();
-        let admitted = engine.admit_write();
+        let admitted = engine.admit_write(Some(b"p|bob|1"));
+        // What no join reads does not wait.
+        assert_eq!(engine.admit_write(Some(b"plain")), Ok(()));
         engine.end_slice();
         if let Err(stop) = admitted {
             let Stop::Wait(ticket) = stop else { panic!("{stop:?}") };

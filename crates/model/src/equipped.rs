@@ -292,9 +292,12 @@ impl Equipped {
         if is_sliced {
             engine.forget_later(ticket);
             self.pressure.own(|| engine.go_on());
+        }
+        let goes_on = is_sliced || self.store.is_some();
+        if goes_on {
             engine.resume(ticket);
         }
-        is_sliced || self.store.is_some()
+        goes_on
     }
 
     /// The last operation that the store was told.

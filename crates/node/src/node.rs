@@ -179,7 +179,7 @@ impl Node {
     #[inline]
     fn run(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
         if may_write(command) {
-            self.engine.admit_write()?;
+            self.engine.admit_write(only_key(command))?;
         }
         match command {
             Data::Strings(Strings::Get { key }) => strings::get(&mut self.engine, key, reply),
@@ -316,6 +316,23 @@ pub(crate) fn check_lengths(engine: &Engine, key: &[u8], len: usize) -> Result<(
 /// Whether `key` is there.
 pub(crate) fn is_there(engine: &mut Engine, key: &[u8]) -> Result<bool, Stop> {
     Ok(engine.expiry(key)?.is_some())
+}
+
+/// The key that a command writes which writes no other one.
+fn only_key<'a>(command: &Data<'a>) -> Option<&'a [u8]> {
+    let Data::Strings(strings) = command else { return None };
+    match *strings {
+        Strings::Set { key, .. }
+        | Strings::SetNx { key, .. }
+        | Strings::GetSet { key, .. }
+        | Strings::GetDel { key }
+        | Strings::GetEx { key, .. }
+        | Strings::Append { key, .. }
+        | Strings::SetRange { key, .. }
+        | Strings::IncrBy { key, .. }
+        | Strings::IncrByFloat { key, .. } => Some(key),
+        _ => None,
+    }
 }
 
 /// Whether a command may change base keys that joins read.

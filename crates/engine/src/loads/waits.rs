@@ -173,9 +173,12 @@ impl Engine {
             self.loads.waits.lacking.clear();
             let ticket = self.loads.waits.ticket();
             self.slices.postpone(ticket);
+            self.slices.keep_short_passes(ticket);
             return Stop::Wait(ticket);
         }
-        Stop::Wait(self.loads.waits.wait())
+        let ticket = self.loads.waits.wait();
+        self.slices.keep_short_passes(ticket);
+        Stop::Wait(ticket)
     }
 
     /// A ticket for an operation that waits for something that the engine does not know of.

@@ -11,13 +11,17 @@ use crate::status::{StatusId, shared_prefix};
 use crate::updaters::Target;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::key::SEPARATOR;
+use headwater_pattern::Mode;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
 /// Keys that are gone, or rows of a range under removal, that are looked at to make room.
 const DEAD_TOGETHER: usize = 64;
+/// A range with more outputs than so many for each row of a slice goes in parts.
+const OUTPUTS_A_ROW: usize = 4;
 /// After how many outputs of one write memory is looked at.
 pub(crate) const FED_TOGETHER: usize = 64;
 /// After how many of them it is looked at anew what is taken.
@@ -52,7 +56,10 @@ impl Engine {
             return true;
         }
         let victim = self.any_victim(draw);
-        self.evict(victim) || self.spill_any(draw)
+        self.memory.evicts_at_will = true;
+        let is_evicted = self.evict(victim);
+        self.memory.evicts_at_will = false;
+        is_evicted || self.spill_any(draw)
     }
 
     fn evict(&mut self, victim: Option<Victim>) -> bool {
@@ -78,7 +85,8 @@ impl Engine {
                 self.evict_key(table, &key, heat);
             }
             Some(Victim::Computed(id)) => {
-                self.evict_computed(id);
+                let part = self.divide_to_evict(id);
+                self.evict_computed(part);
             }
             Some(Victim::Loaded(part, first)) => {
                 self.memory.evicted.loaded += 1;
@@ -96,12 +104,41 @@ impl Engine {
 
     /// Drops a status range with its outputs.
     fn evict_computed(&mut self, id: StatusId) {
+        self.note_short(id);
         let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
         let hash = self.memory.range_hash(join, &self.statuses.get(id).first);
         self.memory.ranges.evicted(hash, heat, self.statuses.len());
         self.catalog.join_mut(join).counters.evictions += 1;
         self.memory.evicted.ranges += 1;
         self.discard(id);
+    }
+
+    /// Where a range has many more outputs than a slice has rows, makes two of it, of which the second one is to be computed anew;
+    /// the one that is to go.
+    fn divide_to_evict(&mut self, id: StatusId) -> StatusId {
+        let status = self.statuses.get(id);
+        let (join, range, mut outputs) = (status.join, status.range(), 0);
+        let most = self.slices.rows().map_or(usize::MAX, |rows| rows.saturating_mul(OUTPUTS_A_ROW));
+        let layer = self.catalog.join(join).layer;
+        let mut split = None;
+        self.scan_table_until(layer, &range, &mut |key, _| {
+            outputs += 1;
+            if outputs <= most {
+                return ControlFlow::Continue(());
+            }
+            split = Some(key.to_vec());
+            ControlFlow::Break(())
+        });
+        self.memory.outputs_gone += outputs;
+        let Some(split) = split.filter(|split| *split > range.first) else { return id };
+        let is_one_moment = self.catalog.join(join).mode() != Mode::Push;
+        if is_one_moment || self.is_followed(self.catalog.join(join).plan.output_table) {
+            return id;
+        }
+        self.note_short(id);
+        self.invalidate(id);
+        self.divide(id, &split);
+        self.status_at(join, &range.first).expect("one of the two begins where the whole did")
     }
 
     /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
@@ -143,6 +180,7 @@ impl Engine {
         for id in self.readers_of(table, range) {
             if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
                 let range = status.range();
+                self.note_short(id);
                 self.invalidate(id);
                 // Persistence it current would load again what has to go.
                 self.tell_reset(&range);

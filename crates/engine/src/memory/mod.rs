@@ -40,9 +40,16 @@ const COMPACTION_SHARE: usize = 32;
 /// Where others have more than this in memory, they evict before values on disk are given up.
 const STORED_MIN: usize = 256 << 10;
 /// How much is evicted at a time, where what is taken is beyond the limit by no more than [`BEYOND_SHARE`].
-const EVICTED_TOGETHER: u32 = 128;
+const EVICTED_TOGETHER: u32 = 64;
+/// Of a range, as many outputs are evicted in the time in which one thing is.
+const OUTPUTS_A_THING: usize = 32;
+/// As many things are evicted in the time of a step of a compaction.
+const THINGS_A_COMPACTION_STEP: u32 = 8;
 /// The part of the limit that eviction may be behind.
 const BEYOND_SHARE: usize = 64;
+/// An operation that has given up is run again when it has this part of the limit, at least: with less than it needs for a slice it
+/// would give up as often as it may.
+const LEAST_WANTED_SHARE: usize = 1024;
 /// How many keys are looked at in one step of a compaction.
 const COMPACTION_STEP: usize = 1 << 12;
 
@@ -66,12 +73,17 @@ pub(crate) struct Memory {
     /// Free bytes among the values that the last compaction left.
     scattered: usize,
     pub(crate) compactions: u64,
-    /// What the operation under way would take at least, where it has given up.
-    lacking: Option<usize>,
+    /// What the operation under way would take at least, where it has given up; nothing in it: no memory that may become
+    /// free is enough.
+    lacking: Option<Option<usize>>,
     /// What the last operation that failed for want of memory would have taken at least.
     wanted: Option<usize>,
     /// How many bytes are to be gained still, where eviction goes on in steps.
     to_gain: Option<usize>,
+    /// What goes does so for no want of memory.
+    pub(crate) evicts_at_will: bool,
+    /// Outputs of ranges that were evicted since a step began to count them.
+    outputs_gone: usize,
     /// Outputs that writes have added since it was looked at what is taken, about.
     fed: usize,
     secret: Secret,
@@ -119,6 +131,8 @@ impl Memory {
             lacking: None,
             wanted: None,
             to_gain: None,
+            evicts_at_will: false,
+            outputs_gone: 0,
             fed: 0,
             secret,
             draws,
@@ -147,7 +161,7 @@ impl Memory {
     /// Ends the operation under way; whether it has given up for want of memory.
     pub(crate) fn ends_lacking(&mut self) -> bool {
         let lacking = self.lacking.take();
-        self.wanted = lacking.or(self.wanted);
+        self.wanted = lacking.unwrap_or(self.wanted);
         lacking.is_some()
     }
 
@@ -285,16 +299,38 @@ impl Engine {
             || self.evict_for(bytes, values, u32::MAX).unwrap_or_default()
     }
 
-    /// As [`Engine::make_room_for`], in steps where work is [done in slices](Engine::set_slice), however much is lacking: `None`
-    /// where this is to be called again, when others were served.
+    /// As [`Engine::make_room_for`], beside a `reserve` that is to be free, in steps where work is [done in slices](Engine::set_slice),
+    /// however much is lacking: `None` where this is to be called again, when others were served. Until the reserve is there, each
+    /// caller has to free more than it takes, and does not wait for all of it.
     #[inline]
-    pub fn make_room_in_steps(&mut self, bytes: usize, values: usize) -> Option<bool> {
-        if self.has_room_for(bytes, values) {
+    pub fn make_room_in_steps(
+        &mut self,
+        bytes: usize,
+        values: usize,
+        reserve: usize,
+    ) -> Option<bool> {
+        let whole = bytes.saturating_add(reserve);
+        if self.has_room_for(whole, values) {
             self.memory.to_gain = None;
             return Some(true);
         }
-        let most = self.slices.rows().map_or(u32::MAX, |_| EVICTED_TOGETHER);
-        self.evict_for(bytes, values, most)
+        if self.slices.rows().is_none() {
+            return self.evict_for(whole, values, u32::MAX);
+        }
+        let before = self.used_but_spare();
+        let done = self.evict_for(whole, values, EVICTED_TOGETHER);
+        let gained = before.saturating_sub(self.used_but_spare());
+        let takes = bytes.saturating_add(values);
+        if done.is_none() && gained / 2 > takes && self.has_room_for(bytes, values) {
+            self.memory.to_gain = None;
+            return Some(true);
+        }
+        done
+    }
+
+    /// Bytes that are taken, but for what is free among the values.
+    fn used_but_spare(&self) -> usize {
+        self.used().saturating_sub(self.store.pool.spare())
     }
 
     /// Evicts for so many bytes, not much more than `most` things; `None` where it is to go on.
@@ -303,7 +339,8 @@ impl Engine {
         let (before, lacked) = (self.used(), self.lacking_for(bytes, values));
         let mut looks_at = self.stored_bytes_after(bytes + values);
         let mut looked = false;
-        let mut evicted = 0;
+        let mut evicted = 0_u32;
+        self.memory.outputs_gone = 0;
         while !self.has_room_for(bytes, values) {
             if evicted >= EVICTED_TOGETHER && self.has_nearly_room_for(bytes, values) {
                 return Some(true);
@@ -324,8 +361,11 @@ impl Engine {
             if asks_first && self.gain(self.lacking_for(bytes, values)) {
                 continue;
             }
-            evicted += 1;
-            if !gained && !self.evict_one() && !self.gain(self.lacking_for(bytes, values)) {
+            evicted += if gained { THINGS_A_COMPACTION_STEP } else { 1 };
+            let could_go = gained || self.evict_one();
+            let outputs = core::mem::take(&mut self.memory.outputs_gone) / OUTPUTS_A_THING;
+            evicted = evicted.saturating_add(u32::try_from(outputs).unwrap_or(u32::MAX));
+            if !could_go && !self.gain(self.lacking_for(bytes, values)) {
                 // What is on its way to disk is memory still, and others have freed some of what is counted here.
                 if !self.spilling.settle() && (looked || !self.spilling.is_there()) {
                     return Some(false);
@@ -443,7 +483,18 @@ impl Engine {
 
     /// Notes that an operation gave up for want of memory after collecting `bytes`.
     pub(crate) fn gave_up(&mut self, bytes: usize) {
-        self.memory.lacking = Some(bytes.saturating_mul(6));
+        let least = self.memory.limit.unwrap_or(0) / LEAST_WANTED_SHARE;
+        self.memory.lacking = Some(Some(bytes.saturating_mul(6).max(least)));
+    }
+
+    /// Notes that an operation gave up for want of memory, and would do so again, whatever went for it.
+    pub(crate) fn gave_up_for_good(&mut self) {
+        self.memory.lacking = Some(None);
+    }
+
+    /// Whether the operation under way has given up for want of memory.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.memory.lacking.is_some()
     }
 
     /// After an operation failed with [`OutOfMemory`](crate::EngineError::OutOfMemory): evicts

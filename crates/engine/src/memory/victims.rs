@@ -23,6 +23,9 @@ const TOGETHER: usize = 4;
 /// How many keys are drawn where only those that expire may go.
 const VOLATILE_DRAWS: usize = 4 * SAMPLES;
 
+/// How many computed ranges are drawn at most where many of them were computed for reads that go on.
+const AWAITED_DRAWS: usize = 8 * SAMPLES;
+
 /// How many keys are drawn at most where the values of many are not in memory.
 const SPILLED_DRAWS: usize = 64 * SAMPLES;
 
@@ -65,16 +68,26 @@ impl Engine {
     /// The range of least worth among some drawn by chance, and the bytes of a computed one, about.
     fn choose_range(&mut self) -> (Option<(Victim, Score)>, usize) {
         let mut least = Least::default();
-        let mut bytes_drawn = 0;
-        for _ in 0..SAMPLES {
+        let mut of_awaited = Least::default();
+        let (mut bytes_drawn, mut drawn, mut is_found) = (0, 0, false);
+        for count in 1..=AWAITED_DRAWS {
             let draw = self.memory.ranges.chance();
             let Some(id) = self.statuses.near(draw) else { break };
             let candidate = self.range_candidate(id);
             bytes_drawn += candidate.bytes as usize;
+            drawn = count;
             let score = self.memory.ranges.score(&candidate);
-            least.offer(Victim::Computed(id), score);
+            if self.is_awaited(id) {
+                of_awaited.offer(Victim::Computed(id), score);
+            } else {
+                least.offer(Victim::Computed(id), score);
+                is_found = true;
+            }
             if let Some(heat) = self.memory.ranges.renewed(candidate.heat) {
                 self.statuses.get_mut(id).heat = heat;
+            }
+            if count >= SAMPLES && is_found {
+                break;
             }
         }
         for table in self.loads.own_tables() {
@@ -105,7 +118,7 @@ impl Engine {
                 least.offer(Victim::Loaded(part, first), score);
             }
         }
-        (least.take(), bytes_drawn / SAMPLES)
+        (least.take().or(of_awaited.take()), bytes_drawn / drawn.max(1))
     }
 
     /// What decides whether a status range goes.

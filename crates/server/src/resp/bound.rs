@@ -252,7 +252,7 @@ impl Resp {
         let (bytes, values) = need(spec, args, command);
         let engine = self.node.engine_mut();
         self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
-        engine.make_room_in_steps(bytes.saturating_add(self.gauge.reserve()), values)
+        engine.make_room_in_steps(bytes, values, self.gauge.reserve())
     }
 
     #[cold]
