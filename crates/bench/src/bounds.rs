@@ -28,8 +28,8 @@ const NOISE_BYTES: usize = 4 << 20;
 pub struct Bounds {
     #[command(flatten)]
     common: Common,
-    /// The bound, in MiB.
-    #[arg(long, default_value_t = 64, value_name = "MIB")]
+    /// The bound, in MiB; three shards with a store do not start with 64.
+    #[arg(long, default_value_t = 96, value_name = "MIB")]
     memory: u64,
     /// Numbers of shards.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3", value_name = "N,…")]
