@@ -6,6 +6,7 @@ use crate::fan_out::FanOuts;
 use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::listing::Listings;
 use crate::loads::Loads;
 use crate::long_reads::LongReads;
 use crate::maintain::Changed;
@@ -73,6 +74,7 @@ pub struct Engine {
     pub(crate) fan_outs: FanOuts,
     /// Reads that are given in slices.
     pub(crate) long_reads: LongReads,
+    pub(crate) listings: Listings,
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
@@ -124,6 +126,7 @@ impl Engine {
             slices: Slices::default(),
             fan_outs: FanOuts::default(),
             long_reads: LongReads::default(),
+            listings: Listings::default(),
             loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
@@ -189,6 +192,7 @@ impl Engine {
             + self.memory.bytes()
             + self.follows.bytes()
             + self.long_reads.bytes()
+            + self.listings.bytes()
             + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));

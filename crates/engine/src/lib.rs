@@ -31,6 +31,7 @@ mod handles;
 mod invariants;
 mod joins;
 mod lifetime;
+mod listing;
 mod loads;
 mod log;
 mod logged;

@@ -118,6 +118,11 @@ impl LongReads {
         self.list.is_empty()
     }
 
+    /// How many bytes a reader may have kept for it (L2); 0: any number.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Bytes that they take besides the values, which are in the pool.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()

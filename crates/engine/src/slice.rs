@@ -188,6 +188,7 @@ impl Engine {
         self.slices.over = false;
         self.loads.waits.forget_lacking();
         self.removals.end_operation();
+        self.listings.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
         }
@@ -197,6 +198,7 @@ impl Engine {
     /// The operation of this ticket is run again next.
     pub fn resume(&mut self, ticket: Ticket) {
         self.removals.resume(ticket);
+        self.listings.resume(ticket);
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
@@ -208,6 +210,7 @@ impl Engine {
         self.slices.verified.remove(&ticket);
         self.forget_long_read(ticket);
         self.removals.forget(ticket);
+        self.listings.forget(ticket);
         self.forget_later(ticket);
     }
 
