@@ -6,6 +6,7 @@ use crate::fan_out::FanOuts;
 use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::in_the_way::InTheWay;
 use crate::listing::Listings;
 use crate::loads::Loads;
 use crate::long_reads::LongReads;
@@ -75,6 +76,7 @@ pub struct Engine {
     /// Reads that are given in slices.
     pub(crate) long_reads: LongReads,
     pub(crate) listings: Listings,
+    pub(crate) in_the_way: InTheWay,
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
@@ -127,6 +129,7 @@ impl Engine {
             fan_outs: FanOuts::default(),
             long_reads: LongReads::default(),
             listings: Listings::default(),
+            in_the_way: InTheWay::default(),
             loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),

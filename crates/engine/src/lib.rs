@@ -28,6 +28,7 @@ mod fold;
 mod follow;
 mod functions;
 mod handles;
+mod in_the_way;
 mod invariants;
 mod joins;
 mod lifetime;

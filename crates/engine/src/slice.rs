@@ -189,6 +189,7 @@ impl Engine {
         self.loads.waits.forget_lacking();
         self.removals.end_operation();
         self.listings.end_operation();
+        self.in_the_way.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
         }
@@ -199,6 +200,7 @@ impl Engine {
     pub fn resume(&mut self, ticket: Ticket) {
         self.removals.resume(ticket);
         self.listings.resume(ticket);
+        self.in_the_way.resume(ticket);
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
@@ -211,6 +213,7 @@ impl Engine {
         self.forget_long_read(ticket);
         self.removals.forget(ticket);
         self.listings.forget(ticket);
+        self.in_the_way.forget(ticket);
         self.forget_later(ticket);
     }
 

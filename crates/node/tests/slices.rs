@@ -17,12 +17,11 @@ fn node() -> Node {
     node
 }
 
-fn execute(node: &mut Node, line: &str, out: &mut Vec<u8>) -> Outcome {
-    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-    let args: OwnedArgs = words.into_iter().collect();
+fn execute(node: &mut Node, words: &[&str], out: &mut Vec<u8>) -> Outcome {
+    let args: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
     let args = args.args();
     let Ok(Command::Data(data)) = find(args).and_then(|spec| decode(spec, args)) else {
-        panic!("{line} is a command about data");
+        panic!("{words:?} is a command about data");
     };
     node.execute(&data, &mut Encoder::new(out, Version::Resp2))
 }
@@ -30,12 +29,22 @@ fn execute(node: &mut Node, line: &str, out: &mut Vec<u8>) -> Outcome {
 /// The answer of a command that is not divided.
 fn run(node: &mut Node, line: &str) -> String {
     let mut out = Vec::new();
-    assert_eq!(execute(node, line, &mut out), Outcome::Done, "{line}");
+    let words: Vec<&str> = line.split(' ').collect();
+    assert_eq!(execute(node, &words, &mut out), Outcome::Done, "{line}");
     String::from_utf8(out).expect("text")
 }
 
 /// The answer of a command in slices, with what is done `between` them; how many there were.
 fn run_sliced(node: &mut Node, line: &str, between: &mut dyn FnMut(&mut Node)) -> (String, usize) {
+    run_words(node, &line.split(' ').collect::<Vec<_>>(), between)
+}
+
+/// As [`run_sliced`], where the words have spaces.
+fn run_words(
+    node: &mut Node,
+    words: &[&str],
+    between: &mut dyn FnMut(&mut Node),
+) -> (String, usize) {
     let mut out = Vec::new();
     let mut resumed: Option<Ticket> = None;
     for slices in 1..10_000 {
@@ -44,18 +53,18 @@ fn run_sliced(node: &mut Node, line: &str, between: &mut dyn FnMut(&mut Node)) -
             node.engine_mut().resume(ticket);
         }
         let before = out.len();
-        match execute(node, line, &mut out) {
+        match execute(node, words, &mut out) {
             Outcome::Done => return (String::from_utf8(out).expect("text"), slices),
             Outcome::Waiting(ticket) => {
                 assert_eq!(out.len(), before, "what waits gives nothing");
                 resumed = Some(ticket);
             }
             Outcome::Unfinished(ticket) => resumed = Some(ticket),
-            Outcome::Broken => panic!("{line} is broken off"),
+            Outcome::Broken => panic!("{words:?} is broken off"),
         }
         between(node);
     }
-    panic!("{line} does not end");
+    panic!("{words:?} does not end");
 }
 
 /// The elements of a list of texts.
@@ -100,7 +109,7 @@ fn an_answer_of_keys_is_bounded_and_given_up_with_its_ticket() {
     }
     let before = node.engine().stats().index_bytes;
     let mut out = Vec::new();
-    let Outcome::Waiting(ticket) = execute(&mut node, "KEYS *", &mut out) else {
+    let Outcome::Waiting(ticket) = execute(&mut node, &["KEYS", "*"], &mut out) else {
         panic!("it is divided");
     };
     assert!(node.engine().stats().index_bytes > before, "what is listed counts");
@@ -152,4 +161,54 @@ fn random_keys_of_a_large_table_come_from_all_of_it() {
     assert!(drawn.len() > 150, "they differ");
     let (low, high) = ("$9\r\nkey|05000\r\n", "$9\r\nkey|25000\r\n");
     assert!(drawn.iter().any(|key| **key < *low) && drawn.iter().any(|key| **key > *high));
+}
+
+/// The answer of JOIN.ADD where many keys begin as the join's outputs do and are none, with what is done between its slices.
+fn add_join(between: &mut dyn FnMut(&mut Node, usize)) -> (String, Node) {
+    let mut node = node();
+    for number in 0..100 {
+        run(&mut node, &format!("SET out|{number:03}|more v"));
+    }
+    let (mut turn, words) = (0, ["JOIN.ADD", "j", "out|<x> = copy base|<x>"]);
+    let (answer, slices) = run_words(&mut node, &words, &mut |node| {
+        turn += 1;
+        between(node, turn);
+    });
+    assert!(slices > 100 / ROWS / 4, "{slices}");
+    (answer, node)
+}
+
+#[test]
+fn a_join_is_added_in_slices_unless_keys_come_that_it_would_give() {
+    let (installed, mut node) = add_join(&mut |node, turn| {
+        // Others, and one that goes again.
+        run(node, &format!("SET out|{turn:03}|other v"));
+        run(node, "SET out|000 v");
+        run(node, "DEL out|000");
+    });
+    assert!(installed.starts_with("*4\r\n$4\r\nspec"), "{installed}");
+    run(&mut node, "SET base|7 seven");
+    assert_eq!(run(&mut node, "GET out|7"), "$5\r\nseven\r\n");
+    // Behind the look, and ahead of it.
+    for key in ["out|000", "out|zzz"] {
+        for late in [1, 5] {
+            let (refused, mut node) = add_join(&mut |node, turn| {
+                if turn == late {
+                    run(node, &format!("SET {key} v"));
+                } else if turn == late + 1 {
+                    run(node, &format!("SET {key} again"));
+                }
+            });
+            assert!(refused.starts_with("-ERR 1 existing key matches"), "{refused}");
+            assert_eq!(run(&mut node, &format!("GET {key}")), "$5\r\nagain\r\n");
+        }
+    }
+    // What is refused at once is refused after the look.
+    let (refused, _) = add_join(&mut |node, turn| {
+        if turn == 2 {
+            let words = ["JOIN.ADD", "j", "other|<x> = copy base|<x>"];
+            run_words(node, &words, &mut |_| {});
+        }
+    });
+    assert!(refused.starts_with("-ERR join 'j' exists already"), "{refused}");
 }
