@@ -87,6 +87,7 @@ impl Engine {
             plan,
             warnings,
             vacated: 0,
+            gatherings: 0,
             layer: output_table,
             installed: self.catalog.installs,
             cover: BTreeMap::new(),

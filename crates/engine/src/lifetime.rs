@@ -197,8 +197,10 @@ impl Engine {
     pub(crate) fn invalidate(&mut self, id: StatusId) {
         self.counters.invalidations += 1;
         self.drop_targets(id);
+        self.end_gathering(id);
         let work = self.dirty(id);
         work.invalid = true;
+        work.gathering = false;
         work.stale.clear();
         work.upstream.clear();
         let log = core::mem::take(&mut work.log);
