@@ -19,7 +19,7 @@
 
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
-use crate::status::{Fixed, StatusId};
+use crate::status::StatusId;
 use crate::updaters::{Reader, Target};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -103,6 +103,13 @@ impl Engine {
         work.gathering = true;
     }
 
+    /// Notes that a range of a join was computed as a whole (J3).
+    pub(crate) fn note_whole(&mut self, join: u32, visited: u64) {
+        if visited > self.slices.rows_max() as u64 {
+            self.catalog.join_mut(join).gatherings = 0;
+        }
+    }
+
     /// Whether a change of a key of a source does not reach a range, which has yet to add it (J1).
     pub(crate) fn is_ahead(&self, reader: Reader, target: Target, key: &[u8]) -> bool {
         reader.source == 0
@@ -120,7 +127,7 @@ impl Engine {
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let plan = self.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
-        Fixed::bind(fixed, &plan.join.output, &range.first, &mut bindings);
+        fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan, &range);
         execution.follow = Some((&range, fixed));
         execution.step = Some(Step { from, most, next: None });

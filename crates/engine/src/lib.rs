@@ -52,6 +52,7 @@ mod shards;
 mod slice;
 mod snapshots;
 mod sources;
+mod span;
 mod spill;
 mod status;
 mod streams;

@@ -4,7 +4,7 @@
 //! note of its group, its targets (R3), and which ranges it has read and is read by (R4).
 
 use crate::engine::Engine;
-use crate::exec::Span;
+use crate::span::Span;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
 use alloc::collections::BTreeSet;

@@ -245,6 +245,7 @@ impl Engine {
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let id = self.make_status(join, gap);
         if plan.join.mode != Mode::Push {
             self.date_snapshot(id, oldest);
@@ -316,6 +317,7 @@ impl Engine {
         self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let clean = self.statuses.get(id).is_clean();
         self.resize(id, &whole);
         if self.statuses.get(id).is_invalid() {
@@ -464,6 +466,7 @@ impl Engine {
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);

@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - Z1. Each slice makes progress: a range is computed, or one is divided. A range that cannot be divided (one
-//!   output key, for example) is computed as a whole, however many rows it takes.
+//!   output key, for example) is [gathered](crate::gather), or else computed as a whole, however many rows it takes.
 //! - Z2. An operation that finds again and again undone what it has computed (because memory is short, or because
 //!   others write faster than it reads, or snapshots go before it has come to its end) is run as a whole after [`PASSES_MAX`]
 //!   times, whatever others read meanwhile of the same join.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// Rows of a slice.
 const ROWS: usize = 100;
+/// Histories that are drawn.
+const SEEDS: u64 = 300;
 /// Keys that one output, or one group of outputs, comes from.
 const KEYS: usize = 5000;
 
@@ -159,4 +161,101 @@ fn what_was_begun_is_gone_on_with() {
     let value = engine.get(b"o|x").expect("no source").expect("an output").to_vec();
     assert_eq!(value, (KEYS - 20).to_string().into_bytes());
     assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
+/// Joins of every form, some of them over others' outputs.
+const JOINS: [&str; 12] = [
+    "a|<x> = count s|<x>|<y>",
+    "b|<x> = sum s|<x>|<y>",
+    "c|<x> = max s|<x>|<y>",
+    "d|<x> = last s|<x>|<y>",
+    "e|<x>|<z>|<y> = check s|<x>|<y> copy p|<y>|<z>",
+    "f|<x> = check s|<x>|<y> sum p|<y>|<z>",
+    "g|<z>|<x> = check s|<x>|<y> count p|<y>|<z>",
+    "h|<x>|<z> = check s|<x>|<y> check p|<y>|<z> min q|<z>|<w>",
+    "i|<x> = check p|<y>|<z> first s|<x>|<y>",
+    "k|all = count e|<x>|<z>|<y>",
+    "l|<w> = check g|<z>|<x> sum q|<z>|<w>",
+    "m|<x>|<y> = copy a|<x> check s|<x>|<y>",
+];
+
+/// Numbers that look random.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn write(&mut self, engine: &mut Engine) {
+        let table = ["s", "p", "q"][self.below(3) as usize];
+        let key = format!("{table}|{}|{}", self.below(4), self.below(9));
+        if self.below(3) == 0 {
+            remove(engine, &key);
+        } else {
+            set(engine, &key, &self.below(50).to_string());
+        }
+    }
+}
+
+/// Reads in slices of two rows, between which others write, read other ranges, and memory is taken away.
+#[test]
+fn what_is_gathered_is_what_a_recomputation_gives_whatever_comes_in_between() {
+    let (mut gathered, mut completed) = (0, 0);
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let seeds = wanted.map_or(SEEDS, |number| number.parse().expect("a number"));
+    for seed in 0..seeds {
+        let mut draws = Draws(seed);
+        let mut engine = Engine::new(Settings::default());
+        engine.set_slice(Some(2));
+        for (number, join) in JOINS.iter().enumerate() {
+            if draws.below(2) == 0 {
+                engine.join_add(&format!("j{number}"), join, false).expect("a join");
+            }
+        }
+        (0..60).for_each(|_| draws.write(&mut engine));
+        for _ in 0..30 {
+            let table = [b'a', b'b', b'c', b'd', b'e', b'f', b'g', b'h', b'i', b'k', b'l', b'm']
+                [draws.below(12) as usize];
+            let prefix = match draws.below(3) {
+                0 => vec![table, b'|'],
+                _ => vec![table, b'|', b'0' + draws.below(4) as u8],
+            };
+            let last = headwater_base::prefix_end(&prefix);
+            for _ in 0..draws.below(60) {
+                engine.begin_slice();
+                let read = engine.range(&prefix, &last, RangeOptions::default(), &mut |_, _| {});
+                engine.end_slice();
+                engine.check_invariants();
+                let Err(stop) = read else {
+                    completed += 1;
+                    break;
+                };
+                let Stop::Wait(ticket) = stop else { panic!("{stop:?}") };
+                engine.forget_later(ticket);
+                engine.go_on();
+                match draws.below(8) {
+                    0..3 => draws.write(&mut engine),
+                    3 => {
+                        let key = [table, b'|', b'0' + draws.below(4) as u8];
+                        engine.begin_slice();
+                        drop(engine.get(&key).map(drop));
+                        engine.end_slice();
+                    }
+                    4 if draws.below(9) == 0 => _ = engine.evict_any(draws.below(u64::MAX)),
+                    _ => {}
+                }
+            }
+            let differences = engine.verify(&headwater_base::KeyRange::prefix(&prefix), 10);
+            assert_eq!(differences, Ok(Vec::new()), "seed {seed}");
+        }
+        let differences = engine.verify(&headwater_base::KeyRange::all(), 10);
+        assert_eq!(differences, Ok(Vec::new()), "seed {seed}");
+        engine.check_invariants();
+        gathered += count(&engine, "ranges_gathered");
+    }
+    assert!(gathered > seeds && completed > seeds, "{gathered} ranges, {completed} reads");
 }
