@@ -322,19 +322,7 @@ impl Engine {
 
     /// Refuses a join whose outputs clients have written already.
     fn check_base_keys(&mut self, output: &Pattern) -> Result<(), EngineError> {
-        let all = output.range_of_all();
-        let Some(table) = self.store.table_of(&all.first) else { return Ok(()) };
-        let mut found = 0u64;
-        let (placed, catalog) = (self.placed.take(), core::mem::take(&mut self.catalog));
-        self.scan_table(table, &all, &mut |key, _| {
-            if output.matches(key)
-                && placed.as_ref().is_none_or(|placed| placed.owns(key))
-                && !catalog.gives(table, key)
-            {
-                found += 1;
-            }
-        });
-        (self.placed, self.catalog) = (placed, catalog);
+        let found = self.base_keys_in_the_way(output);
         if found > 0 {
             return refused(format!(
                 "{found} existing {} the join's output; remove {} first",

@@ -92,6 +92,7 @@ impl Engine {
         let table =
             if is_client && self.remove_dead(key) { self.store.table_for(key) } else { table };
         self.removals.spare(key);
+        self.note_in_the_way(table, key);
         let kept = is_client && self.writes_kept(table);
         if is_client && self.notes(table) {
             match value {

@@ -137,6 +137,8 @@ pub(crate) struct Installed {
     /// Where parts of a snapshot end that are computed next, where more was too much for a slice: one for each read, the
     /// oldest first.
     pub(crate) part_ends: Vec<Box<[u8]>>,
+    /// How many of its ranges were begun to be gathered since one was completed, or computed as a whole.
+    pub(crate) gatherings: u32,
     /// How many slices have dropped what it has materialized, before it is dropped itself or all keys go.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,

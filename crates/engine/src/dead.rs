@@ -52,10 +52,15 @@ impl Engine {
 
     /// Removes all dead keys; nothing, where the operations that they died of could remove all of them at once.
     pub fn remove_all_dead(&mut self) {
+        self.remove_overdue();
+        self.complete_removal();
+    }
+
+    /// Removes all keys whose time has come.
+    pub fn remove_overdue(&mut self) {
         while self.expiries.overdue {
             self.expire_slice();
         }
-        self.complete_removal();
     }
 
     /// Has all dead keys removed, for what counts keys or walks over them.

@@ -6,6 +6,9 @@ use crate::fan_out::FanOuts;
 use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::gather::Gathering;
+use crate::in_the_way::InTheWay;
+use crate::listing::Listings;
 use crate::loads::Loads;
 use crate::long_reads::LongReads;
 use crate::maintain::Changed;
@@ -23,7 +26,7 @@ use crate::streams::Streams;
 use crate::updaters::{Target, UpdaterId, Updaters};
 use crate::watches::Watches;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Limits, Millis};
@@ -73,6 +76,10 @@ pub struct Engine {
     pub(crate) fan_outs: FanOuts,
     /// Reads that are given in slices.
     pub(crate) long_reads: LongReads,
+    pub(crate) listings: Listings,
+    pub(crate) in_the_way: InTheWay,
+    /// Ranges that are being gathered.
+    pub(crate) gatherings: BTreeMap<StatusId, Gathering>,
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
@@ -124,6 +131,9 @@ impl Engine {
             slices: Slices::default(),
             fan_outs: FanOuts::default(),
             long_reads: LongReads::default(),
+            listings: Listings::default(),
+            in_the_way: InTheWay::default(),
+            gatherings: BTreeMap::new(),
             loads: Loads::default(),
             notes: Notes::default(),
             follows: Follows::default(),
@@ -189,6 +199,7 @@ impl Engine {
             + self.memory.bytes()
             + self.follows.bytes()
             + self.long_reads.bytes()
+            + self.listings.bytes()
             + self.spilled.bytes()) as u64;
         let layers = self.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
@@ -205,6 +216,7 @@ impl Engine {
             ("readers_told", counters.readers_told),
             ("fan_outs_noted", counters.fan_outs_noted),
             ("fan_outs_deep", counters.fan_outs_deep),
+            ("ranges_gathered", counters.ranges_gathered),
             ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),

@@ -11,8 +11,9 @@
 use crate::catalog::Plan;
 use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
+use crate::gather::Step;
+use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
-use crate::updaters::encode;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
@@ -21,6 +22,8 @@ use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId, WARM_MAX};
 
+/// A range whose first source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
+const GATHERED_FROM: usize = 4;
 /// Fewer rows than this are not worth fetching ahead for.
 const WARMED_MIN: usize = 4;
 
@@ -77,25 +80,6 @@ impl Tuples {
     }
 }
 
-/// A source span that an execution read.
-#[derive(Debug)]
-pub(crate) struct Span {
-    pub(crate) source: usize,
-    /// How many leading components all keys of the span share.
-    pub(crate) depth: usize,
-    prefix_bytes: usize,
-    pub(crate) range: KeyRange,
-    /// Encoded slots.
-    pub(crate) context: Vec<u8>,
-}
-
-impl Span {
-    /// The leading components that all keys of the span share.
-    pub(crate) fn prefix(&self) -> &[u8] {
-        &self.range.first[..self.prefix_bytes]
-    }
-}
-
 /// How much an execution has seen of what it needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Extent {
@@ -134,6 +118,12 @@ pub(crate) struct Execution<'r> {
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
     began: usize,
+    /// A range that cannot be divided is gathered.
+    pub(crate) may_gather: bool,
+    /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
+    pub(crate) gathers: bool,
+    /// Of the first source these keys alone are looked at.
+    pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
     pub(crate) sample: Vec<Vec<u8>>,
     /// Where to divide the range, once it is over.
@@ -160,10 +150,18 @@ impl<'r> Execution<'r> {
             missed: 0,
             rows_max: usize::MAX,
             began: 0,
+            may_gather: false,
+            gathers: false,
+            step: None,
             sample: Vec::new(),
             split: None,
             visited: 0,
         }
+    }
+
+    /// After how many keys of the first source the range is to be gathered, where no key says where to divide it.
+    fn gathered_from(&self) -> usize {
+        if self.may_gather { self.rows_max.saturating_mul(GATHERED_FROM) } else { usize::MAX }
     }
 
     /// It has seen no more than this.
@@ -195,9 +193,12 @@ impl Engine {
         }
         self.level(execution, level, bindings);
         if execution.extent == Extent::Cut {
-            execution.split = execution.dividing_key();
+            if !execution.gathers {
+                execution.split = execution.dividing_key();
+                execution.gathers = execution.split.is_none() && execution.may_gather;
+            }
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
-            if execution.split.is_some() {
+            if execution.split.is_some() || execution.gathers {
                 self.slices.end_for_now();
             } else {
                 // Z1.
@@ -239,8 +240,15 @@ impl Engine {
         if self.prepare(execution, level, &span).is_err() {
             execution.limit(Extent::Lacking);
         }
+        // The first source alone is taken in steps.
+        let mut step = if level == 0 { execution.step.take() } else { None };
+        let rest = step.as_ref().map(|step| step.rest_of(&span));
+        let looked_at = rest.as_ref().unwrap_or(&span);
         if level == plan.value_source() {
-            self.collect_tuples(execution, &plan, bindings, &span);
+            self.collect_tuples(execution, &plan, bindings, looked_at, &mut step);
+            if level == 0 {
+                execution.step = step;
+            }
             follow_span(execution, &plan, level, bindings, span);
             return;
         }
@@ -249,10 +257,20 @@ impl Engine {
         // More rows than these are of use only where they do not tell where to divide the range.
         let divides = divides(&plan, level, bindings);
         let most = if divides { execution.rows_max } else { usize::MAX };
-        let mut leading = 0;
+        let gathered_from =
+            if divides || level > 0 { usize::MAX } else { execution.gathered_from() };
+        let (mut leading, mut looked) = (0, 0);
         let mut prefix = Vec::new();
-        let rows = self.rows(execution.join, level, &span, &mut |key, _| {
+        let rows = self.rows(execution.join, level, looked_at, &mut |key, _| {
+            if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
+                return ControlFlow::Break(());
+            }
+            looked += 1;
             visited += 1;
+            if looked > gathered_from {
+                execution.gathers = true;
+                return ControlFlow::Break(());
+            }
             // A span may have to hold more keys than lead into the range.
             let leads = match most {
                 usize::MAX => pattern.matches(key),
@@ -272,6 +290,13 @@ impl Engine {
         execution.visited += visited;
         if rows.is_err() {
             execution.limit(Extent::Lacking);
+        }
+        if level == 0 {
+            execution.step = step;
+        }
+        if execution.gathers {
+            execution.limit(Extent::Cut);
+            return;
         }
         if divides {
             execution.rows += leading;
@@ -363,6 +388,7 @@ impl Engine {
         plan: &Plan,
         bindings: &Bindings<'_>,
         span: &KeyRange,
+        step: &mut Option<Step>,
     ) {
         let pattern = plan.pattern(plan.value_source());
         let (range, sifted) = (execution.range, execution.sifted);
@@ -375,10 +401,15 @@ impl Engine {
             most => most.saturating_sub(execution.values),
         };
         let (mut rows_here, mut is_cut) = (0, false);
+        let gathered_from =
+            if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
+            if step.as_mut().is_some_and(|step| !step.takes(rows_here, row)) {
+                return ControlFlow::Break(());
+            }
             visited += 1;
             rows_here += 1;
-            is_cut = rows_here > most && !tuples.tuples.is_empty();
+            is_cut = (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
             if tuples.bytes() > allowance || is_cut {
                 return ControlFlow::Break(());
             }
@@ -526,38 +557,4 @@ impl Engine {
     pub(crate) fn is_pull(&self, join: u32) -> bool {
         self.catalog.join(join).mode() == Mode::Pull
     }
-}
-
-/// Keeps a span that was read, if updaters are to be left on it.
-fn follow_span(
-    execution: &mut Execution<'_>,
-    plan: &Plan,
-    level: usize,
-    bindings: &Bindings<'_>,
-    span: KeyRange,
-) {
-    let Some((full, fixed)) = execution.follow else { return };
-    let range = if full == execution.range {
-        Some(span)
-    } else {
-        containing_range(&plan.join.output, full, plan.pattern(level), bindings)
-    };
-    if let Some(range) = range {
-        execution.spans.push(span_of(plan, level, bindings, fixed, range));
-    }
-}
-
-fn span_of(
-    plan: &Plan,
-    source: usize,
-    bindings: &Bindings<'_>,
-    fixed: Fixed,
-    range: KeyRange,
-) -> Span {
-    // The range begins with what the bindings give of the pattern.
-    let (depth, prefix_bytes) = plan.pattern(source).bound_prefix_size(bindings);
-    let mut context = Vec::new();
-    let mask = !(fixed.slots | plan.prefix_slots(source, depth));
-    encode(bindings, mask, &mut context);
-    Span { source, depth, prefix_bytes, range, context }
 }

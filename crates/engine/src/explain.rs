@@ -245,6 +245,9 @@ impl Engine {
                 (Some(work), None) if work.invalid => {
                     String::from("invalid; recomputed by the next read")
                 }
+                (Some(work), None) if work.gathering => {
+                    String::from("computed in part; the next read goes on with it")
+                }
                 (Some(work), None) => format!(
                     "maintained; the next read applies {} changed check keys, {} stale folds, {} changed ranges upstream",
                     work.log.len(),

@@ -168,6 +168,8 @@ impl Engine {
             let span = self.span_of_target(id, &range, updater, context);
             assert!(self.updaters.is_filed(updater, &span, Target::new(id, context)), "U1");
         }
+        let gathering = status.work.as_ref().is_some_and(|work| work.gathering);
+        assert_eq!(gathering, self.gatherings.contains_key(&id), "J1");
         if !status.is_clean() {
             for &dependent in &status.dependents {
                 let work = self.statuses.get(dependent).work.as_ref();

@@ -87,6 +87,7 @@ impl Engine {
             plan,
             warnings,
             vacated: 0,
+            gatherings: 0,
             layer: output_table,
             installed: self.catalog.installs,
             cover: BTreeMap::new(),
@@ -167,21 +168,13 @@ impl Engine {
         self.vacated_ahead(name).map_or(Ok(()), |id| self.vacate(id))
     }
 
-    /// Does, in slices, work that an [`Engine::join_add`] would have to do at once.
-    ///
-    /// # Errors
-    /// [`Stop::Wait`] where the slice is over.
-    pub fn join_add_ahead(&mut self) -> Result<(), Stop> {
-        self.feed_all_or_wait()
-    }
-
     /// Does, in slices, most of the work of an [`Engine::join_add`] that replaces a join.
     ///
     /// # Errors
     /// [`Stop::Wait`] where the slice is over; as for [`Engine::join_add`].
-    pub fn join_replace_ahead(&mut self, name: &str, text: &str) -> Result<(), Stop> {
+    pub(crate) fn join_replace_ahead(&mut self, name: &str, text: &str) -> Result<(), Stop> {
         let Some(old) = self.vacated_ahead(name) else { return Ok(()) };
-        // What would be refused drops nothing. To ask takes a look at all keys of the output's table, so later slices do not.
+        // What would be refused drops nothing. To ask takes time where there are many joins, so later slices do not.
         if self.catalog.join(old).vacated == 0 {
             self.accept(name, text, true)?;
         }

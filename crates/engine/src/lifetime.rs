@@ -4,7 +4,7 @@
 //! note of its group, its targets (R3), and which ranges it has read and is read by (R4).
 
 use crate::engine::Engine;
-use crate::exec::Span;
+use crate::span::Span;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
 use alloc::collections::BTreeSet;
@@ -197,8 +197,10 @@ impl Engine {
     pub(crate) fn invalidate(&mut self, id: StatusId) {
         self.counters.invalidations += 1;
         self.drop_targets(id);
+        self.end_gathering(id);
         let work = self.dirty(id);
         work.invalid = true;
+        work.gathering = false;
         work.stale.clear();
         work.upstream.clear();
         let log = core::mem::take(&mut work.log);

@@ -220,7 +220,7 @@ impl Engine {
         rows > status.visited.saturating_sub(rows).max(1)
     }
 
-    fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
+    pub(crate) fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
         debug_assert!(!self.fan_outs.concern(id), "N1");
         let plan = self.catalog.join(self.statuses.get(id).join).plan.clone();
         for (at, tuple) in tuples.tuples.iter().enumerate() {

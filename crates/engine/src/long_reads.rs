@@ -124,6 +124,11 @@ impl LongReads {
         self.list.iter().any(|read| read.awaits_some_of(table, &some()))
     }
 
+    /// How many bytes a reader may have kept for it (L2); 0: any number.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Bytes that they take besides the values, which are in the pool.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()

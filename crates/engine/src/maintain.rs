@@ -127,6 +127,9 @@ impl Engine {
             };
             targets.clear();
             self.updaters.targets_of(id, key, &mut targets);
+            if !self.gatherings.is_empty() {
+                targets.retain(|&target| !self.is_ahead(reader, target, key));
+            }
             if shows {
                 self.tell_copies(&plan, &targets, key, change.new);
                 continue;

@@ -248,15 +248,17 @@ impl Engine {
             execution.follow = Some((gap, fixed));
         }
         execution.rows_max = self.slices.rows_max();
+        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, gap);
         let outer = self.begin_snapshot(plan.join.mode);
         let done = self.run(&mut execution, 0, &bindings);
         let oldest = self.end_snapshot(outer);
         if done.is_err() {
-            self.divide_gap(join, gap, execution.split);
+            self.divide_gap(join, gap, execution.split, execution.gathers);
             return Err(Missing);
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let id = self.make_status(join, gap);
         if plan.join.mode != Mode::Push {
             self.date_snapshot(id, oldest);
@@ -276,8 +278,12 @@ impl Engine {
     }
 
     /// Where filling a gap takes more than a slice: what is to be computed next is the part before `split`, if there is
-    /// one.
-    fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>) {
+    /// one; or else the gap is gathered, if that is what is to be done.
+    fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>, gathers: bool) {
+        if gathers {
+            let id = self.make_status(join, gap);
+            self.begin_gathering(id);
+        }
         let Some(split) = split else { return };
         if self.catalog.join(join).mode() != Mode::Push {
             // A range of it is what was computed at one moment.
@@ -315,14 +321,16 @@ impl Engine {
         let mut execution = Execution::new(join, plan.clone(), gap);
         execution.follow = Some((&whole, fixed));
         execution.rows_max = self.slices.rows_max();
+        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, gap);
         if self.run(&mut execution, 0, &bindings).is_err() {
-            self.divide_gap(join, gap, execution.split);
+            self.divide_gap(join, gap, execution.split, execution.gathers);
             return Err(Missing);
         }
         // What came meanwhile concerns the range as it was: the gap's execution has seen it (N1).
         self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let clean = self.statuses.get(id).is_clean();
         self.resize(id, &whole);
         if self.statuses.get(id).is_invalid() {
@@ -371,6 +379,13 @@ impl Engine {
             }
             if work.log.is_mixed() {
                 self.invalidate(id);
+                continue;
+            }
+            if work.gathering {
+                let whole = self.statuses.get(id).range();
+                if !self.apply_log(id, &whole)? {
+                    self.gather(id)?;
+                }
                 continue;
             }
             if self.apply_log(id, wanted)? || self.recompute_stale(id, wanted)? {
@@ -453,14 +468,18 @@ impl Engine {
         if plan.join.mode == Mode::Push {
             execution.rows_max = self.slices.rows_max();
         }
+        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, &range);
         if self.run(&mut execution, 0, &bindings).is_err() {
-            if let Some(at) = execution.split {
+            if execution.gathers {
+                self.begin_gathering(id);
+            } else if let Some(at) = execution.split {
                 self.divide(id, &at);
             }
             return Err(Missing);
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
         self.slices.keep(rows);
+        self.note_whole(join, visited);
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);

@@ -10,8 +10,9 @@
 //! - X1. One removal is under way at most. Another one that does not fit into a slice waits until it has ended.
 //! - X2. A base key of the range is dead if and only if it is stored, a slice has yet to come to it, and it was not written since the
 //!   removal began: what is written in the range is spared.
-//! - X3. Nobody is told of the changes of the range, or of what joins derive from it, one by one: a removal of what somebody follows, or flows
-//!   look at, is done at once.
+//! - X3. Neither flows nor other shards are told of the changes of the range, or of what joins derive from it, one by one: a removal of what flows
+//!   look at, or another shard follows, is done at once. Clients that follow keys of the range are told of each as it goes, of outputs
+//!   as they change, and of those that joins leave to the next read when all keys are gone: such a read would wait for that too.
 
 use crate::base::Gone;
 use crate::dead::Looks;
@@ -33,8 +34,10 @@ struct Removal {
     spared: BTreeSet<Box<[u8]>>,
     /// How many keys it has removed.
     removed: u64,
-    /// Joins read keys of its range.
-    is_read: bool,
+    /// Joins that read keys of its range, and those that read these.
+    joins: BTreeSet<u32>,
+    /// Clients follow keys of its range, or what joins derive from it.
+    is_followed: bool,
     /// Who waits for its end.
     ticket: Option<Ticket>,
 }
@@ -71,7 +74,7 @@ impl Removals {
     /// Whether dead keys concern what an operation is about to look at.
     pub(crate) fn concerns(&self, looks: Looks<'_>) -> bool {
         let Some(removal) = &self.under_way else { return false };
-        removal.is_read
+        !removal.joins.is_empty()
             || match looks {
                 Looks::Derived => false,
                 Looks::Range(first, last) => {
@@ -80,6 +83,16 @@ impl Removals {
                         && (left.last.is_empty() || *first < *left.last)
                 }
             }
+    }
+
+    /// Whether followers are told of what a join leaves to the next read when all keys of the range are gone.
+    pub(crate) fn delays(&self, join: u32) -> bool {
+        self.under_way.as_ref().is_some_and(|removal| removal.joins.contains(&join))
+    }
+
+    /// Whether followers have yet to hear of some of what was removed.
+    pub(crate) fn has_news(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|removal| removal.is_followed)
     }
 
     /// The operation of this ticket is run again next.
@@ -155,18 +168,27 @@ impl Engine {
         Err(Stop::Wait(ticket))
     }
 
-    /// Whether nobody would see a part of the removal of `range` (X3).
+    /// Whether a part of the removal of `range` may be told before the rest (X3).
     fn may_divide_removal(&self, range: &KeyRange) -> bool {
         let tables = self.store.parts(&range.first, &range.last);
-        tables.iter().all(|&(table, ..)| {
-            let readers = self.catalog.role(table).map_or(&[][..], |role| &role.readers);
-            let joins: BTreeSet<u32> = readers.iter().map(|reader| reader.join).collect();
-            let derived = joins.into_iter().flat_map(|join| self.catalog.downstream(join));
-            let mut outputs = derived.map(|join| self.catalog.join(join).plan.output_table);
-            !self.notes(table)
-                && !self.is_followed(table)
-                && !outputs.any(|output| self.is_followed(output))
-        })
+        !tables.iter().any(|&(table, ..)| self.notes(table))
+            && (self.placed.is_none() || !self.is_removal_followed(range, &self.joins_over(range)))
+    }
+
+    /// The joins that read keys of `range`, directly or through others.
+    fn joins_over(&self, range: &KeyRange) -> BTreeSet<u32> {
+        let tables = self.store.parts(&range.first, &range.last).into_iter();
+        let roles = tables.filter_map(|(table, ..)| self.catalog.role(table));
+        let readers: BTreeSet<u32> =
+            roles.flat_map(|role| role.readers.iter().map(|reader| reader.join)).collect();
+        readers.into_iter().flat_map(|join| self.catalog.downstream(join)).collect()
+    }
+
+    /// Whether somebody follows a table of `range`, or of the outputs of these joins.
+    fn is_removal_followed(&self, range: &KeyRange, joins: &BTreeSet<u32>) -> bool {
+        let tables = self.store.parts(&range.first, &range.last).into_iter();
+        let outputs = joins.iter().map(|&join| self.catalog.join(join).plan.output_table);
+        tables.map(|(table, ..)| table).chain(outputs).any(|table| self.is_followed(table))
     }
 
     /// The own base keys of `range` among its first `most` rows.
@@ -205,13 +227,15 @@ impl Engine {
             let _ = store
                 .scan(&range.first, &range.last, false, &mut |key, _| watches.note_copied(key));
         }
-        let tables = self.store.parts(&range.first, &range.last);
+        let joins = self.joins_over(&range);
+        let is_followed = self.is_removal_followed(&range, &joins);
         self.removals.begun += 1;
         self.removals.under_way = Some(Removal {
             left: range,
             spared: BTreeSet::new(),
             removed: 0,
-            is_read: tables.iter().any(|&(table, ..)| self.has_readers(table)),
+            joins,
+            is_followed,
             ticket: Some(ticket),
         });
         self.remove_slice(self.slices.rows_max());

@@ -389,6 +389,8 @@ pub(crate) struct Counters {
     /// Writes that were noted for so many ranges that they are applied in slices.
     pub(crate) fan_outs_noted: u64,
     pub(crate) fan_outs_deep: u64,
+    /// Ranges that were computed piece by piece, because they cannot be divided.
+    pub(crate) ranges_gathered: u64,
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,

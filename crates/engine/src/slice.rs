@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - Z1. Each slice makes progress: a range is computed, or one is divided. A range that cannot be divided (one
-//!   output key, for example) is computed as a whole, however many rows it takes.
+//!   output key, for example) is [gathered](crate::gather), or else computed as a whole, however many rows it takes.
 //! - Z2. An operation that finds again and again undone what it has computed (because others write faster than it reads, or
 //!   snapshots go before it has come to its end) is run as a whole after [`PASSES_MAX`] times, whatever others read
 //!   meanwhile of the same join.
@@ -231,6 +231,8 @@ impl Engine {
         self.slices.is_resumed = false;
         self.loads.waits.forget_lacking();
         self.removals.end_operation();
+        self.listings.end_operation();
+        self.in_the_way.end_operation();
         if self.slices.resumed.is_some() {
             self.slices.resumed = None;
         }
@@ -244,6 +246,8 @@ impl Engine {
             self.slices.is_resumed = true;
             (self.slices.losses_before, self.slices.short_passes) = short;
         }
+        self.listings.resume(ticket);
+        self.in_the_way.resume(ticket);
         if !self.slices.verified.is_empty() {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
@@ -256,6 +260,8 @@ impl Engine {
         self.slices.short.remove(&ticket);
         self.forget_long_read(ticket);
         self.removals.forget(ticket);
+        self.listings.forget(ticket);
+        self.in_the_way.forget(ticket);
         self.forget_later(ticket);
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct StatusId(pub(crate) u32);
 pub(crate) struct Work {
     /// Nothing of the range is known any more: it is recomputed as a whole.
     pub(crate) invalid: bool,
+    /// Only a part of what the range holds was added yet (`gather`).
+    pub(crate) gathering: bool,
     /// Changed check keys.
     pub(crate) log: Log,
     /// Output keys whose fold must be recomputed.
@@ -51,7 +53,11 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.invalid && self.log.is_empty() && self.stale.is_empty() && self.upstream.is_empty()
+        !self.invalid
+            && !self.gathering
+            && self.log.is_empty()
+            && self.stale.is_empty()
+            && self.upstream.is_empty()
     }
 
     fn bytes(&self) -> usize {

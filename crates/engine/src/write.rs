@@ -13,6 +13,11 @@ use headwater_base::KeyRange;
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
+/// A random key is found by counting keys of its table, up to so many; that takes less than a millisecond.
+const COUNTED_OFF_MAX: u64 = 20_000;
+/// In larger tables it is one of so many neighbours, some of which may be another shard's.
+const SAMPLED: usize = 64;
+
 impl Engine {
     /// Gives `key` this value. What keeps the expiry keeps the key's flags too.
     ///
@@ -216,7 +221,8 @@ impl Engine {
         keys - self.replica_count() as u64
     }
 
-    /// Some stored key, chosen by the random number `draw`; `None` where there is none.
+    /// Some stored key, chosen by the random number `draw`; `None` where there is none. Each key of a small table is as likely as
+    /// any other.
     #[must_use]
     pub fn random_key(&self, draw: u64) -> Option<Vec<u8>> {
         let count = self.key_count();
@@ -228,9 +234,19 @@ impl Engine {
                 continue;
             }
             let mut found = None;
+            let sifted = self.has_replicas(id);
+            if keys > COUNTED_OFF_MAX {
+                table.sample(draw / count, SAMPLED, &mut |key, _, _| {
+                    if found.is_none() && (!sifted || self.owns(key)) {
+                        found = Some(key.to_vec());
+                    }
+                });
+                if found.is_some() {
+                    return found;
+                }
+            }
             let (pool, first) = (&self.store.pool, self.store.table(id).prefix());
             let scan = Scan { pool, first, last: b"", reverse: false };
-            let sifted = self.has_replicas(id);
             let _ = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
                 if sifted && !self.owns(key) {
                     return ControlFlow::Continue(());
@@ -248,22 +264,21 @@ impl Engine {
     }
 
     /// Calls `each` with about `count` stored or materialized keys that follow `cursor` (empty:
-    /// from the start) and gives the cursor to continue from (empty: that was all). Keys that
-    /// stay throughout a scan are given exactly once. Computes nothing.
+    /// from the start) and gives the cursor to continue from (empty: that was all). Keys of other shards, and dead ones, count
+    /// and are not given. Keys that stay throughout a scan are given exactly once. Computes nothing.
     pub fn scan(&self, cursor: &[u8], count: usize, each: &mut dyn FnMut(&[u8])) -> Vec<u8> {
         let mut next = Vec::new();
         let mut left = count.max(1);
         let sifted = self.replica_count() > 0;
         let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
-            if (sifted && !self.owns(key)) || self.is_dead(key) {
-                return ControlFlow::Continue(());
-            }
             if left == 0 {
                 next = key.to_vec();
                 return ControlFlow::Break(());
             }
             left -= 1;
-            each(key);
+            if (!sifted || self.owns(key)) && !self.is_dead(key) {
+                each(key);
+            }
             ControlFlow::Continue(())
         });
         next

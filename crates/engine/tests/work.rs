@@ -566,10 +566,19 @@ fn what_is_not_divided_completes_what_was_begun() {
         Some(b"1000".to_vec())
     );
     assert_eq!(end_removal(&mut engine, ticket), (3000, 1));
-    // What somebody follows goes at once.
+    // Who follows outputs hears of them slice by slice, and of the last one before the answer.
     let followed = headwater_base::KeyRange::prefix(b"sum|");
     engine.follow(&followed, headwater_engine::Follower(1)).expect("no source");
+    let ticket = begin_removal(&mut engine, b"v|", b"v|a|1900");
+    engine.keep_followed();
+    assert!(!engine.take_notifications().is_empty() && !engine.is_followed_current());
+    assert_eq!(end_removal(&mut engine, ticket).0, 900);
+    engine.keep_followed();
+    assert!(!engine.take_notifications().is_empty() && engine.is_followed_current());
+    // What flows look at goes at once.
+    (0..1900).for_each(|key| set(&mut engine, &format!("v|a|{key:04}"), "x"));
+    engine.note_table(b"v|", true);
     engine.begin_slice();
-    assert_eq!(engine.remove_range(b"v|", b"v}"), Ok(1000));
+    assert_eq!(engine.remove_range(b"v|", b"v}"), Ok(2000));
     engine.end_slice();
 }

@@ -458,10 +458,17 @@ impl Equipped {
         text: &str,
         replace: bool,
     ) -> Result<JoinInstalled, EngineError> {
-        if self.store.is_some() {
-            self.read(|engine| engine.know_outputs(text)).expect("the store answers");
-        }
-        self.run_short(|node| Ok(node.engine_mut().join_add(name, text, replace)?)).map_err(refusal)
+        // Where the slices of reads do not follow each other at once, nothing else is to wait.
+        let at_once = self.at_once;
+        self.run_short(|node| {
+            let engine = node.engine_mut();
+            if at_once {
+                engine.join_add_sliced(name, text, replace)
+            } else {
+                Ok(engine.join_add(name, text, replace)?)
+            }
+        })
+        .map_err(refusal)
     }
 
     fn set_table(&mut self, name: &[u8], options: &TableOptions) -> Result<(), EngineError> {

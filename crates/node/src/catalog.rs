@@ -11,12 +11,7 @@ pub(crate) fn joins(
 ) -> Result<(), Stop> {
     match *command {
         Joins::Add { name, spec, replace } => {
-            engine.know_outputs(spec)?;
-            engine.join_add_ahead()?;
-            if replace {
-                engine.join_replace_ahead(name, spec)?;
-            }
-            let installed = engine.join_add(name, spec, replace)?;
+            let installed = engine.join_add_sliced(name, spec, replace)?;
             reply.map(2);
             write_text("spec", &installed.canonical, reply);
             write_warnings(&installed.warnings, reply);

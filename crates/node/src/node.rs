@@ -227,8 +227,7 @@ impl Node {
 
     fn run_keys(&mut self, command: &Keys<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
         let engine = &mut self.engine;
-        if let Keys::Matching { .. } | Keys::Scan { .. } | Keys::RandomKey | Keys::DbSize = command
-        {
+        if let Keys::Scan { .. } | Keys::RandomKey | Keys::DbSize = command {
             // They count what is stored, or walk over it.
             engine.settle_dead()?;
         }
@@ -247,7 +246,7 @@ impl Node {
                 done
             }
             Keys::Matching { pattern } => {
-                scan::matching(engine, pattern, reply);
+                self.unfinished = scan::matching(engine, pattern, reply)?.map(Outcome::Unfinished);
                 Ok(())
             }
             Keys::Scan { cursor, pattern, count, type_name } => {

@@ -7,13 +7,11 @@
 use crate::keys::{STREAM, STRING};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use headwater_command::{Counted, OwnedArgs, Reply, glob, number};
-use headwater_engine::Engine;
+use headwater_command::{OwnedArgs, Reply, glob, number};
+use headwater_engine::{Engine, Stop, Ticket};
 
 /// How many unfinished scans can be continued.
 const CURSORS_MAX: usize = 4096;
-/// Keys that KEYS asks the engine for at a time.
-const STEP_KEYS: usize = 4096;
 
 /// Where unfinished scans continue. At most [`CURSORS_MAX`] keys.
 #[derive(Default)]
@@ -68,7 +66,7 @@ pub(crate) fn scan(
         wanted.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(name.as_bytes()))
     };
     let (strings, streams) = (is(STRING), is(STREAM));
-    let count = usize::try_from(wanted.count).unwrap_or(usize::MAX);
+    let count = usize::try_from(wanted.count).unwrap_or(usize::MAX).min(engine.keys_at_once());
     let mut found = OwnedArgs::default();
     let next = engine.scan(start, count, &mut |key| {
         // Without a type, or with an unknown one, no key is looked up.
@@ -85,20 +83,15 @@ pub(crate) fn scan(
     found.iter().for_each(|key| reply.bulk(key));
 }
 
-pub(crate) fn matching(engine: &Engine, pattern: &[u8], reply: &mut impl Reply) {
-    let mark = reply.begin_counted(Counted::Array, 10);
-    let mut count = 0;
-    let mut cursor = Vec::new();
-    loop {
-        cursor = engine.scan(&cursor, STEP_KEYS, &mut |key| {
-            if glob::matches(pattern, key) {
-                count += 1;
-                reply.bulk(key);
-            }
-        });
-        if cursor.is_empty() {
-            break;
-        }
+/// The keys that match, or the next slice of them; if there are more, when others were served and these taken, the ticket for
+/// the next run.
+pub(crate) fn matching(
+    engine: &mut Engine,
+    pattern: &[u8],
+    reply: &mut impl Reply,
+) -> Result<Option<Ticket>, Stop> {
+    if let Some(count) = engine.list_keys(&mut |key| glob::matches(pattern, key))? {
+        reply.array(count);
     }
-    reply.end_counted(Counted::Array, mark, count);
+    Ok(engine.give_listed(&mut |key| reply.bulk(key)))
 }

@@ -89,9 +89,19 @@ fn a_range_is_gone_for_everybody_from_the_first_slice_on() {
 /// Commands of one connection wait for each other; those of another one come between the slices.
 #[test]
 fn others_are_served_while_a_range_goes() {
+    others_are_served(false);
+    others_are_served(true);
+}
+
+fn others_are_served(watched: bool) {
     let server = server(&[]);
     let mut client = server.client(3);
     fill(&mut client);
+    let mut watching = server.socket();
+    if watched {
+        watch(&mut watching, ["d|", "d}"]);
+        watch(&mut watching, ["n|", "n}"]);
+    }
     // Both find their requests when the server goes on: so the second is answered in one of its next turns.
     let (mut removing, mut other) = (server.socket(), server.socket());
     for socket in [&mut removing, &mut other] {
@@ -117,6 +127,42 @@ fn others_are_served_while_a_range_goes() {
     }
     removing.expect(format!(":{KEYS}\r\n").as_bytes());
     assert_eq!(stored(&mut client), 1);
+}
+
+/// Has a client told of what changes in a range.
+fn watch(socket: &mut Socket, range: [&str; 2]) {
+    socket.send(&request(&[b"RANGE.WATCH", range[0].as_bytes(), range[1].as_bytes()]));
+    // The number of the watch, and where it begins.
+    socket.until(b"\r\n$");
+    socket.until(b"\r\n");
+    socket.until(b"\r\n");
+}
+
+/// Of each key that goes, of outputs as they change, and of those that are computed anew when all keys are gone.
+#[test]
+fn who_watches_is_told_while_others_are_served() {
+    let server = server(&[]);
+    let mut client = server.client(3);
+    fill(&mut client);
+    let join = "f|all = first d|<number>";
+    redis::cmd("JOIN.ADD").arg("f").arg(join).exec(&mut client).unwrap();
+    let mut watching = server.socket();
+    for range in [["d|", "d}"], ["n|", "n}"], ["f|", "f}"]] {
+        watch(&mut watching, range);
+    }
+    let mut removing = remove(&server, &mut client);
+    removing.expect(format!(":{KEYS}\r\n").as_bytes());
+    watching.send(b"PING\r\n");
+    let told = String::from_utf8(watching.until(b"pong\r\n")).unwrap();
+    let messages: Vec<&str> = told.split("range-change\r\n").skip(1).collect();
+    let about = |key: &str| messages.iter().filter(|it| it.contains(&format!("\r\n{key}"))).count();
+    assert_eq!(about("d|"), KEYS, "each key is told once");
+    assert_eq!(about("f|all"), 1, "what is computed anew is, once");
+    assert!(about("n|all") > 0, "what is kept current is told");
+    for key in ["n|all", "f|all"] {
+        let last = messages.iter().rfind(|it| it.contains(key)).unwrap();
+        assert!(last.contains("\r\ndel\r\n"), "{last}");
+    }
 }
 
 #[test]

@@ -180,3 +180,39 @@ fn a_verification_ends_where_memory_is_short() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
 }
+
+#[test]
+fn keys_are_listed_while_others_write() {
+    let server = Server::start(&[]);
+    let mut client = server.client(3);
+    for first in (0..100_000).step_by(1000) {
+        let mut set = redis::cmd("MSET");
+        for number in first..first + 1000 {
+            set.arg(format!("k|{number:06}")).arg(1);
+        }
+        set.exec(&mut client).unwrap();
+    }
+    configure(&mut client, "slice-rows", 10);
+    let mut asking = server.socket();
+    asking.send(&request(&[b"KEYS", b"k|*"]));
+    // Behind all others, and listed if they are there before these are come to.
+    for number in 0..20 {
+        redis::cmd("SET").arg(format!("k|999999|{number:02}")).arg(1).exec(&mut client).unwrap();
+    }
+    let header = String::from_utf8(asking.until(b"\r\n")).unwrap();
+    let count: usize = header[1..header.len() - 2].parse().unwrap();
+    assert!((100_000..=100_020).contains(&count), "{header}");
+    let bytes = 100_000 * "$8\r\nk|000000\r\n".len();
+    let bytes = bytes + (count - 100_000) * "$12\r\nk|999999|00\r\n".len();
+    let answer = String::from_utf8(asking.take(bytes)).unwrap();
+    let mut keys: Vec<&str> = answer.lines().skip(1).step_by(2).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), count, "each is there once");
+    // A command in slices ends after so long.
+    configure(&mut client, "slice-rows", 2);
+    configure(&mut client, "command-milliseconds-max", 1);
+    let refused: redis::RedisResult<Vec<String>> = redis::cmd("KEYS").arg("*").query(&mut client);
+    let error = refused.unwrap_err();
+    assert_eq!(error.code(), Some("TIMEOUT"), "{error}");
+}

@@ -17,7 +17,7 @@
 //!   a source's table is loaded. What takes any of that away tells a reset.
 //! - O3. A table of which a key is followed is marked ([`Table::is_marked`](headwater_store::Table::is_marked)).
 //! - O4. After [`Engine::keep_followed`] the status ranges over followed keys have no work left that
-//!   concerns these, but for those that wait for data, or for deep fan-outs (`fan_out`).
+//!   concerns these, but for those that wait for data, for deep fan-outs (`fan_out`), or for the end of a removal (`removal`).
 //!
 //! # Cost
 //! A write in a table that is not marked: a look at a flag. In one that is: a search among the
@@ -252,7 +252,8 @@ impl Engine {
                 continue;
             };
             let reads_others = self.catalog.join(status.join).depth > 1;
-            if self.fan_outs.is_any_deep() && (reads_others || self.fan_outs.concern(id)) {
+            let is_fed = self.fan_outs.is_any_deep() && (reads_others || self.fan_outs.concern(id));
+            if is_fed || self.removals.delays(status.join) {
                 later.insert(id);
                 continue;
             }
@@ -277,6 +278,7 @@ impl Engine {
         self.follows.pending.is_empty()
             && self.follows.waiting.is_empty()
             && !self.fan_outs.is_any_deep()
+            && !self.removals.has_news()
     }
 
     /// Whether anything is followed.

@@ -7,7 +7,7 @@ use headwater_engine::{EngineError, Stop};
 
 /// How often followers may begin anew within one operation.
 const PATIENCE: usize = 100;
-/// After how many operations all of what large fan-outs bring to followers has come.
+/// After how many operations all of what large fan-outs and removals bring to followers has come.
 const FED_EVERY: usize = 4;
 
 impl Run<'_> {
@@ -39,12 +39,15 @@ impl Run<'_> {
     pub(super) fn hear(&mut self) -> Result<(), String> {
         if !self.copies.is_empty() {
             // Followers hear of what expires when it is removed, which may take several slices.
-            self.subject.engine().remove_all_dead();
-            // Large fan-outs come to them slice by slice, in between whatever else happens.
+            self.subject.engine().remove_overdue();
+            // Large fan-outs and removals come to them slice by slice, in between whatever else happens.
             self.heard += 1;
-            match self.heard % FED_EVERY {
-                0 => self.subject.engine().feed_all(),
-                _ => self.subject.engine().go_on(),
+            let engine = self.subject.engine();
+            if self.heard.is_multiple_of(FED_EVERY) {
+                engine.remove_all_dead();
+                engine.feed_all();
+            } else {
+                engine.go_on();
             }
         }
         for _ in 0..PATIENCE {

@@ -1,0 +1,179 @@
+//! Ranges that are computed piece by piece, because they cannot be divided.
+//!
+//! Where a range takes more rows than a slice has, it is divided at an output key ([`crate::divide`]). One output key
+//! with very many sources cannot be, nor can outputs that all come of very many keys of the join's first source. Such a range is
+//! *gathered*: it is made with nothing in it, as if the first source had no keys, and these are added to it, some in each slice, as
+//! if they had just been written. It has targets meanwhile as any range has (R3), so what changes of keys that were added
+//! changes its outputs. A key of the first source that is still to be added is none of its business, and whether it comes, goes or
+//! changes is seen when it is added (J1). The range is read when all were added; until then it is not clean.
+//!
+//! # Invariants
+//! - J1. A range that is being gathered holds what comes of those keys of its join's first source that lie before the place where it
+//!   goes on. Changes of the others do not reach it.
+//! - J2. Nothing of such a range is recomputed from all keys before the last is added: what is stale stays so.
+//! - J3. Gatherings that are undone again and again (by changes that make the range unknown, or for want of memory) end: after
+//!   [`BEGUN_MAX`] ranges of a join were begun, and none completed, one is computed as a whole (Z2).
+//!
+//! # Cost
+//! About twice that of computing the range as a whole. A write looks whether any range is being gathered.
+
+use crate::engine::Engine;
+use crate::exec::{Execution, Missing};
+use crate::status::StatusId;
+use crate::updaters::{Reader, Target};
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use headwater_base::KeyRange;
+use headwater_pattern::{Bindings, Mode};
+use headwater_store::Scan;
+
+/// How many ranges of a join may be begun before one is completed (J3).
+const BEGUN_MAX: u32 = 64;
+/// Of so many parts of a slice's rows the first step takes one.
+const FIRST_SHARE: usize = 8;
+
+/// How far a range has come that is being gathered.
+#[derive(Debug)]
+pub(crate) struct Gathering {
+    /// All keys of the first source before it were added. `None`: none were.
+    at: Option<Vec<u8>>,
+    /// How many of these keys are looked at next.
+    rows: usize,
+}
+
+/// A part of the keys of a join's first source, for one step.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The first key; `None`: that of the span.
+    pub(crate) from: Option<Vec<u8>>,
+    /// How many keys may be looked at.
+    pub(crate) most: usize,
+    /// The first key behind them, if there is one.
+    pub(crate) next: Option<Vec<u8>>,
+}
+
+impl Step {
+    /// What of the first source's span belongs to the step and those behind it.
+    pub(crate) fn rest_of(&self, span: &KeyRange) -> KeyRange {
+        let from = self.from.as_ref().unwrap_or(&span.first);
+        KeyRange::new(from.max(&span.first), &span.last)
+    }
+
+    /// Whether a key that is come to belongs to the step, before which so many were looked at.
+    pub(crate) fn takes(&mut self, before: usize, key: &[u8]) -> bool {
+        let takes = before < self.most;
+        if !takes {
+            self.next = Some(key.to_vec());
+        }
+        takes
+    }
+}
+
+impl Engine {
+    /// Whether a range of a join may be gathered if it cannot be divided: nobody is told of its outputs one by one.
+    pub(crate) fn may_gather(&self, join: u32) -> bool {
+        let installed = self.catalog.join(join);
+        self.slices.is_active()
+            && self.placed.is_none()
+            && installed.mode() == Mode::Push
+            && installed.gatherings < BEGUN_MAX
+            && !self.is_followed(installed.plan.output_table)
+    }
+
+    /// Whether there are outputs of a join in a range.
+    pub(crate) fn holds_outputs(&self, join: u32, range: &KeyRange) -> bool {
+        let installed = self.catalog.join(join);
+        let (output, table) = (&installed.plan.join.output, self.store.table(installed.layer));
+        let scan =
+            Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse: false };
+        let flow = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
+            if output.matches(key) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        flow.is_break()
+    }
+
+    /// Begins to gather a range in which nothing is, and which has no targets.
+    pub(crate) fn begin_gathering(&mut self, id: StatusId) {
+        let join = self.statuses.get(id).join;
+        self.catalog.join_mut(join).gatherings += 1;
+        let rows = (self.slices.rows_max() / FIRST_SHARE).max(1);
+        self.gatherings.insert(id, Gathering { at: None, rows });
+        let work = self.dirty(id);
+        work.invalid = false;
+        work.gathering = true;
+    }
+
+    /// Notes that a range of a join was computed as a whole (J3).
+    pub(crate) fn note_whole(&mut self, join: u32, visited: u64) {
+        if visited > self.slices.rows_max() as u64 {
+            self.catalog.join_mut(join).gatherings = 0;
+        }
+    }
+
+    /// Whether a change of a key of a source does not reach a range, which has yet to add it (J1).
+    pub(crate) fn is_ahead(&self, reader: Reader, target: Target, key: &[u8]) -> bool {
+        reader.source == 0
+            && self.gatherings.get(&target.status()).is_some_and(|gathering| {
+                gathering.at.as_ref().is_none_or(|at| key >= at.as_slice())
+            })
+    }
+
+    /// Adds the next keys of the first source to a range that is being gathered.
+    pub(crate) fn gather(&mut self, id: StatusId) -> Result<(), Missing> {
+        let Some(gathering) = self.gatherings.get(&id) else { return Ok(()) };
+        let most = if self.slices.is_active() { gathering.rows } else { usize::MAX };
+        let from = gathering.at.clone();
+        let status = self.statuses.get(id);
+        let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let plan = self.catalog.join(join).plan.clone();
+        let mut bindings = Bindings::new();
+        fixed.bind(&plan.join.output, &range.first, &mut bindings);
+        let mut execution = Execution::new(join, plan, &range);
+        execution.follow = Some((&range, fixed));
+        execution.step = Some(Step { from, most, next: None });
+        self.run(&mut execution, 0, &bindings)?;
+        // What came meanwhile concerns what was added before (N1).
+        self.feed(id);
+        let Execution { tuples, spans, read, visited, step, .. } = execution;
+        self.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
+        if !self.gatherings.contains_key(&id) {
+            tuples.release(&mut self.store.pool);
+            return Ok(());
+        }
+        let rows = spans.len() + 2 * tuples.tuples.len();
+        let status = self.statuses.get_mut(id);
+        status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
+        status.visited += visited;
+        self.link(id, spans, read);
+        let next = step.and_then(|step| step.next);
+        if let (Some(gathering), Some(_)) = (self.gatherings.get_mut(&id), &next) {
+            gathering.at.clone_from(&next);
+            // As many as fill a slice, if they take what these took.
+            let fitting = most as u64 * self.slices.rows_max() as u64 / visited.max(1);
+            gathering.rows = usize::try_from(fitting).unwrap_or(usize::MAX);
+            gathering.rows = gathering.rows.clamp(1, self.slices.rows_max());
+        }
+        self.apply_tuples(id, &tuples, true);
+        tuples.release(&mut self.store.pool);
+        if next.is_none() {
+            self.end_gathering(id);
+            if let Some(work) = &mut self.statuses.get_mut(id).work {
+                work.gathering = false;
+            }
+            self.counters.ranges_gathered += 1;
+            let installed = self.catalog.join_mut(join);
+            installed.gatherings = 0;
+            installed.counters.fills += 1;
+            self.settle(id);
+        }
+        self.drain();
+        Ok(())
+    }
+
+    /// A range is gathered no more.
+    pub(crate) fn end_gathering(&mut self, id: StatusId) {
+        if !self.gatherings.is_empty() {
+            self.gatherings.remove(&id);
+        }
+    }
+}

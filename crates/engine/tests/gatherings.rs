@@ -1,0 +1,261 @@
+//! Ranges that cannot be divided are computed piece by piece, while others write.
+
+use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop, Value};
+use std::collections::BTreeMap;
+
+/// Rows of a slice.
+const ROWS: usize = 100;
+/// Histories that are drawn.
+const SEEDS: u64 = 300;
+/// Keys that one output, or one group of outputs, comes from.
+const KEYS: usize = 5000;
+
+fn count(engine: &Engine, name: &str) -> u64 {
+    let stats = engine.stats();
+    stats.counters.iter().find(|(counter, _)| *counter == name).expect("a counter").1
+}
+
+fn set(engine: &mut Engine, key: &str, value: &str) {
+    engine.set(key.as_bytes(), value.as_bytes(), Expiry::Never).expect("a base key");
+}
+
+fn remove(engine: &mut Engine, key: &str) -> bool {
+    engine.remove(key.as_bytes()).expect("a base key")
+}
+
+/// The pairs that begin with a prefix, read in slices with what is done `between` them; how many slices there were.
+fn read(
+    engine: &mut Engine,
+    prefix: &str,
+    between: &mut dyn FnMut(&mut Engine, usize),
+) -> (BTreeMap<String, String>, usize) {
+    let last = headwater_base::prefix_end(prefix.as_bytes());
+    for slices in 1..10_000 {
+        let mut pairs = BTreeMap::new();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        let each = &mut |key: &[u8], value: Value<'_>| {
+            pairs.insert(text(key), text(&value.to_vec()));
+        };
+        let before = count(engine, "rows_read");
+        engine.begin_slice();
+        let read = engine.range(prefix.as_bytes(), &last, RangeOptions::default(), each);
+        engine.end_slice();
+        let rows = count(engine, "rows_read") - before;
+        match read {
+            Ok(_) => return (pairs, slices),
+            Err(Stop::Wait(ticket)) => {
+                // What a removal has made stale is computed as a whole.
+                let is_short = rows < 10 * ROWS as u64 || count(engine, "folds_stale") > 0;
+                assert!(is_short, "a slice visits {rows} rows");
+                engine.forget_later(ticket);
+                engine.go_on();
+                engine.resume(ticket);
+            }
+            Err(Stop::Failed(error)) => panic!("{error}"),
+        }
+        engine.check_invariants();
+        between(engine, slices);
+    }
+    panic!("it does not end");
+}
+
+fn engine(join: &str) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    engine.set_slice(Some(ROWS));
+    engine.join_add("j", join, false).expect("a join");
+    engine
+}
+
+#[test]
+fn one_output_of_very_many_keys_is_computed_in_slices() {
+    for operator in ["count", "sum", "avg", "min", "max", "first", "last"] {
+        let mut engine = engine(&format!("o|<a> = {operator} v|<a>|<n>"));
+        let mut values: BTreeMap<usize, i64> = BTreeMap::new();
+        for number in 0..KEYS {
+            let value = (number * 7919 % 1000) as i64;
+            set(&mut engine, &format!("v|x|{number:05}"), &value.to_string());
+            values.insert(number, value);
+        }
+        // Behind the place where it goes on and ahead of it: some go, some change, and some come.
+        let (pairs, slices) = read(&mut engine, "o|", &mut |engine, turn| {
+            for number in [turn, KEYS - turn, KEYS / 2 + turn * 3, KEYS + turn] {
+                if turn % 3 == 0 && values.remove(&number).is_some() {
+                    assert!(remove(engine, &format!("v|x|{number:05}")));
+                } else {
+                    let value = (turn * number % 2000) as i64 - 500;
+                    set(engine, &format!("v|x|{number:05}"), &value.to_string());
+                    values.insert(number, value);
+                }
+            }
+        });
+        let (sum, len) = (values.values().sum::<i64>(), values.len() as i64);
+        let expected = match operator {
+            "count" => len,
+            "sum" => sum,
+            "min" => *values.values().min().expect("some"),
+            "max" => *values.values().max().expect("some"),
+            "first" => *values.values().next().expect("some"),
+            "last" => *values.values().next_back().expect("some"),
+            _ => {
+                let average: f64 = pairs["o|x"].parse().expect("a number");
+                assert!((average - sum as f64 / len as f64).abs() < 1e-9, "{average}");
+                continue;
+            }
+        };
+        assert_eq!(pairs, BTreeMap::from([("o|x".into(), expected.to_string())]), "{operator}");
+        assert!(slices > KEYS / ROWS / 2, "{operator}: {slices} slices");
+        assert!(count(&engine, "ranges_gathered") > 0, "{operator}");
+        assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+    }
+}
+
+/// The subscriptions of one user, whose posts' times come first in the outputs: any part of them comes of all subscriptions.
+#[test]
+fn outputs_that_all_come_of_very_many_checks_are_computed_in_slices() {
+    let join = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+    let mut engine = engine(join);
+    let mut expected = BTreeMap::new();
+    let key = |time: usize, poster: usize| format!("t|ann|{time:05}|p{poster:05}");
+    for poster in 0..KEYS {
+        set(&mut engine, &format!("s|ann|p{poster:05}"), "1");
+        for time in [poster * 31 % 1000, poster * 17 % 1000 + 1000] {
+            set(&mut engine, &format!("p|p{poster:05}|{time:05}"), "post");
+            expected.insert(key(time, poster), String::from("post"));
+        }
+    }
+    let (pairs, slices) = read(&mut engine, "t|ann|", &mut |engine, turn| {
+        // Subscriptions end and posts come on both sides of the place where it goes on.
+        for poster in [turn, KEYS - 1 - turn] {
+            if turn % 2 == 0 && remove(engine, &format!("s|ann|p{poster:05}")) {
+                expected.retain(|key, _| !key.ends_with(&format!("p{poster:05}")));
+            } else if turn % 2 == 1 {
+                set(engine, &format!("p|p{poster:05}|{turn:05}"), "new");
+                expected.insert(key(turn, poster), String::from("new"));
+            }
+        }
+        set(engine, &format!("s|ann|q{turn:05}"), "1");
+        set(engine, &format!("p|q{turn:05}|{turn:05}"), "late");
+        expected.insert(format!("t|ann|{turn:05}|q{turn:05}"), String::from("late"));
+    });
+    assert!(pairs == expected, "{} pairs of {}", pairs.len(), expected.len());
+    assert!(slices > KEYS / ROWS, "{slices} slices");
+    assert!(count(&engine, "ranges_gathered") > 0);
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
+/// A client that gave its read up leaves a part, with which others go on at once or in slices.
+#[test]
+fn what_was_begun_is_gone_on_with() {
+    let mut engine = engine("o|<a> = count v|<a>|<n>");
+    for number in 0..KEYS {
+        set(&mut engine, &format!("v|x|{number:05}"), "1");
+    }
+    for turn in 0..20 {
+        engine.begin_slice();
+        let read = engine.get(b"o|x").map(drop);
+        engine.end_slice();
+        assert!(matches!(read, Err(Stop::Wait(_))));
+        remove(&mut engine, &format!("v|x|{:05}", turn * 200));
+        engine.check_invariants();
+    }
+    let value = engine.get(b"o|x").expect("no source").expect("an output").to_vec();
+    assert_eq!(value, (KEYS - 20).to_string().into_bytes());
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
+/// Joins of every form, some of them over others' outputs.
+const JOINS: [&str; 12] = [
+    "a|<x> = count s|<x>|<y>",
+    "b|<x> = sum s|<x>|<y>",
+    "c|<x> = max s|<x>|<y>",
+    "d|<x> = last s|<x>|<y>",
+    "e|<x>|<z>|<y> = check s|<x>|<y> copy p|<y>|<z>",
+    "f|<x> = check s|<x>|<y> sum p|<y>|<z>",
+    "g|<z>|<x> = check s|<x>|<y> count p|<y>|<z>",
+    "h|<x>|<z> = check s|<x>|<y> check p|<y>|<z> min q|<z>|<w>",
+    "i|<x> = check p|<y>|<z> first s|<x>|<y>",
+    "k|all = count e|<x>|<z>|<y>",
+    "l|<w> = check g|<z>|<x> sum q|<z>|<w>",
+    "m|<x>|<y> = copy a|<x> check s|<x>|<y>",
+];
+
+/// Numbers that look random.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn write(&mut self, engine: &mut Engine) {
+        let table = ["s", "p", "q"][self.below(3) as usize];
+        let key = format!("{table}|{}|{}", self.below(4), self.below(9));
+        if self.below(3) == 0 {
+            remove(engine, &key);
+        } else {
+            set(engine, &key, &self.below(50).to_string());
+        }
+    }
+}
+
+/// Reads in slices of two rows, between which others write, read other ranges, and memory is taken away.
+#[test]
+fn what_is_gathered_is_what_a_recomputation_gives_whatever_comes_in_between() {
+    let (mut gathered, mut completed) = (0, 0);
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let seeds = wanted.map_or(SEEDS, |number| number.parse().expect("a number"));
+    for seed in 0..seeds {
+        let mut draws = Draws(seed);
+        let mut engine = Engine::new(Settings::default());
+        engine.set_slice(Some(2));
+        for (number, join) in JOINS.iter().enumerate() {
+            if draws.below(2) == 0 {
+                engine.join_add(&format!("j{number}"), join, false).expect("a join");
+            }
+        }
+        (0..60).for_each(|_| draws.write(&mut engine));
+        for _ in 0..30 {
+            let table = [b'a', b'b', b'c', b'd', b'e', b'f', b'g', b'h', b'i', b'k', b'l', b'm']
+                [draws.below(12) as usize];
+            let prefix = match draws.below(3) {
+                0 => vec![table, b'|'],
+                _ => vec![table, b'|', b'0' + draws.below(4) as u8],
+            };
+            let last = headwater_base::prefix_end(&prefix);
+            for _ in 0..draws.below(60) {
+                engine.begin_slice();
+                let read = engine.range(&prefix, &last, RangeOptions::default(), &mut |_, _| {});
+                engine.end_slice();
+                engine.check_invariants();
+                let Err(stop) = read else {
+                    completed += 1;
+                    break;
+                };
+                let Stop::Wait(ticket) = stop else { panic!("{stop:?}") };
+                engine.forget_later(ticket);
+                engine.go_on();
+                match draws.below(8) {
+                    0..3 => draws.write(&mut engine),
+                    3 => {
+                        let key = [table, b'|', b'0' + draws.below(4) as u8];
+                        engine.begin_slice();
+                        drop(engine.get(&key).map(drop));
+                        engine.end_slice();
+                    }
+                    4 if draws.below(9) == 0 => _ = engine.evict_any(draws.below(u64::MAX)),
+                    _ => {}
+                }
+            }
+            let differences = engine.verify(&headwater_base::KeyRange::prefix(&prefix), 10);
+            assert_eq!(differences, Ok(Vec::new()), "seed {seed}");
+        }
+        let differences = engine.verify(&headwater_base::KeyRange::all(), 10);
+        assert_eq!(differences, Ok(Vec::new()), "seed {seed}");
+        engine.check_invariants();
+        gathered += count(&engine, "ranges_gathered");
+    }
+    assert!(gathered > seeds && completed > seeds, "{gathered} ranges, {completed} reads");
+}
