@@ -28,6 +28,7 @@ mod near_caches;
 mod partitions;
 mod partitions_kept;
 mod process;
+mod random_scripts;
 mod receiver;
 mod removals;
 mod shards;
