@@ -276,8 +276,11 @@ impl State {
     fn over_keys(&mut self, name: &str, words: &[Vec<u8>]) -> Option<Expected> {
         Some(match name {
             "DEL" | "UNLINK" => {
-                if words[1..].iter().any(|key| self.owned(key)) {
-                    return Some(JOINED);
+                let keys: Vec<&Vec<u8>> = words[1..].iter().collect();
+                // A single one that is too long is not there, which is as well.
+                let refusal = self.refusal(&keys).filter(|_| keys.len() > 1 || self.owned(keys[0]));
+                if let Some(refusal) = refusal {
+                    return Some(refusal);
                 }
                 let removed = words[1..].iter().filter(|key| self.remove(key)).count();
                 Expected::Integer(removed as i64)
