@@ -48,8 +48,24 @@ fn pattern(text: &str) -> Pattern {
     join.sources[0].1.clone()
 }
 
+/// What scripts can be drawn without: while one thing is known to be wrong, others can be looked for.
+pub const SUBJECTS: [&str; 10] = [
+    "busy",
+    "channels",
+    "clients",
+    "copies",
+    "definitions",
+    "derived-copies",
+    "exec-messages",
+    "join-lists",
+    "refusals",
+    "transactions",
+];
+
 /// What one script is about.
 struct World {
+    /// What is left out.
+    without: Vec<String>,
     rng: Rng,
     joins: Vec<(String, Join)>,
     sources: Vec<Pattern>,
@@ -68,9 +84,9 @@ struct Client {
     in_multi: bool,
 }
 
-/// The script of a seed.
+/// The script of a seed, without some [`SUBJECTS`].
 #[must_use]
-pub fn script(seed: u64) -> Script {
+pub fn script(seed: u64, without: &[String]) -> Script {
     let mut rng = Rng::new(seed ^ 0x7365_7276_6572_0000);
     let mut joins: Vec<_> = JOINS.iter().enumerate().collect();
     rng.shuffle(&mut joins);
@@ -81,9 +97,10 @@ pub fn script(seed: u64) -> Script {
     let joins: Vec<_> = joins.iter().map(join).collect();
     let names = NAMES[..2 + rng.below(NAMES.len() - 1)].to_vec();
     let protocols: Vec<u8> = (0..2 + rng.below(4)).map(|_| *rng.pick(&[2, 3, 3])).collect();
-    let busy = rng.chance(30);
+    let busy = rng.chance(30) && !without.iter().any(|it| it == "busy");
     let client = |protocol: &u8| Client { told: *protocol == 3, ..Client::default() };
     let mut world = World {
+        without: without.to_vec(),
         joins,
         sources: SOURCES.map(pattern).to_vec(),
         names,
@@ -103,6 +120,12 @@ pub fn script(seed: u64) -> Script {
 }
 
 impl World {
+    /// Whether something is asked.
+    fn has(&self, subject: &str) -> bool {
+        debug_assert!(SUBJECTS.contains(&subject), "{subject}");
+        !self.without.iter().any(|without| without == subject)
+    }
+
     fn start(&mut self) -> Step {
         let mut requests = Vec::new();
         for table in ["s", "p", "t", "m"] {
@@ -134,7 +157,8 @@ impl World {
             let block = self.block(client);
             requests.extend(block);
         }
-        if requests.len() == 1 && self.rng.chance(10) && !self.clients[client].in_multi {
+        let goes_on = self.clients[client].in_multi || requests[0].len() == 1;
+        if requests.len() == 1 && self.rng.chance(10) && !goes_on {
             requests = vec![words(&format!("SCAN.ALL {}", 1 + self.rng.below(9)))];
         }
         let pieces = *self.rng.pick(&[0, 0, 0, 1, 3]);
@@ -197,8 +221,8 @@ impl World {
     /// A key that is mostly written without being refused.
     fn target(&mut self) -> String {
         match self.rng.below(20) {
-            0 => self.derived(),
-            1 if self.rng.chance(20) => LONG_KEY.to_owned(),
+            0 if self.has("refusals") => self.derived(),
+            1 if self.rng.chance(20) && self.has("refusals") => LONG_KEY.to_owned(),
             _ => self.base(),
         }
     }
@@ -341,7 +365,7 @@ impl World {
 
     /// Writes all that a key is computed from, and reads it.
     fn followed(&mut self) -> Vec<Words> {
-        if self.joins.is_empty() {
+        if self.joins.is_empty() || !self.has("derived-copies") {
             return vec![self.read()];
         }
         let at = self.rng.below(self.joins.len());
@@ -379,21 +403,22 @@ impl World {
         }
         match self.rng.below(100) {
             0..60 => self.any(),
-            60..75 => {
+            60..75 if self.has("transactions") => {
                 self.clients[client].in_multi = true;
                 vec![words("MULTI")]
             }
-            75..80 => {
+            75..80 if self.has("transactions") => {
                 let keys = self.some(1, |it| vec![it.key()]).join(" ");
                 vec![words(&format!("WATCH {keys}"))]
             }
-            80 => vec![words(self.of(&["UNWATCH", "EXEC", "DISCARD", "PING", "GET"]))],
-            81..87 => self.tracking(client),
-            87..92 => self.channels(client),
-            92..95 => vec![words("CLIENT LIST")],
-            95 => self.kill(client),
-            96 => vec![words("JOIN.LIST")],
-            _ => self.define(),
+            80 if self.has("transactions") => vec![words(self.of(&["UNWATCH", "EXEC", "DISCARD", "PING", "GET"]))],
+            81..87 if self.has("copies") => self.tracking(client),
+            87..92 if self.has("channels") => self.channels(client),
+            92..95 if self.has("clients") => vec![words("CLIENT LIST")],
+            95 if self.has("clients") => self.kill(client),
+            96 => vec![self.list()],
+            97.. if self.has("definitions") => self.define(),
+            _ => self.any(),
         }
     }
 
@@ -407,7 +432,7 @@ impl World {
                 self.clients[client].in_multi = false;
                 vec![words("DISCARD")]
             }
-            3 if self.rng.chance(30) => vec![self.publish()],
+            3 if self.rng.chance(30) && self.has("exec-messages") => vec![self.publish()],
             4 if self.rng.chance(10) => vec![words("WATCH k1")],
             _ => self.any(),
         }
@@ -461,13 +486,17 @@ impl World {
         vec![words(&format!("CLIENT KILL {how}{victim}")), words("CLIENT LIST")]
     }
 
+    fn list(&mut self) -> Words {
+        if self.has("join-lists") { words("JOIN.LIST") } else { words("PING") }
+    }
+
     fn define(&mut self) -> Vec<Words> {
         if self.joins.is_empty() {
             return self.any();
         }
         let at = self.rng.below(self.joins.len());
         match self.rng.below(4) {
-            0 => vec![words(&format!("JOIN.DROP {}", self.joins[at].0)), words("JOIN.LIST")],
+            0 => vec![words(&format!("JOIN.DROP {}", self.joins[at].0)), self.list()],
             // A key in the way of a join that is not there, perhaps.
             1 => {
                 let output = self.joins[at].1.output.clone();
@@ -475,10 +504,10 @@ impl World {
                 let other = self.fill(&output, &mut Vec::new());
                 let set = words(&format!("MSET {key} 1 {other} 1"));
                 let drop = words(&format!("DEL {key} {other}"));
-                vec![set, self.add(at, false), drop, self.add(at, false), words("JOIN.LIST")]
+                vec![set, self.add(at, false), drop, self.add(at, false), self.list()]
             }
-            2 => vec![self.add(at, true), words("JOIN.LIST")],
-            _ => vec![self.add(at, false), words("JOIN.LIST")],
+            2 => vec![self.add(at, true), self.list()],
+            _ => vec![self.add(at, false), self.list()],
         }
     }
 }

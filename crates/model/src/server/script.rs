@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn text_and_back() {
         for seed in 0..20 {
-            let script = super::super::draw::script(seed);
+            let script = super::super::draw::script(seed, &[]);
             assert_eq!(Script::parse(&script.to_string()), Ok(script));
         }
         for text in ["", "clients 4\n", "clients 3\n1\n", "clients 3\n  GET a\n", "clients 3\n0 cut x"]

@@ -119,10 +119,8 @@ impl State {
         self.events.clear();
         let expected = self.executed(client, words, reply);
         let name = upper(&words[0]);
-        let events = core::mem::take(&mut self.events);
         let session = &mut self.sessions[client];
         if let Some(copies) = &mut session.copies {
-            events.iter().for_each(|event| copies.apply(event));
             let of_caching = name == "CLIENT" && upper(&words[1]) == "CACHING";
             if session.queue.is_none() && !of_caching {
                 copies.done();
@@ -185,8 +183,17 @@ impl State {
         Expected::List(queue.iter().map(|words| self.at_once(client, words, true)).collect())
     }
 
-    /// Executes a request that is not queued.
+    /// Executes a request that is not queued, and notes what it means for the client's copies.
     fn at_once(&mut self, client: usize, words: &Words, within_exec: bool) -> Expected {
+        let expected = self.carried_out(client, words, within_exec);
+        let events = core::mem::take(&mut self.events);
+        if let Some(copies) = &mut self.sessions[client].copies {
+            events.iter().for_each(|event| copies.apply(event));
+        }
+        expected
+    }
+
+    fn carried_out(&mut self, client: usize, words: &Words, within_exec: bool) -> Expected {
         if let Some(expected) = self.data(words) {
             return expected;
         }
