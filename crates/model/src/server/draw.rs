@@ -49,7 +49,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 /// What scripts can be drawn without: while one thing is known to be wrong, others can be looked for.
-pub const SUBJECTS: [&str; 10] = [
+pub const SUBJECTS: [&str; 12] = [
     "busy",
     "channels",
     "clients",
@@ -58,7 +58,9 @@ pub const SUBJECTS: [&str; 10] = [
     "derived-copies",
     "exec-messages",
     "join-lists",
+    "kills-by-address",
     "refusals",
+    "scans",
     "transactions",
 ];
 
@@ -158,7 +160,7 @@ impl World {
             requests.extend(block);
         }
         let goes_on = self.clients[client].in_multi || requests[0].len() == 1;
-        if requests.len() == 1 && self.rng.chance(10) && !goes_on {
+        if requests.len() == 1 && self.rng.chance(10) && !goes_on && self.has("scans") {
             requests = vec![words(&format!("SCAN.ALL {}", 1 + self.rng.below(9)))];
         }
         let pieces = *self.rng.pick(&[0, 0, 0, 1, 3]);
@@ -302,6 +304,7 @@ impl World {
             17 => vec!["DBSIZE".to_owned()],
             18 if self.end.is_empty() => vec!["VERIFY".to_owned(), self.bound(), String::new()],
             18 => vec!["VERIFY".to_owned(), String::from("a"), String::from("~")],
+            _ if !self.has("scans") => vec!["DBSIZE".to_owned()],
             _ => {
                 let count = (1 + self.rng.below(5)).to_string();
                 vec!["SCAN".to_owned(), String::from("0"), String::from("COUNT"), count]
@@ -482,7 +485,8 @@ impl World {
         }
         let told = self.clients[victim].told;
         self.clients[victim] = Client { told, ..Client::default() };
-        let how = self.of(&["ID #", "ADDR @", "@"]);
+        let all = ["ID #", "ADDR @", "@"];
+        let how = self.of(if self.has("kills-by-address") { &all } else { &all[..2] });
         vec![words(&format!("CLIENT KILL {how}{victim}")), words("CLIENT LIST")]
     }
 
