@@ -32,6 +32,7 @@ mod random_scripts;
 mod receiver;
 mod removals;
 mod shards;
+mod shards_as_one;
 mod shards_told;
 mod shards_transactions;
 mod slices;

@@ -88,7 +88,8 @@ impl Copies {
                     kept.map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
                 let inside = |prefix: &Vec<u8>| {
                     let end = headwater_base::prefix_end(prefix);
-                    bounds.0 >= *prefix && (end.is_empty() || (!bounds.1.is_empty() && bounds.1 <= end))
+                    bounds.0 >= *prefix
+                        && (end.is_empty() || (!bounds.1.is_empty() && bounds.1 <= end))
                 };
                 if prefixes.iter().any(inside) {
                     self.ranges.insert(bounds.clone(), pairs.clone());

@@ -33,12 +33,15 @@ fn number(word: &[u8]) -> Option<i64> {
 /// Whether a request names a command with as many arguments as it must have.
 pub(super) fn is_known(words: &[Vec<u8>]) -> bool {
     let least = match upper(&words[0]).as_str() {
-        "DBSIZE" | "FLUSHALL" | "MULTI" | "EXEC" | "DISCARD" | "UNWATCH" | "PING" | "JOIN.LIST" => 1,
-        "GET" | "DEL" | "UNLINK" | "EXISTS" | "MGET" | "INCR" | "DECR" | "STRLEN" | "TYPE" | "KEYS"
-        | "PREFIX" | "PERSIST" | "PEXPIRETIME" | "GETDEL" | "WATCH" | "ECHO" | "SCAN" | "CLIENT"
-        | "JOIN.DROP" | "PUBSUB" | "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" => 2,
-        "SET" | "MSET" | "MSETNX" | "INCRBY" | "APPEND" | "COPY" | "RENAME" | "RENAMENX" | "RANGE"
-        | "RANGE.DEL" | "PEXPIREAT" | "VERIFY" | "PUBLISH" | "WAIT" | "JOIN.ADD" | "TABLE.SET" => 3,
+        "DBSIZE" | "FLUSHALL" | "MULTI" | "EXEC" | "DISCARD" | "UNWATCH" | "PING" | "JOIN.LIST" => {
+            1
+        }
+        "GET" | "DEL" | "UNLINK" | "EXISTS" | "MGET" | "INCR" | "DECR" | "STRLEN" | "TYPE"
+        | "KEYS" | "PREFIX" | "PERSIST" | "PEXPIRETIME" | "GETDEL" | "WATCH" | "ECHO" | "SCAN"
+        | "CLIENT" | "JOIN.DROP" | "PUBSUB" | "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" => 2,
+        "SET" | "MSET" | "MSETNX" | "INCRBY" | "APPEND" | "COPY" | "RENAME" | "RENAMENX"
+        | "RANGE" | "RANGE.DEL" | "PEXPIREAT" | "VERIFY" | "PUBLISH" | "WAIT" | "JOIN.ADD"
+        | "TABLE.SET" => 3,
         "GETRANGE" => 4,
         _ => return false,
     };

@@ -49,16 +49,18 @@ fn pattern(text: &str) -> Pattern {
 }
 
 /// What scripts can be drawn without: while one thing is known to be wrong, others can be looked for.
-pub const SUBJECTS: [&str; 12] = [
+pub const SUBJECTS: [&str; 14] = [
     "busy",
     "channels",
     "clients",
     "copies",
     "definitions",
     "derived-copies",
+    "derived-watches",
     "exec-messages",
     "join-lists",
     "kills-by-address",
+    "pattern-counts",
     "refusals",
     "scans",
     "transactions",
@@ -378,7 +380,11 @@ impl World {
         for (_, source) in &join.sources {
             let key = self.fill(source, &mut bound);
             let removes = self.rng.chance(20);
-            all.push(if removes { format!("DEL {key}") } else { format!("SET {key} {}", self.rng.below(9)) });
+            all.push(if removes {
+                format!("DEL {key}")
+            } else {
+                format!("SET {key} {}", self.rng.below(9))
+            });
         }
         let key = self.fill(&join.output, &mut bound);
         let other = self.base();
@@ -411,10 +417,14 @@ impl World {
                 vec![words("MULTI")]
             }
             75..80 if self.has("transactions") => {
-                let keys = self.some(1, |it| vec![it.key()]).join(" ");
+                let derived = self.has("derived-watches");
+                let key = |it: &mut Self| if derived { it.key() } else { it.base() };
+                let keys = self.some(1, |it| vec![key(it)]).join(" ");
                 vec![words(&format!("WATCH {keys}"))]
             }
-            80 if self.has("transactions") => vec![words(self.of(&["UNWATCH", "EXEC", "DISCARD", "PING", "GET"]))],
+            80 if self.has("transactions") => {
+                vec![words(self.of(&["UNWATCH", "EXEC", "DISCARD", "PING", "GET"]))]
+            }
             81..87 if self.has("copies") => self.tracking(client),
             87..92 if self.has("channels") => self.channels(client),
             92..95 if self.has("clients") => vec![words("CLIENT LIST")],
@@ -473,7 +483,8 @@ impl World {
             1 if self.clients[client].told => words(&format!("UNSUBSCRIBE {channel}")),
             2 if self.clients[client].told => words("PSUBSCRIBE n*"),
             3 => words(&format!("PUBSUB NUMSUB {} nobody", CHANNELS.join(" "))),
-            4 => words(self.of(&["PUBSUB NUMPAT", "PUBSUB CHANNELS"])),
+            4 if self.has("pattern-counts") => words("PUBSUB NUMPAT"),
+            5 => words("PUBSUB CHANNELS"),
             _ => self.publish(),
         }]
     }

@@ -138,11 +138,9 @@ impl Expected {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         match self {
-            Self::AtLeast(_)
-            | Self::Set(_)
-            | Self::Keys(_)
-            | Self::Scanned(..)
-            | Self::Clients => false,
+            Self::AtLeast(_) | Self::Set(_) | Self::Keys(_) | Self::Scanned(..) | Self::Clients => {
+                false
+            }
             Self::List(all) => all.iter().all(Self::is_whole),
             _ => true,
         }
@@ -163,7 +161,8 @@ impl Expected {
             Self::Naming(number) => format!("an error that names {number}"),
             Self::List(all) => many(all.iter().map(Self::shown).collect()),
             Self::Pairs(pairs) => {
-                let pair = |(key, value): &(Self, Self)| format!("{} {}", key.shown(), value.shown());
+                let pair =
+                    |(key, value): &(Self, Self)| format!("{} {}", key.shown(), value.shown());
                 many(pairs.iter().map(pair).collect())
             }
             Self::Set(texts) => many(texts.iter().map(|text| escape(text)).collect()),

@@ -112,7 +112,8 @@ mod tests {
             let script = super::super::draw::script(seed, &[]);
             assert_eq!(Script::parse(&script.to_string()), Ok(script));
         }
-        for text in ["", "clients 4\n", "clients 3\n1\n", "clients 3\n  GET a\n", "clients 3\n0 cut x"]
+        for text in
+            ["", "clients 4\n", "clients 3\n1\n", "clients 3\n  GET a\n", "clients 3\n0 cut x"]
         {
             assert!(Script::parse(text).is_err(), "{text}");
         }

@@ -12,9 +12,14 @@ pub(super) fn shrink(script: &Script, fails: &mut dyn FnMut(&Script) -> bool) ->
     }
     loop {
         let before = best.clone();
-        chunks(&mut best, fails, |script| script.steps.len(), |script, from, to| {
-            script.steps.drain(from..to);
-        });
+        chunks(
+            &mut best,
+            fails,
+            |script| script.steps.len(),
+            |script, from, to| {
+                script.steps.drain(from..to);
+            },
+        );
         for at in (0..best.steps.len()).rev() {
             attempt(&mut best, fails, |script| script.steps[at].cuts.clear());
             let requests = |script: &Script| script.steps[at].requests.len();

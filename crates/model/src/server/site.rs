@@ -245,16 +245,20 @@ impl Site {
     }
 
     /// Checks what must be so between two pipelines: nothing but what was asked has come, every message has, no copy stays
-    /// stale, and who was killed is gone.
-    pub(super) fn settle(&mut self, client: usize) -> Result<(), String> {
-        for victim in core::mem::take(&mut self.state.killed) {
+    /// stale, and who was killed is gone. Of this client, or of all: who is asked at once has nothing on its way to it any more.
+    pub(super) fn settle(&mut self, client: usize, all: bool) -> Result<(), String> {
+        let killed = core::mem::take(&mut self.state.killed);
+        for &victim in &killed {
             self.bury(victim).map_err(|wrong| format!("killed client {victim}: {wrong}"))?;
+        }
+        if !killed.is_empty() {
+            self.channels_are_known()?;
         }
         for at in 0..self.lines.len() {
             let session = &self.state.sessions[at];
             let told = session.copies.is_some() || !session.channels.is_empty();
             let told = told || !session.patterns.is_empty() || !session.messages.is_empty();
-            if (at == client || told) && !self.queues(at) {
+            if (at == client || (told && all)) && !self.queues(at) {
                 self.settle_one(at).map_err(|wrong| format!("afterwards, client {at}: {wrong}"))?;
             }
         }
@@ -306,7 +310,7 @@ impl Site {
         self.lines[client] = line;
         self.state.begin_again(client, id);
         self.written.remove(&client);
-        self.channels_are_known()
+        Ok(())
     }
 
     /// Waits until the server has let go of what a client listened to.
