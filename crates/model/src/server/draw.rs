@@ -49,7 +49,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 /// What scripts can be drawn without: while one thing is known to be wrong, others can be looked for.
-pub const SUBJECTS: [&str; 14] = [
+pub const SUBJECTS: [&str; 15] = [
     "busy",
     "channels",
     "clients",
@@ -59,6 +59,7 @@ pub const SUBJECTS: [&str; 14] = [
     "derived-watches",
     "exec-messages",
     "join-lists",
+    "join-refusals",
     "kills-by-address",
     "pattern-counts",
     "refusals",
@@ -361,7 +362,9 @@ impl World {
     }
 
     fn copy(&mut self) -> Vec<String> {
-        let (from, to) = (self.key(), self.target());
+        let derived = self.has("derived-copies");
+        let from = if derived { self.key() } else { self.base() };
+        let to = self.target();
         let to = if from == to { format!("{to}2") } else { to };
         let mut all = vec![String::from("COPY"), from, to];
         all.extend(self.rng.chance(70).then(|| String::from("REPLACE")));
@@ -513,7 +516,7 @@ impl World {
         match self.rng.below(4) {
             0 => vec![words(&format!("JOIN.DROP {}", self.joins[at].0)), self.list()],
             // A key in the way of a join that is not there, perhaps.
-            1 => {
+            1 if self.has("join-refusals") => {
                 let output = self.joins[at].1.output.clone();
                 let key = self.fill(&output, &mut Vec::new());
                 let other = self.fill(&output, &mut Vec::new());

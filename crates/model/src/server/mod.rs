@@ -50,6 +50,13 @@ impl std::fmt::Display for Found {
     }
 }
 
+/// What sort of thing is wrong: a script that is made shorter goes on to fail in that way.
+fn kind(wrong: &str) -> usize {
+    let kinds =
+        ["a push within", "hung up", "no reply", "the copy of", "messages", "clients", "a busy"];
+    kinds.iter().position(|kind| wrong.contains(kind)).unwrap_or(kinds.len())
+}
+
 /// Runs a script, and makes it short if it fails. `servers` gives the servers for each attempt; they are told whether the one before has
 /// failed, and must be empty then as well.
 ///
@@ -60,17 +67,20 @@ pub fn check_script(
     patience: Duration,
     servers: &mut dyn FnMut(bool) -> Vec<SocketAddr>,
 ) -> Result<(), Box<Found>> {
-    let Err(first) = run(script, &servers(false), patience) else { return Ok(()) };
+    let Err(mut wrong) = run(script, &servers(false), patience) else { return Ok(()) };
     let began = Instant::now();
-    let (mut wrong, mut failed) = (first, true);
+    let mut failed = true;
     let mut attempt = |script: &Script, failed: &mut bool| {
         let done = run(script, &servers(*failed), SHRINKING_PATIENCE.min(patience));
         *failed = done.is_err();
         done
     };
+    let kind = kind(&wrong);
     let mut fails = |candidate: &Script| {
         let tries = if began.elapsed() < SHRINKING { TRIES } else { 0 };
-        let found = (0..tries).find_map(|_| attempt(candidate, &mut failed).err());
+        let mut same =
+            |_| attempt(candidate, &mut failed).err().filter(|it| self::kind(it) == kind);
+        let found = (0..tries).find_map(&mut same);
         found.map(|found| wrong = found).is_some()
     };
     // Only what fails again can be made shorter.

@@ -63,6 +63,8 @@ impl Site {
         script: &Script,
         patience: Duration,
     ) -> Result<Self, String> {
+        // Those of the script before may have hung up a moment ago.
+        are_gone(address, patience, &|line| field(line, "name").starts_with(NAME))?;
         let mut state = State::default();
         let mut wire = Wire::connect(address, patience)?;
         state.shards = match wire.ask(&["SHARD.LIST"])?.1 {
@@ -221,10 +223,7 @@ impl Site {
 
     /// Holds a list of clients against those that there are.
     pub(super) fn check_clients(&self, text: &str) -> Result<(), String> {
-        let field = |line: &str, name: &str| {
-            let found = line.split(' ').find_map(|it| it.strip_prefix(name)?.strip_prefix('='));
-            found.unwrap_or_default().to_owned()
-        };
+        let field = |line: &str, name: &str| field(line, name).to_owned();
         let line = |at: usize| {
             let address = self.lines[at].wire.own_address();
             (format!("{NAME}{at}"), address, self.state.sessions[at].id.to_string())
@@ -248,11 +247,14 @@ impl Site {
     /// stale, and who was killed is gone. Of this client, or of all: who is asked at once has nothing on its way to it any more.
     pub(super) fn settle(&mut self, client: usize, all: bool) -> Result<(), String> {
         let killed = core::mem::take(&mut self.state.killed);
+        let ids = killed.iter().filter_map(|at| self.state.sessions.get(*at));
+        let ids: Vec<String> = ids.map(|session| session.id.to_string()).collect();
         for &victim in &killed {
             self.bury(victim).map_err(|wrong| format!("killed client {victim}: {wrong}"))?;
         }
         if !killed.is_empty() {
-            self.channels_are_known()?;
+            let is_one = |line: &str| ids.iter().any(|id| field(line, "id") == *id);
+            are_gone(self.address, self.patience, &is_one)?;
         }
         for at in 0..self.lines.len() {
             let session = &self.state.sessions[at];
@@ -312,38 +314,30 @@ impl Site {
         self.written.remove(&client);
         Ok(())
     }
+}
 
-    /// Waits until the server has let go of what a client listened to.
-    fn channels_are_known(&mut self) -> Result<(), String> {
-        let mut wire = Wire::connect(self.address, self.patience)?;
-        let sessions = &self.state.sessions;
-        let channels: BTreeSet<_> = sessions.iter().flat_map(|it| it.channels.clone()).collect();
-        let patterns: BTreeSet<_> = sessions.iter().flat_map(|it| it.patterns.clone()).collect();
-        let began = Instant::now();
-        loop {
-            let (_, all) = wire.ask(&["PUBSUB", "CHANNELS"])?;
-            let (_, count) = wire.ask(&["PUBSUB", "NUMPAT"])?;
-            let Frame::Array(given) = &all else { return Err(format!("{all:?}")) };
-            let given: BTreeSet<_> = given.iter().filter_map(Frame::text).collect();
-            let mut numbers = vec![(count.clone(), Frame::Integer(patterns.len() as i64))];
-            for channel in &channels {
-                let name = String::from_utf8_lossy(channel).into_owned();
-                let (_, reply) = wire.ask(&["PUBSUB", "NUMSUB", &name])?;
-                let listening = sessions.iter().filter(|it| it.channels.contains(channel)).count();
-                let number = Frame::Integer(listening as i64);
-                let told = match reply {
-                    Frame::Array(mut parts) => parts.pop().unwrap_or(Frame::Null),
-                    other => other,
-                };
-                numbers.push((told, number));
-            }
-            if given == channels && numbers.iter().all(|(told, number)| told == number) {
-                return Ok(());
-            }
-            if began.elapsed() > self.patience {
-                return Err(format!("channels stay {given:?} of {channels:?}: {numbers:?}"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
+/// What a line about a client says under a name.
+fn field<'l>(line: &'l str, name: &str) -> &'l str {
+    let found = line.split(' ').find_map(|it| it.strip_prefix(name)?.strip_prefix('='));
+    found.unwrap_or_default()
+}
+
+/// Waits until the server has let go of all clients of which lines of `CLIENT LIST` say this.
+fn are_gone(
+    address: SocketAddr,
+    patience: Duration,
+    is_one: &dyn Fn(&str) -> bool,
+) -> Result<(), String> {
+    let mut wire = Wire::connect(address, patience)?;
+    let began = Instant::now();
+    loop {
+        let (_, reply) = wire.ask(&["CLIENT", "LIST"])?;
+        let text = reply.text().ok_or_else(|| format!("CLIENT LIST: {reply:?}"))?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        match text.lines().find(|line| is_one(line)) {
+            None => return Ok(()),
+            Some(line) if began.elapsed() > patience => return Err(format!("it stays: {line}")),
+            Some(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }

@@ -268,7 +268,7 @@ impl State {
         };
         if !self.killed.is_empty() {
             // A client that was killed may count until the server has let go of it.
-            return Expected::Same;
+            return Expected::Open;
         }
         match upper(&words[1]).as_str() {
             "NUMSUB" => {
@@ -323,7 +323,8 @@ impl State {
                 let at = String::from_utf8_lossy(&target[1..]).parse().unwrap_or(usize::MAX);
                 let first = self.killed.insert(at);
                 match (first, word(2).starts_with('@')) {
-                    (false, _) => Expected::Same,
+                    // It may be there until the server has let go of it.
+                    (false, _) => Expected::Open,
                     (true, true) => OK,
                     (true, false) => Expected::Integer(1),
                 }
