@@ -290,7 +290,7 @@ impl State {
             }
             "MSET" | "MSETNX" => {
                 let keys: Vec<&Vec<u8>> = words[1..].iter().step_by(2).collect();
-                if words.len() % 2 == 0 {
+                if words.len().is_multiple_of(2) {
                     return Some(Expected::Refused(&["ERR"]));
                 }
                 let absent_wanted = name == "MSETNX";

@@ -52,8 +52,16 @@ impl std::fmt::Display for Found {
 
 /// What sort of thing is wrong: a script that is made shorter goes on to fail in that way.
 fn kind(wrong: &str) -> usize {
-    let kinds =
-        ["a push within", "hung up", "no reply", "the copy of", "messages", "clients", "a busy"];
+    let kinds = [
+        "a push within",
+        "hung up",
+        "no reply",
+        "the copy of",
+        "messages",
+        "clients",
+        "a busy",
+        "TRYAGAIN",
+    ];
     kinds.iter().position(|kind| wrong.contains(kind)).unwrap_or(kinds.len())
 }
 

@@ -173,11 +173,12 @@ impl Site {
     fn told(&mut self, client: usize, push: &[Frame]) -> Result<(), String> {
         let texts: Vec<_> = push.iter().map(|it| it.text().unwrap_or_default()).collect();
         match &texts[..] {
-            [kind, _] if kind == b"invalidate" => match &mut self.state.sessions[client].copies {
-                Some(copies) => copies.told(push)?,
-                // It was on its way when the client stopped to track.
-                None => {}
-            },
+            [kind, _] if kind == b"invalidate" => {
+                // Where there are none, it was on its way when the client stopped to track.
+                if let Some(copies) = &mut self.state.sessions[client].copies {
+                    copies.told(push)?;
+                }
+            }
             [kind, channel, text] if kind == b"message" => {
                 let (channel, text) = (channel.clone(), text.clone());
                 self.lines[client].heard.push(Message { pattern: None, channel, text });
