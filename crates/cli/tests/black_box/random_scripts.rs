@@ -6,7 +6,7 @@
 //! `HEADWATER_SERVER_WITHOUT=copies,busy` what is left out (`headwater_model::server::draw::SUBJECTS`).
 
 use crate::support::{Server, TempFile, program};
-use headwater_model::server::{Script, check_script, check_seed, run};
+use headwater_model::server::{Script, check_script, check_seed, draw, run, run_at_once};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -62,6 +62,18 @@ fn every_reply_is_the_oracles_with_one_shard() {
 #[ignore = "shards_as_one.rs names what is wrong with several shards"]
 fn every_reply_is_the_oracles_with_any_number_of_shards() {
     every_reply_is_the_oracles("1,2,3,8", "", 40);
+}
+
+#[test]
+fn every_byte_has_its_place_while_clients_ask_at_once() {
+    let running = start("3");
+    let address: SocketAddr = ([127, 0, 0, 1], running[0].port).into();
+    let first = number_from("HEADWATER_SERVER_SEED", 1);
+    for seed in first..first + number_from("HEADWATER_SERVER_ROUNDS", 40) {
+        let script = draw::script(seed, &[String::from("exec-messages")]);
+        let done = run_at_once(&script, address, PATIENCE);
+        done.unwrap_or_else(|wrong| panic!("HEADWATER_SERVER_SEED={seed}: {wrong}"));
+    }
 }
 
 /// Hands on what a client asks of a server, and changes what the server replies.

@@ -319,8 +319,11 @@ fn what_a_tracking_client_is_told_stands_between_replies() {
         for from in 0..2 {
             scope.spawn(move || {
                 let mut client = server.client(2);
-                for key in keys.iter().cycle().skip(10 * from) {
+                for (at, key) in keys.iter().cycle().skip(10 * from).enumerate() {
                     let () = cmd("SET").arg(key).arg(1).query(&mut client).unwrap();
+                    if at % 8 == from {
+                        let () = cmd("FLUSHALL").query(&mut client).unwrap();
+                    }
                     if over.load(Ordering::Relaxed) {
                         break;
                     }

@@ -4,6 +4,7 @@
 //! and holds every reply, every message and every byte against what [`state`] says; [`check_seed`] makes a script short that fails.
 //! The server may have any number of shards: the answers must be the same.
 
+mod at_once;
 mod busy;
 mod caches;
 pub mod commands;
@@ -16,6 +17,7 @@ mod site;
 pub mod state;
 pub mod wire;
 
+pub use at_once::run_at_once;
 pub use run::run;
 pub use script::Script;
 pub use site::is_in_use;
