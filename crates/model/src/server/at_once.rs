@@ -37,13 +37,10 @@ fn one(
         wire.protocol = 3;
         wire.ask(&["HELLO", "3"])?;
     }
-    let mut queued = None;
+    let (mut queued, mut open) = (None, false);
     for step in script.steps.iter().filter(|step| step.client == client) {
-        // Whom these name depends on the moment.
-        let is_asked = |words: &&Words| {
-            !["CLIENT KILL", "SCAN.ALL"].iter().any(|name| request(words).starts_with(name))
-        };
-        let requests: Vec<&Words> = step.requests.iter().filter(is_asked).collect();
+        let requests: Vec<&Words> =
+            step.requests.iter().filter(|words| is_asked(words, &mut open)).collect();
         let bytes: Vec<u8> = requests.iter().flat_map(|words| encoded(words)).collect();
         wire.send(&bytes, &step.cuts)?;
         for words in requests {
@@ -57,6 +54,21 @@ fn one(
     } else {
         Err(format!("RESET: {fence:?}"))
     }
+}
+
+/// Whether a request is to be sent; `open`: whether it would be queued.
+fn is_asked(words: &Words, open: &mut bool) -> bool {
+    match upper(&words[0]).as_str() {
+        "MULTI" => *open = true,
+        "EXEC" | "DISCARD" => *open = false,
+        // What confirms it is a push, which has no place in an array.
+        "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" => return !*open,
+        // Whom it names depends on the moment.
+        "CLIENT" => return upper(&words[1]) != "KILL",
+        "SCAN.ALL" => return false,
+        _ => {}
+    }
+    true
 }
 
 /// Reads the reply to a request; `queued`: how many of an open transaction wait for EXEC.
