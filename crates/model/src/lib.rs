@@ -23,6 +23,7 @@ pub mod number;
 pub mod oracle;
 pub mod pressure;
 pub mod rng;
+pub mod server;
 pub mod shrink;
 pub mod store;
 pub mod subject;

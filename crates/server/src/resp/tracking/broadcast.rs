@@ -137,6 +137,10 @@ impl Prefixes {
 
     /// The parts of a range that lie under prefixes, here or at other shards: those of no other prefix's part.
     pub(super) fn within(&self, range: &KeyRange) -> Vec<KeyRange> {
+        // Clients may ask for a range that ends before it begins.
+        if range.is_empty() {
+            return Vec::new();
+        }
         // Prefixes of the range's first key hold all of it, or its beginning.
         let above = self.lengths.keys().map_while(|&length| range.first.get(..length));
         if let Some(above) = above.into_iter().find(|&prefix| self.by_prefix.contains_key(prefix)) {
@@ -222,6 +226,8 @@ mod tests {
             ("bcd", "d|5", &["bcd..c", "d|..d|5"]),
             ("d|a|", "d|b|", &["d|a|..d|b|"]),
             ("d}", "f", &[]),
+            ("bd", "b", &[]),
+            ("f", "a", &[]),
         ] {
             assert_eq!(parts(&prefixes, first, last), wanted, "{first} {last}");
         }

@@ -1,0 +1,391 @@
+//! What must be the same with several shards as with one, and was not: each test names one such thing.
+
+use crate::shards::Pipe;
+use crate::support::{PATIENCE, Server, name_shards, program};
+use headwater_model::server::wire::{Frame, Wire, encoded};
+use redis::{Connection, Value, cmd};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SHARDS: usize = 3;
+
+fn several() -> Server {
+    Server::start(&["--shards", "3"])
+}
+
+/// Connections; between them, each shard has two.
+fn clients(server: &Server) -> Vec<Connection> {
+    (0..2 * SHARDS).map(|_| server.client(3)).collect()
+}
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn join(client: &mut Connection, name: &str, spec: &str) -> redis::RedisResult<Value> {
+    cmd("JOIN.ADD").arg(name).arg(spec).query(client)
+}
+
+fn stat(client: &mut Connection, name: &str) -> Option<u64> {
+    let info: redis::InfoDict = cmd("INFO").query(client).unwrap();
+    info.get(name)
+}
+
+/// As many of the keys of a table as there are groups, over all shards.
+fn keys(table: &str) -> Vec<String> {
+    (0..20).map(|number| format!("{table}|{number}|x")).collect()
+}
+
+const TRANSFERS: usize = 250;
+const ACCOUNTS: usize = 5;
+
+/// So many transfers between accounts of two to four shards, with reads between; how many were not executed.
+fn transfers(client: &mut Connection, from: usize) -> usize {
+    let account = |at: usize| format!("acct|{}", ["a", "b", "c", "d", "e"][at % ACCOUNTS]);
+    let mut refused = 0;
+    for round in 0..TRANSFERS {
+        let mut all = redis::pipe();
+        all.atomic();
+        let targets = 1 + round % 3;
+        all.cmd("DECRBY").arg(account(from + round)).arg(targets);
+        for target in 1..=targets {
+            all.cmd("INCRBY").arg(account(from + round + target)).arg(1);
+        }
+        refused += usize::from(all.query::<Vec<i64>>(client).is_err());
+        if round % 5 == from % 5 {
+            let all: Vec<i64> = cmd("MGET")
+                .arg((0..ACCOUNTS).map(account).collect::<Vec<_>>())
+                .query(client)
+                .unwrap();
+            assert_eq!(all.iter().sum::<i64>(), 0, "{all:?}");
+            let _: Value = cmd("RANGE").arg("acct|").arg("acct}").query(client).unwrap();
+            let _: Value = cmd("GET").arg(account(round)).query(client).unwrap();
+        }
+    }
+    refused
+}
+
+#[test]
+#[ignore = "all clients stop for five seconds, and some get TRYAGAIN"]
+fn transfers_of_six_clients_over_four_shards_all_come_to_their_end() {
+    let server = Server::start(&["--shards", "4"]);
+    let mut client = server.client(2);
+    let () = cmd("MSET")
+        .arg(&["acct|a", "0", "acct|b", "0", "acct|c", "0", "acct|d", "0", "acct|e", "0"])
+        .query(&mut client)
+        .unwrap();
+    let refused: usize = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..6)
+            .map(|from| {
+                let server = &server;
+                scope.spawn(move || transfers(&mut server.client(3), from))
+            })
+            .collect();
+        all.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    assert_eq!(refused, 0, "of {} transfers", 6 * TRANSFERS);
+}
+
+#[test]
+#[ignore = "COPY sees neither all writes before it nor none of those behind it"]
+fn a_copy_of_a_derived_key_shows_the_writes_before_it_in_its_pipeline() {
+    let server = several();
+    let _: Value =
+        join(&mut server.client(3), "k", "k|<a>|<b> = first ab|<a> check q|<b>").unwrap();
+    let mut pipe = Pipe::new(&server, 3);
+    for round in 0..300 {
+        let (a, b, to) = (format!("a{round}"), format!("b{round}"), format!("to{round}"));
+        let (first, check, key) = (format!("ab|{a}"), format!("q|{b}"), format!("k|{a}|{b}"));
+        let answers = pipe.run(&[
+            words(&["SET", &first, "v"]),
+            words(&["SET", &check, "1"]),
+            words(&["COPY", &key, &to]),
+            words(&["GET", &to]),
+            words(&["DEL", &check]),
+            words(&["COPY", &key, &to, "REPLACE"]),
+            words(&["RENAMENX", &first, &key]),
+        ]);
+        let ok = || Value::Okay;
+        let value = Value::BulkString(b"v".to_vec());
+        let expected = [ok(), ok(), Value::Int(1), value, Value::Int(1), Value::Int(0)];
+        assert_eq!(answers[..6], expected, "round {round}");
+        assert!(matches!(answers[6], Value::ServerError(_)), "{:?}", answers[6]);
+    }
+}
+
+#[test]
+#[ignore = "WATCH and EXEC look at derived keys before the writes before them have arrived"]
+fn a_watched_derived_key_shows_what_its_client_wrote() {
+    let server = several();
+    let mut client = server.client(3);
+    let _: Value = join(&mut client, "n", "n|<a> = count p|<b>|<a>").unwrap();
+    let mut pipe = Pipe::new(&server, 3);
+    for round in 0..300 {
+        let (derived, base) = (format!("n|{round}"), format!("p|{round}x|{round}"));
+        let (set, watch) = (words(&["SET", &base, "1"]), words(&["WATCH", &derived]));
+        let rest = [words(&["MULTI"]), words(&["ECHO", "done"]), words(&["EXEC"])];
+        let before = pipe.run(&[[set.clone(), watch.clone()].to_vec(), rest.to_vec()].concat());
+        let done = Value::Array(vec![Value::BulkString(b"done".to_vec())]);
+        assert_eq!(before[4], done, "round {round}: nothing was written since WATCH");
+        let remove = words(&["DEL", &base]);
+        let behind = pipe.run(&[[watch, remove].to_vec(), rest.to_vec()].concat());
+        assert_eq!(behind[4], Value::Nil, "round {round}: the key is gone since WATCH");
+    }
+}
+
+#[test]
+#[ignore = "what other shards have a part in is done"]
+fn a_refused_mset_or_del_leaves_everything_as_it_was() {
+    let server = several();
+    let mut client = server.client(3);
+    let _: Value = join(&mut client, "n", "n|<a> = count p|<a>|<b>").unwrap();
+    let mut set = cmd("MSET");
+    keys("p").iter().for_each(|key| _ = set.arg(key).arg("old"));
+    let () = set.query(&mut client).unwrap();
+    let all = |client: &mut Connection| -> Vec<(String, String)> {
+        cmd("RANGE").arg("").arg("").query(client).unwrap()
+    };
+    let before = all(&mut client);
+    let long = "x".repeat(1025);
+    for refused in ["n|1", "n|nobody", &long] {
+        for name in ["MSET", "MSETNX", "DEL", "UNLINK"] {
+            let (mut request, takes_values) = (cmd(name), name.starts_with("MSET"));
+            for (at, key) in keys(if name == "MSETNX" { "new" } else { "p" }).iter().enumerate() {
+                request.arg(key);
+                request.arg(takes_values.then_some("new"));
+                if at == 10 {
+                    request.arg(refused);
+                    request.arg(takes_values.then_some("new"));
+                }
+            }
+            let answer = request.query::<Value>(&mut client);
+            // A derived key that is there has MSETNX do nothing; otherwise the request is refused.
+            if name != "MSETNX" || answer != Ok(Value::Int(0)) {
+                answer.unwrap_err();
+            }
+            assert_eq!(all(&mut client), before, "{name} with {refused}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "they are listed by name"]
+fn joins_are_listed_in_the_order_of_their_installation() {
+    let server = several();
+    let mut client = server.client(3);
+    let names = ["m", "z", "a", "q", "b", "y"];
+    for name in names {
+        let _: Value = join(&mut client, name, &format!("{name}|<a> = count p|<a>|<b>")).unwrap();
+    }
+    let listed = |client: &mut Connection| -> Vec<String> {
+        let joins: Vec<std::collections::BTreeMap<String, String>> =
+            cmd("JOIN.LIST").query(client).unwrap();
+        joins.into_iter().map(|join| join["name"].clone()).collect()
+    };
+    for client in &mut clients(&server) {
+        assert_eq!(listed(client), names);
+    }
+}
+
+#[test]
+#[ignore = "it names those of one shard"]
+fn a_refused_join_names_the_keys_of_all_shards() {
+    let server = several();
+    let mut client = server.client(3);
+    for key in keys("n") {
+        let () = cmd("SET").arg(key).arg(1).query(&mut client).unwrap();
+    }
+    let refused = join(&mut client, "n", "n|<a>|<b> = copy p|<a>|<b>").unwrap_err().to_string();
+    assert!(refused.contains("20 "), "{refused}");
+}
+
+#[test]
+#[ignore = "the answer is that there is no such client"]
+fn a_client_of_another_shard_is_killed_by_its_address() {
+    let server = several();
+    let mut killer = server.client(3);
+    for _ in 0..2 * SHARDS {
+        let mut victim = Wire::connect(address(&server), PATIENCE).unwrap();
+        victim.ask(&["PING"]).unwrap();
+        let from = victim.own_address();
+        assert_eq!(cmd("CLIENT").arg("KILL").arg(&from).query(&mut killer), Ok(Value::Okay));
+        victim.end().unwrap();
+    }
+    let nobody = cmd("CLIENT").arg("KILL").arg("127.0.0.1:1").query::<Value>(&mut killer);
+    assert!(nobody.unwrap_err().to_string().contains("No such client"));
+}
+
+fn address(server: &Server) -> SocketAddr {
+    ([127, 0, 0, 1], server.port).into()
+}
+
+#[test]
+#[ignore = "each shard keeps so many"]
+fn slow_commands_are_counted_and_kept_as_by_one_shard() {
+    let server = several();
+    let mut client = server.client(2);
+    let mut set = |name: &str, value: i64| {
+        let () = cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut client).unwrap();
+    };
+    set("slowlog-max-len", 5);
+    set("slowlog-log-slower-than", 0);
+    for number in 0..40 {
+        let () = cmd("SET").arg(format!("k{number}")).arg(1).query(&mut client).unwrap();
+    }
+    let length: usize = cmd("SLOWLOG").arg("LEN").query(&mut client).unwrap();
+    assert_eq!(length, 5);
+    let three: Vec<Value> = cmd("SLOWLOG").arg("GET").arg(3).query(&mut client).unwrap();
+    assert_eq!(three.len(), 3);
+    let all: Vec<Value> = cmd("SLOWLOG").arg("GET").arg(-1).query(&mut client).unwrap();
+    assert_eq!(all.len(), 5);
+}
+
+#[test]
+#[ignore = "each shard counts them"]
+fn channels_patterns_and_prefixes_are_counted_once() {
+    let server = several();
+    let mut listeners: Vec<_> = (0..2 * SHARDS).map(|_| Pipe::new(&server, 3)).collect();
+    for listener in &mut listeners {
+        listener.run(&[
+            words(&["SUBSCRIBE", "news"]),
+            words(&["PSUBSCRIBE", "n*"]),
+            words(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "p|"]),
+        ]);
+    }
+    listeners[0].run(&[words(&["PSUBSCRIBE", "m*"])]);
+    let mut client = server.client(2);
+    let patterns: u64 = cmd("PUBSUB").arg("NUMPAT").query(&mut client).unwrap();
+    assert_eq!(patterns, 2);
+    let heard: (String, usize) =
+        cmd("PUBSUB").arg("NUMSUB").arg("news").query(&mut client).unwrap();
+    assert_eq!(heard, ("news".to_owned(), 2 * SHARDS));
+    let all: Vec<String> = cmd("PUBSUB").arg("CHANNELS").query(&mut client).unwrap();
+    assert_eq!(all, ["news"]);
+    for (name, count) in
+        [("pubsub_channels", 1), ("pubsub_patterns", 2), ("tracking_total_prefixes", 1)]
+    {
+        assert_eq!(stat(&mut client, name), Some(count), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "it stops at the end of each shard"]
+fn a_scan_gives_something_at_once_while_there_are_keys() {
+    let server = several();
+    let mut client = server.client(2);
+    for key in keys("p") {
+        let () = cmd("SET").arg(&key).arg(1).query(&mut client).unwrap();
+        let first: (u64, Vec<String>) =
+            cmd("SCAN").arg(0).arg("COUNT").arg(5).query(&mut client).unwrap();
+        assert_eq!(first, (0, vec![key.clone()]));
+        let () = cmd("DEL").arg(&key).query(&mut client).unwrap();
+    }
+    let mut set = cmd("MSET");
+    keys("p").iter().for_each(|key| _ = set.arg(key).arg(1));
+    let () = set.query(&mut client).unwrap();
+    let (next, some): (u64, Vec<String>) =
+        cmd("SCAN").arg(0).arg("COUNT").arg(100).query(&mut client).unwrap();
+    assert_eq!((next, some.len()), (0, 20));
+    let (_, some): (u64, Vec<String>) =
+        cmd("SCAN").arg(0).arg("COUNT").arg(15).query(&mut client).unwrap();
+    assert!(some.len() >= 15, "{some:?}");
+}
+
+/// Sends requests and reads their replies, strictly; pushes between them are left out.
+fn run(wire: &mut Wire, requests: &[Vec<String>]) -> Result<Vec<Frame>, String> {
+    let mut bytes = Vec::new();
+    for request in requests {
+        let words: Vec<Vec<u8>> = request.iter().map(|word| word.clone().into_bytes()).collect();
+        bytes.extend(encoded(&words));
+    }
+    wire.send(&bytes, &[])?;
+    let mut replies = Vec::new();
+    while replies.len() < requests.len() {
+        match wire.frame()? {
+            Frame::Push(_) => {}
+            reply => replies.push(reply),
+        }
+    }
+    Ok(replies)
+}
+
+#[test]
+fn what_a_tracking_client_is_told_stands_between_replies() {
+    let server = several();
+    let keys = keys("p");
+    let over = AtomicBool::new(false);
+    let (over, server, keys) = (&over, &server, &keys);
+    std::thread::scope(|scope| {
+        for from in 0..2 {
+            scope.spawn(move || {
+                let mut client = server.client(2);
+                for (at, key) in keys.iter().cycle().skip(10 * from).enumerate() {
+                    let () = cmd("SET").arg(key).arg(1).query(&mut client).unwrap();
+                    if at % 8 == from {
+                        let () = cmd("FLUSHALL").query(&mut client).unwrap();
+                    }
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let done = std::panic::catch_unwind(|| {
+            let mut wire = Wire::connect(address(server), PATIENCE).unwrap();
+            wire.protocol = 3;
+            wire.ask(&["HELLO", "3"]).unwrap();
+            wire.ask(&["CLIENT", "TRACKING", "ON"]).unwrap();
+            for round in 0..300 {
+                let reads = keys.iter().map(|key| words(&["GET", key]));
+                let writes = keys.iter().take(4).map(|key| words(&["SET", key, "2"]));
+                let mut all: Vec<_> = reads.clone().collect();
+                all.push(words(&["MULTI"]));
+                all.extend(reads.take(6).chain(writes));
+                all.push(words(&["EXEC"]));
+                let replies = run(&mut wire, &all).unwrap_or_else(|wrong| panic!("{wrong}"));
+                let Some(Frame::Array(done)) = replies.last() else {
+                    panic!("round {round}: {:?}", replies.last())
+                };
+                assert_eq!(done.len(), 10, "{done:?}");
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+#[ignore = "it stands within the array, with one shard as well"]
+fn a_message_that_a_client_sends_itself_within_exec_stands_behind_the_reply() {
+    let server = Server::start(&[]);
+    let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+    wire.protocol = 3;
+    wire.ask(&["HELLO", "3"]).unwrap();
+    wire.send(&encoded(&[b"SUBSCRIBE".to_vec(), b"news".to_vec()]), &[]).unwrap();
+    assert!(matches!(wire.frame(), Ok(Frame::Push(_))));
+    let all = [words(&["MULTI"]), words(&["PUBLISH", "news", "hello"]), words(&["EXEC"])];
+    let replies = run(&mut wire, &all).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(replies[2], Frame::Array(vec![Frame::Integer(1)]));
+}
+
+#[test]
+fn a_port_that_another_server_has_is_refused() {
+    for shards in ["1", "2"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut second = program();
+        second.args(["serve", "--port", &server.port.to_string(), "--shards", "2"]);
+        let mut second = second.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // It either says that it is ready, or ends.
+        let mut told = String::new();
+        let output = second.stdout.take().unwrap();
+        let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut told);
+        let _ = second.kill();
+        let _ = second.wait();
+        assert_eq!(told, "", "beside a server of {shards} shards");
+    }
+    // Where nobody is, it starts.
+    let mut alone = program();
+    alone.args(["serve", "--port", "0"]);
+    name_shards(&mut alone);
+    Server::spawn(alone);
+}
