@@ -79,6 +79,9 @@ impl Listings {
     }
 }
 
+/// A list of keys may take this share of the memory limit, however full memory is: the reserve has room for it.
+const LISTED_SHARE: usize = 64;
+
 impl Engine {
     /// How many keys the operation under way may look at before others go first.
     #[must_use]
@@ -136,7 +139,7 @@ impl Engine {
             );
             return Err(EngineError::Refused(text).into());
         }
-        if bytes > self.allowance() {
+        if bytes > self.allowance().max(self.part_of_limit(LISTED_SHARE)) {
             self.gave_up(bytes);
             return Err(self.stop());
         }

@@ -95,6 +95,9 @@ impl Engine {
                         None => self.run_from(part.table, &first, Some(whole)),
                         Some(_) => whole,
                     };
+                    for id in self.readers_of(part.table, &range) {
+                        self.note_short(id);
+                    }
                     self.unload(part, &range);
                 }
             }
@@ -180,9 +183,8 @@ impl Engine {
         for id in self.readers_of(table, range) {
             if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
                 let range = status.range();
-                self.note_short(id);
                 self.invalidate(id);
-                // Persistence it current would load again what has to go.
+                // Keeping it current would load again what has to go.
                 self.tell_reset(&range);
             }
         }

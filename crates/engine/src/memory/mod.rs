@@ -481,6 +481,11 @@ impl Engine {
         }
     }
 
+    /// What one of `parts` equal parts of the memory limit has; nothing, without a limit.
+    pub(crate) fn part_of_limit(&self, parts: usize) -> usize {
+        self.memory.limit.unwrap_or(0) / parts
+    }
+
     /// Notes that an operation gave up for want of memory after collecting `bytes`.
     pub(crate) fn gave_up(&mut self, bytes: usize) {
         let least = self.memory.limit.unwrap_or(0) / LEAST_WANTED_SHARE;
