@@ -37,8 +37,25 @@ pub struct Placement {
     homes: Vec<Shard>,
     /// Counts the changes of the map.
     version: u64,
+    /// The same for maps that place every key alike.
+    digest: u64,
     /// Names of tables whose boundary is two or more.
     deep: BTreeMap<Vec<u8>, usize>,
+}
+
+/// The part that one fact has in a placement's digest.
+fn digest_of(number: u64, name: &[u8]) -> u64 {
+    let mut mixed = number ^ 0x9e37_79b9_7f4a_7c15;
+    for &byte in name.iter().chain(&[0xff; 8]) {
+        mixed = (mixed ^ u64::from(byte)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^= mixed >> 29;
+    }
+    mixed
+}
+
+fn digest_of_homes(homes: &[Shard]) -> u64 {
+    let each = homes.iter().enumerate();
+    each.fold(0, |all, (at, home)| all ^ digest_of(home.0.into(), &(at as u16).to_le_bytes()))
 }
 
 impl Placement {
@@ -49,8 +66,9 @@ impl Placement {
     #[must_use]
     pub fn even(shards: u16) -> Self {
         assert!((1..=PARTITIONS).contains(&usize::from(shards)), "1 to {PARTITIONS} shards");
-        let homes = (0..PARTITIONS as u16).map(|at| Shard(at % shards)).collect();
-        Self { shards, homes, version: 0, deep: BTreeMap::new() }
+        let homes: Vec<Shard> = (0..PARTITIONS as u16).map(|at| Shard(at % shards)).collect();
+        let digest = digest_of_homes(&homes);
+        Self { shards, homes, version: 0, digest, deep: BTreeMap::new() }
     }
 
     /// The partitions at these homes, in order; `None` where these are not those of all partitions, or one is none of the
@@ -58,7 +76,8 @@ impl Placement {
     #[must_use]
     pub fn of(shards: u16, homes: Vec<Shard>) -> Option<Self> {
         let known = homes.len() == PARTITIONS && homes.iter().all(|home| home.0 < shards);
-        known.then(|| Self { shards, homes, version: 0, deep: BTreeMap::new() })
+        let digest = digest_of_homes(&homes);
+        known.then(|| Self { shards, homes, version: 0, digest, deep: BTreeMap::new() })
     }
 
     /// The home of each partition, in order.
@@ -84,18 +103,31 @@ impl Placement {
         self.version
     }
 
+    /// A number that two placements have in common if they place every key alike, and hardly otherwise.
+    #[inline]
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
     /// Makes `home` the home of a partition.
     pub fn assign(&mut self, partition: Partition, home: Shard) {
-        self.homes[usize::from(partition.0)] = home;
+        let before = core::mem::replace(&mut self.homes[usize::from(partition.0)], home);
+        for home in [before, home] {
+            self.digest ^= digest_of(home.0.into(), &partition.0.to_le_bytes());
+        }
         self.version += 1;
     }
 
     /// A table (named without its separator) groups its keys by so many components.
     pub fn set_boundary(&mut self, table: &[u8], boundary: usize) {
-        if boundary > 1 {
-            self.deep.insert(table.to_vec(), boundary);
+        let before = if boundary > 1 {
+            self.deep.insert(table.to_vec(), boundary)
         } else {
-            self.deep.remove(table);
+            self.deep.remove(table)
+        };
+        for boundary in before.into_iter().chain((boundary > 1).then_some(boundary)) {
+            self.digest ^= digest_of(boundary as u64, table);
         }
     }
 
@@ -203,6 +235,24 @@ fn partition_of(group: &[u8]) -> Partition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placements_that_are_alike_have_one_digest() {
+        let (mut one, mut other) = (Placement::even(3), Placement::even(3));
+        assert_eq!(one.digest(), other.digest());
+        one.set_boundary(b"t", 2);
+        one.assign(Partition(7), Shard(0));
+        assert_ne!(one.digest(), other.digest());
+        other.assign(Partition(7), Shard(2));
+        other.assign(Partition(7), Shard(0));
+        other.set_boundary(b"t", 3);
+        assert_ne!(one.digest(), other.digest());
+        other.set_boundary(b"t", 2);
+        assert_eq!(one.digest(), other.digest());
+        let rebuilt = Placement::of(3, one.homes().to_vec()).unwrap();
+        other.set_boundary(b"t", 1);
+        assert_eq!(rebuilt.digest(), other.digest());
+    }
 
     #[test]
     fn groups_live_together_whatever_their_table() {

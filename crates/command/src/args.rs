@@ -198,6 +198,12 @@ pub struct OwnedArgs {
     spans: Vec<Span>,
 }
 
+impl PartialEq for OwnedArgs {
+    fn eq(&self, other: &Self) -> bool {
+        self.args() == other.args()
+    }
+}
+
 impl OwnedArgs {
     /// A copy of `args`.
     #[must_use]

@@ -3,6 +3,8 @@
 //! # Cost
 //! Formatting writes two digits per division; parsing is one multiplication per digit.
 
+use core::fmt;
+
 /// Longest decimal text of an `i64`.
 pub const I64_TEXT_MAX: usize = 20;
 
@@ -157,9 +159,31 @@ pub fn read_i64(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
+/// Bytes with one unit and two decimals, as INFO shows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Human(pub usize);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..1024 => write!(f, "{}B", self.0),
+            1024..0x10_0000 => write!(f, "{:.2}K", bytes / 1024.0),
+            0x10_0000..0x4000_0000 => write!(f, "{:.2}M", bytes / 1_048_576.0),
+            _ => write!(f, "{:.2}G", bytes / 1_073_741_824.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_one_unit() {
+        assert_eq!(alloc::format!("{}", Human(1_572_864)), "1.50M");
+        assert_eq!(alloc::format!("{}", Human(1023)), "1023B");
+    }
 
     #[test]
     fn numbers_are_read_as_c_does() {

@@ -11,7 +11,7 @@ mod lookup;
 mod rows;
 mod subcommands;
 
-pub use lookup::{lookup, lookup_subcommand};
+pub use lookup::{lookup, lookup_subcommand, spec_of};
 pub use rows::SPECS;
 
 /// Properties of a command, as COMMAND names them.

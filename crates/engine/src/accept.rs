@@ -324,11 +324,7 @@ impl Engine {
     fn check_base_keys(&mut self, output: &Pattern) -> Result<(), EngineError> {
         let found = self.base_keys_in_the_way(output);
         if found > 0 {
-            return refused(format!(
-                "{found} existing {} the join's output; remove {} first",
-                if found == 1 { "key matches" } else { "keys match" },
-                if found == 1 { "it" } else { "them" }
-            ));
+            return Err(EngineError::KeysInTheWay(found));
         }
         Ok(())
     }

@@ -147,6 +147,8 @@ pub enum EngineError {
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
+    /// So many existing keys match the output of a join that was to be installed.
+    KeysInTheWay(u64),
 }
 
 impl EngineError {
@@ -204,6 +206,12 @@ impl core::fmt::Display for EngineError {
                 f.write_str("Operation against a key holding the wrong kind of value")
             }
             Self::OutOfMemory => f.write_str("command not allowed when used memory > 'maxmemory'."),
+            Self::KeysInTheWay(1) => {
+                f.write_str("1 existing key matches the join's output; remove it first")
+            }
+            Self::KeysInTheWay(found) => {
+                write!(f, "{found} existing keys match the join's output; remove them first")
+            }
         }
     }
 }

@@ -451,16 +451,23 @@ impl Run<'_> {
                 installs(join, installed)?;
                 self.oracle.install(name, join.clone());
             }
-            (Verdict::Refuse(None), Err(EngineError::Refused(_))) => {}
-            // What is spilled of its tables has no room in memory.
-            (_, Err(EngineError::OutOfMemory)) if self.subject.may_run_out() => {}
-            (Verdict::Refuse(Some(found)), Err(EngineError::Refused(text))) => {
+            (
+                Verdict::Refuse(None),
+                Err(EngineError::Refused(_) | EngineError::KeysInTheWay(_)),
+            ) => {}
+            (
+                Verdict::Refuse(Some(found)),
+                Err(error @ (EngineError::Refused(_) | EngineError::KeysInTheWay(_))),
+            ) => {
+                let text = error.to_string();
                 let mut numbers = text.split(|letter: char| !letter.is_ascii_digit());
                 let found = found.to_string();
                 if !numbers.any(|number| number == found) {
                     return Err(format!("`{text}` does not name the {found} keys in the way"));
                 }
             }
+            // What is spilled of its tables has no room in memory.
+            (_, Err(EngineError::OutOfMemory)) if self.subject.may_run_out() => {}
             _ => return Err(format!("gives {given:?}, expected {verdict:?}")),
         }
         self.changed();
@@ -474,6 +481,7 @@ impl Run<'_> {
         self.changed();
         match given {
             Err(EngineError::Refused(text)) if !text.is_empty() => Ok(()),
+            Err(EngineError::KeysInTheWay(_)) => Ok(()),
             Ok(_) => failed(self.subject.join_drop("damaged")),
             other => Err(format!("gives {other:?}")),
         }

@@ -1,6 +1,6 @@
 //! Values that go to a key of another shard: what RENAME, COPY, MSETNX and LCS do at each of two homes.
 //!
-//! A shard that leads asks for these steps one after the other, while nobody else's requests are executed. Each step leaves
+//! A shard that coordinates asks for these steps one after the other, while the keys are locked. Each step leaves
 //! everything as it was where it fails, so that the whole does.
 
 use crate::node::{Node, check_lengths, check_writable, is_there};
@@ -85,6 +85,17 @@ impl Node {
             check_writable(&node.engine, key)?;
             Ok(false)
         })
+    }
+
+    /// Whether a value of `bytes` may be written to `key`, as far as its lengths and its table tell; `None`: it is only removed.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check_write(&self, key: &[u8], bytes: Option<usize>) -> Result<(), Stop> {
+        if let Some(bytes) = bytes {
+            check_lengths(&self.engine, key, bytes)?;
+        }
+        check_writable(&self.engine, key)
     }
 
     /// The longest common subsequence of two values that lie elsewhere.

@@ -55,6 +55,12 @@ pub const ROOMS: &[Room] = &[
     pure("cluster", &["base"]),
     pure("protocol", &["base", "pool", "command"]),
     Room {
+        folder: "router",
+        pure: true,
+        uses: &["base", "pool", "command"],
+        tests_use: &["protocol"],
+    },
+    Room {
         folder: "node",
         pure: true,
         uses: &["base", "pattern", "command", "engine", "flows", "cluster"],
@@ -76,6 +82,7 @@ pub const ROOMS: &[Room] = &[
             "keep",
             "node",
             "protocol",
+            "router",
             "spill",
             "postgres",
             "webhook",

@@ -3,10 +3,12 @@
 //! The name is loaded as two words, which are spread over [`SLOTS`] slots. The multiplier is searched
 //! while compiling, until no two commands share a slot, so that one comparison decides.
 
-use super::{SPECS, Spec};
+use super::{Id, SPECS, Spec};
 
 const SLOT_BITS: u32 = 12;
 const SLOTS: usize = 1 << SLOT_BITS;
+/// How many commands and subcommands there are.
+const NUMBERS: usize = Id::Shutdown as usize + 1;
 /// No command has this number: the table is smaller.
 const FREE: u8 = u8::MAX;
 const NAME_BYTES_MIN: usize = 3;
@@ -123,6 +125,29 @@ pub fn lookup(name: &[u8]) -> Option<&'static Spec> {
     if differs == 0 { SPECS.get(at) } else { None }
 }
 
+/// Every command and subcommand by the number of its id.
+static BY_NUMBER: [Option<&Spec>; NUMBERS] = {
+    let mut specs = [None; NUMBERS];
+    let mut at = 0;
+    while at < SPECS.len() {
+        specs[SPECS[at].id as usize] = Some(&SPECS[at]);
+        let mut sub = 0;
+        while sub < SPECS[at].subcommands.len() {
+            specs[SPECS[at].subcommands[sub].id as usize] = Some(&SPECS[at].subcommands[sub]);
+            sub += 1;
+        }
+        at += 1;
+    }
+    specs
+};
+
+/// The command or subcommand whose id has this number.
+#[inline]
+#[must_use]
+pub fn spec_of(number: usize) -> Option<&'static Spec> {
+    BY_NUMBER.get(number).copied().flatten()
+}
+
 /// The subcommand of this name.
 #[must_use]
 pub fn lookup_subcommand(container: &Spec, name: &[u8]) -> Option<&'static Spec> {
@@ -147,6 +172,9 @@ mod tests {
                 assert!(core::ptr::eq(lookup(name).unwrap(), spec));
             }
             assert!(lookup(&[spec.name.as_bytes(), b"x"].concat()).is_none());
+            for spec in [spec].into_iter().chain(spec.subcommands) {
+                assert_eq!(spec_of(spec.id as usize), Some(spec));
+            }
             let mut other = spec.name.as_bytes().to_vec();
             for at in 0..other.len() {
                 other[at] ^= 0x80;

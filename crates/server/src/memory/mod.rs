@@ -28,7 +28,7 @@ pub(crate) use clients::{CLIENT_BYTES, ClientShare};
 pub(crate) use common::{Common, Share as CommonShare};
 pub(crate) use heap::Sample;
 pub(crate) use program::ProgramPages;
-pub(crate) use size::Human;
+
 pub use size::{Share, Size};
 
 use core::cell::Cell;

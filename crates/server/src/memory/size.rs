@@ -113,21 +113,6 @@ macro_rules! as_text {
 
 as_text!(Size Share);
 
-/// Bytes with one unit and two decimals, as INFO shows them.
-pub(crate) struct Human(pub(crate) usize);
-
-impl fmt::Display for Human {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.0 as f64;
-        match self.0 {
-            0..1024 => write!(f, "{}B", self.0),
-            1024..0x10_0000 => write!(f, "{:.2}K", bytes / 1024.0),
-            0x10_0000..0x4000_0000 => write!(f, "{:.2}M", bytes / 1_048_576.0),
-            _ => write!(f, "{:.2}G", bytes / 1_073_741_824.0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +138,5 @@ mod tests {
         assert_eq!("5%".parse(), Ok(Share::Percent(5)));
         assert_eq!("5mb".parse(), Ok(Share::Bytes(Size(5 << 20))));
         assert!("101%".parse::<Share>().is_err() && "%".parse::<Share>().is_err());
-        assert_eq!(Human(1_572_864).to_string(), "1.50M");
     }
 }

@@ -8,10 +8,11 @@
 
 use super::info::line;
 use super::{Resp, Turn, encoder};
-use crate::memory::{CommonShare, Human, Sample};
+use crate::memory::{CommonShare, Sample};
 use core::fmt::Write;
 use headwater_base::memory::Meter;
 use headwater_command::Reply;
+use headwater_command::number::Human;
 use headwater_node::memory_kinds;
 
 /// The parts, each with its name and bytes.

@@ -1,0 +1,35 @@
+//! What crosses between shards for clients: typed requests and answers, who executes what, and how several shards do
+//! one thing.
+//!
+//! A client's requests are decoded once, by its own session. What concerns keys is executed at their home ([`route`]):
+//! requests ([`Ask`]) and answers ([`Answer`]) go there and back in a form of their own, whatever protocol the client speaks. The
+//! session puts the answers in the order of its requests ([`Pending`]), and answers of several shards to one request
+//! together ([`Merge`]). What several shards must do as one step is a [`Transaction`], over [`Locks`] at each of them.
+//!
+//! Nothing here has a clock, a thread or a socket: whoever drives it brings the time and the messages.
+
+#![no_std]
+extern crate alloc;
+
+mod answer;
+mod ask;
+mod locks;
+mod merge;
+mod pending;
+mod plan;
+mod program;
+mod route;
+mod transaction;
+
+pub use answer::{Answer, AnswerWriter, Form, Token, answer_of};
+pub use ask::{
+    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, PutValue, Requests, write_answer,
+    write_ask,
+};
+pub use locks::{LockSet, Locks, Owner, TransactionId};
+pub use merge::Merge;
+pub use pending::{Encode, Inner, Kind, Pending, Scattered};
+pub use plan::lock_set;
+pub use program::{Program, Step, StepAsk};
+pub use route::{Request, Route, route};
+pub use transaction::{Finished, Item, ItemAnswer, Next, Plan, Transaction};

@@ -1,0 +1,52 @@
+//! An answer that is put together from several shards'.
+
+use super::Kind;
+use crate::answer::Answer;
+use crate::merge::Merge;
+use alloc::vec::Vec;
+use headwater_base::Shard;
+use headwater_command::OwnedArgs;
+
+/// An answer that is put together from several shards'.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scattered {
+    /// How.
+    pub merge: Merge,
+    /// What the request does.
+    pub kind: Kind,
+    /// The client does not want it.
+    pub silent: bool,
+    /// Takes it back where it was done, should another shard refuse it.
+    pub undo: Option<OwnedArgs>,
+    /// The shards, with the ids of what they were asked, and their answers as far as these have come.
+    pub(super) parts: Vec<(Shard, u64, Option<Vec<u8>>)>,
+}
+
+impl Scattered {
+    /// One to which no shard has a part yet.
+    #[must_use]
+    pub fn new(merge: Merge, kind: Kind) -> Self {
+        Self { merge, kind, silent: false, undo: None, parts: Vec::new() }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.parts.iter().all(|(.., answer)| answer.is_some())
+    }
+
+    /// The answers that have come; those that are none were refused when they came.
+    pub(super) fn answers(&self) -> Vec<(Shard, Answer<'_>)> {
+        let parts = self.parts.iter();
+        parts.filter_map(|(shard, _, it)| Some((*shard, Answer::whole(it.as_deref()?)?))).collect()
+    }
+
+    /// What is to be taken back, and where: a part was refused.
+    pub(super) fn to_undo(&self) -> Vec<(Shard, OwnedArgs)> {
+        let Some(undo) = &self.undo else { return Vec::new() };
+        let answers = self.answers();
+        if answers.iter().all(|(_, answer)| !answer.is_error()) {
+            return Vec::new();
+        }
+        let done = answers.iter().filter(|(_, answer)| !answer.is_error());
+        done.map(|(shard, _)| (*shard, undo.clone())).collect()
+    }
+}

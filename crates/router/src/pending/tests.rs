@@ -1,0 +1,160 @@
+//! Tests of the order of answers.
+
+use super::*;
+use crate::answer::answer_of;
+use alloc::string::String;
+use headwater_command::Reply;
+
+/// Shows texts as they are, and numbers as digits.
+struct Plain;
+
+impl Encode for Plain {
+    fn merged(&mut self, merge: &Merge, parts: &[(Shard, Answer<'_>)], out: &mut Vec<u8>) {
+        let merged = answer_of(|typed| merge.write(parts, typed));
+        self.answer(Answer::whole(&merged).unwrap(), out);
+    }
+
+    fn answer(&mut self, answer: Answer<'_>, out: &mut Vec<u8>) {
+        match answer.integer() {
+            Some(number) => out.extend_from_slice(alloc::format!("{number} ").as_bytes()),
+            None => out.extend_from_slice(answer.text().unwrap_or_default()),
+        }
+    }
+}
+
+fn text(text: &str) -> Vec<u8> {
+    answer_of(|out| out.bulk(text.as_bytes()))
+}
+
+fn came(pending: &mut Pending, from: u16, id: u64, answer: &[u8]) -> bool {
+    pending.came((Shard(from), id), answer, Vec::new(), &mut Plain)
+}
+
+fn collected(pending: &mut Pending) -> String {
+    pending.advance(&mut Plain);
+    let mut out = Vec::new();
+    pending.collect(&mut out);
+    assert!(out.is_empty() || !pending.holds_back());
+    String::from_utf8(out).unwrap()
+}
+
+fn sum(pending: &mut Pending, at: &[u16]) -> Vec<u64> {
+    pending.expect_scattered(Scattered::new(Merge::Sum, Kind::Plain));
+    at.iter().map(|&at| pending.expect_part(Shard(at))).collect()
+}
+
+fn number(number: i64) -> Vec<u8> {
+    answer_of(|out| out.integer(number))
+}
+
+#[test]
+fn answers_are_in_the_order_of_the_requests() {
+    let mut pending = Pending::new(Shard(0), 3);
+    let first = pending.expect(Shard(1), Kind::Write, false);
+    pending.expect_own(b"own ");
+    let silent = pending.expect(Shard(2), Kind::Derived, true);
+    let parts = sum(&mut pending, &[1, 2]);
+    pending.expect_own(b"last ");
+    let waits = |pending: &Pending, kind, at: u16| pending.must_wait(kind, Some(Shard(at)));
+    assert!(pending.must_wait(Kind::Derived, None) && !pending.must_wait(Kind::Plain, None));
+    assert!(!waits(&pending, Kind::Derived, 1) && waits(&pending, Kind::Derived, 2));
+    assert!(waits(&pending, Kind::Write, 1) && !waits(&pending, Kind::Write, 2));
+    // In any order, and each once.
+    assert!(came(&mut pending, 2, parts[1], &number(3)));
+    assert!(!came(&mut pending, 2, parts[1], &number(3)) && !came(&mut pending, 2, silent, b"x"));
+    assert!(came(&mut pending, 2, silent, &text("silent")));
+    assert_eq!(collected(&mut pending), "");
+    assert!(came(&mut pending, 1, first, &text("first ")));
+    assert!(pending.holds_back() && !pending.is_done() && !pending.must_wait(Kind::Derived, None));
+    assert!(came(&mut pending, 1, parts[0], &number(4)));
+    assert_eq!(collected(&mut pending), "first own 7 last ");
+    assert!(pending.is_done());
+    assert_eq!(pending.used().collect::<Vec<_>>(), [Shard(1), Shard(2)]);
+}
+
+#[test]
+fn what_is_under_way_is_known() {
+    let mut pending = Pending::new(Shard(0), 2);
+    let one = pending.expect(Shard(0), Kind::Plain, false);
+    let two = pending.expect(Shard(1), Kind::Plain, false);
+    pending.expect(Shard(1), Kind::Stream, false);
+    assert!(!pending.is_drained());
+    came(&mut pending, 0, one, &text("a"));
+    came(&mut pending, 1, two, &text("b"));
+    assert!(pending.is_drained() && !pending.is_done());
+    let parts = sum(&mut pending, &[0]);
+    assert!(!pending.is_drained());
+    came(&mut pending, 0, parts[0], &number(1));
+    assert!(pending.is_drained());
+}
+
+#[test]
+fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
+    let mut pending = Pending::new(Shard(0), 2);
+    let mut out = b"own ".to_vec();
+    let late = pending.expect(Shard(1), Kind::Plain, false);
+    pending.hold_back(&mut out);
+    assert!(out.is_empty() && pending.holds_back());
+    pending.overdue = true;
+    assert_eq!(collected(&mut pending), "own ");
+    let mut much = [b'x'; HELD_BACK_MAX + 1].to_vec();
+    pending.hold_back(&mut much);
+    assert!(!much.is_empty() && !pending.holds_back());
+    came(&mut pending, 1, late, &text("late"));
+    assert_eq!(collected(&mut pending), "late");
+}
+
+#[test]
+fn an_answer_of_several_parts_is_whole() {
+    let mut pending = Pending::new(Shard(0), 2);
+    pending.begin_answer();
+    let inner = pending.expect_inner(Shard(1), Kind::Write);
+    assert!(pending.tell(Some(Shard(1)), &[b"message"]) && !pending.holds_back());
+    assert!(pending.came((Shard(1), inner), &number(7), [5].into(), &mut Plain));
+    assert!(pending.is_done());
+    let expected = Inner { from: Shard(1), answer: number(7), digests: [5].into() };
+    assert_eq!(pending.take_inner(), [expected]);
+    let mut out = b"answer ".to_vec();
+    pending.end_answer(&mut out);
+    assert_eq!(out, b"answer message");
+    assert_eq!((pending.held_bytes(), pending.answer_bytes), (0, 0));
+}
+
+#[test]
+fn a_message_goes_behind_what_its_home_has_answered_before() {
+    let mut pending = Pending::new(Shard(0), 3);
+    let tell = |pending: &mut Pending, home: u16, text: &str| {
+        pending.tell(Some(Shard(home)), &[text.as_bytes(), b" "])
+    };
+    assert!(!tell(&mut pending, 1, "nothing is in its way"));
+    let first = pending.expect(Shard(1), Kind::Plain, false);
+    let second = pending.expect(Shard(2), Kind::Plain, false);
+    let parts = sum(&mut pending, &[1, 2]);
+    pending.expect(Shard(2), Kind::Plain, false);
+    // The home has answered nothing yet: what it tells is older than its answers.
+    assert!(!tell(&mut pending, 2, "early"));
+    came(&mut pending, 2, second, &text("second "));
+    came(&mut pending, 2, parts[1], &number(3));
+    // One answer, and a part of another one, are older than this.
+    assert!(tell(&mut pending, 2, "two") && tell(&mut pending, 2, "three"));
+    // It comes behind the other, though nothing of this home is in its way.
+    assert!(tell(&mut pending, 1, "one"));
+    assert_eq!(collected(&mut pending), "");
+    assert_eq!(pending.held_bytes(), 14);
+    came(&mut pending, 1, first, &text("first "));
+    came(&mut pending, 1, parts[0], &number(4));
+    // They wait for nothing more where something is to be told.
+    assert!(pending.holds_back() && tell(&mut pending, 2, "four") && !pending.holds_back());
+    assert_eq!(collected(&mut pending), "first second 7 two three one four ");
+    // This shard's own answers are older than its messages, too.
+    let mut pending = Pending::new(Shard(0), 3);
+    let one = pending.expect(Shard(1), Kind::Plain, false);
+    pending.expect_own(b"own ");
+    assert!(tell(&mut pending, 0, "mine") && tell(&mut pending, 2, "six"));
+    let two = pending.expect(Shard(1), Kind::Plain, false);
+    assert!(pending.tell(None, &[b"seven "]));
+    came(&mut pending, 1, one, &text("last "));
+    came(&mut pending, 1, two, &number(1));
+    assert_eq!(collected(&mut pending), "last own mine six 1 seven ");
+    assert_eq!((pending.held_bytes(), pending.messages, pending.is_done()), (0, 0, true));
+}

@@ -1,0 +1,119 @@
+//! Frames and answers that were mutated, cut or made up: they are read as something, or refused, and nothing panics.
+
+use headwater_base::{Millis, Shard};
+use headwater_command::{ArgVec, OwnedArgs, Reply, table};
+use headwater_router::{
+    Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutValue, TransactionId, answer_of,
+    write_answer, write_ask,
+};
+
+/// Draws numbers from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+fn corpus() -> Vec<Vec<u8>> {
+    let request: OwnedArgs = [&b"SET"[..], b"a|b", b"value"].into_iter().collect();
+    let transaction = TransactionId { coordinator: Shard(1), number: 7 };
+    let header = AskHeader { id: 3, copies: Copies::Keys, placement: 1, after: vec![1, 2, 3] };
+    let asks = [
+        Ask::Command(table::lookup(b"set").unwrap(), request.args()),
+        Ask::Exec(vec![request.clone(), request.clone()]),
+        Ask::Lock {
+            transaction,
+            set: LockSet::All,
+            watches: true,
+            wait: 5,
+            budget: Budget::default(),
+            prepare: vec![request.clone()],
+        },
+        Ask::Execute {
+            transaction,
+            shards: vec![Shard(0)],
+            last: true,
+            requests: vec![request.clone()],
+        },
+        Ask::Put(PutValue {
+            key: b"k",
+            value: b"v",
+            expires: Some(Millis(1)),
+            flags: 0,
+            if_absent: true,
+        }),
+        Ask::Item(b"get a\r\n"),
+    ];
+    let mut corpus: Vec<Vec<u8>> = asks
+        .iter()
+        .map(|ask| {
+            let mut bytes = Vec::new();
+            write_ask(&header, ask, &mut bytes);
+            bytes
+        })
+        .collect();
+    let answer = answer_of(|out| {
+        out.map(1);
+        out.bulk(b"key");
+        out.array(2);
+        out.integer(5);
+        out.error("ERR", format_args!("no"));
+    });
+    let mut bytes = Vec::new();
+    write_answer(9, 1, &[2, 3], &answer, &mut bytes);
+    corpus.extend([answer, bytes]);
+    corpus
+}
+
+fn read_all(bytes: &[u8]) {
+    let mut spans = ArgVec::new();
+    let mut frames = Frames::of(bytes);
+    while let Some((_, ask)) = frames.next_ask(&mut spans) {
+        if let Ask::Command(_, args) = ask {
+            assert!(args.iter().map(<[u8]>::len).sum::<usize>() <= bytes.len());
+        }
+    }
+    let mut frames = Frames::of(bytes);
+    while let Some(frame) = frames.next_answer() {
+        look(frame.answer);
+    }
+    look(bytes);
+}
+
+/// An answer that is taken for one can be read to its end.
+fn look(bytes: &[u8]) {
+    if let Some((answer, rest)) = Answer::first(bytes) {
+        assert!(answer.bytes().len() + rest.len() == bytes.len());
+        let again = answer_of(|out| answer.replay(out));
+        assert!(Answer::whole(&again).is_some());
+        answer.list().iter().for_each(|element| assert!(!element.bytes().is_empty()));
+    }
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    let rounds = std::env::var("HEADWATER_FUZZ_ROUNDS").ok();
+    let rounds: u64 = rounds.map_or(20_000, |text| text.parse().expect("a number"));
+    let (corpus, mut draws) = (corpus(), Draws(7));
+    corpus.iter().for_each(|bytes| read_all(bytes));
+    for _ in 0..rounds {
+        let mut bytes = corpus[draws.below(corpus.len())].clone();
+        for _ in 0..1 + draws.below(4) {
+            let at = draws.below(bytes.len().max(1));
+            match draws.below(4) {
+                0 => bytes.truncate(at),
+                1 if !bytes.is_empty() => bytes[at] = draws.below(256) as u8,
+                2 if !bytes.is_empty() => bytes[at] ^= 1 << draws.below(8),
+                _ => {
+                    let other = &corpus[draws.below(corpus.len())];
+                    bytes.extend_from_slice(&other[draws.below(other.len())..]);
+                }
+            }
+        }
+        read_all(&bytes);
+    }
+}
