@@ -59,7 +59,6 @@ fn every_reply_is_the_oracles_with_one_shard() {
 }
 
 #[test]
-#[ignore = "shards_as_one.rs names what is wrong with several shards"]
 fn every_reply_is_the_oracles_with_any_number_of_shards() {
     every_reply_is_the_oracles("1,2,3,8", "", 40);
 }

@@ -66,7 +66,6 @@ fn transfers(client: &mut Connection, from: usize) -> usize {
 }
 
 #[test]
-#[ignore = "all clients stop for five seconds, and some get TRYAGAIN"]
 fn transfers_of_six_clients_over_four_shards_all_come_to_their_end() {
     let server = Server::start(&["--shards", "4"]);
     let mut client = server.client(2);
@@ -87,7 +86,6 @@ fn transfers_of_six_clients_over_four_shards_all_come_to_their_end() {
 }
 
 #[test]
-#[ignore = "COPY sees neither all writes before it nor none of those behind it"]
 fn a_copy_of_a_derived_key_shows_the_writes_before_it_in_its_pipeline() {
     let server = several();
     let _: Value =
@@ -114,7 +112,6 @@ fn a_copy_of_a_derived_key_shows_the_writes_before_it_in_its_pipeline() {
 }
 
 #[test]
-#[ignore = "WATCH and EXEC look at derived keys before the writes before them have arrived"]
 fn a_watched_derived_key_shows_what_its_client_wrote() {
     let server = several();
     let mut client = server.client(3);
@@ -134,7 +131,6 @@ fn a_watched_derived_key_shows_what_its_client_wrote() {
 }
 
 #[test]
-#[ignore = "what other shards have a part in is done"]
 fn a_refused_mset_or_del_leaves_everything_as_it_was() {
     let server = several();
     let mut client = server.client(3);
@@ -169,7 +165,6 @@ fn a_refused_mset_or_del_leaves_everything_as_it_was() {
 }
 
 #[test]
-#[ignore = "they are listed by name"]
 fn joins_are_listed_in_the_order_of_their_installation() {
     let server = several();
     let mut client = server.client(3);
@@ -188,7 +183,6 @@ fn joins_are_listed_in_the_order_of_their_installation() {
 }
 
 #[test]
-#[ignore = "it names those of one shard"]
 fn a_refused_join_names_the_keys_of_all_shards() {
     let server = several();
     let mut client = server.client(3);
@@ -200,7 +194,6 @@ fn a_refused_join_names_the_keys_of_all_shards() {
 }
 
 #[test]
-#[ignore = "the answer is that there is no such client"]
 fn a_client_of_another_shard_is_killed_by_its_address() {
     let server = several();
     let mut killer = server.client(3);
@@ -220,7 +213,6 @@ fn address(server: &Server) -> SocketAddr {
 }
 
 #[test]
-#[ignore = "each shard keeps so many"]
 fn slow_commands_are_counted_and_kept_as_by_one_shard() {
     let server = several();
     let mut client = server.client(2);
@@ -241,7 +233,6 @@ fn slow_commands_are_counted_and_kept_as_by_one_shard() {
 }
 
 #[test]
-#[ignore = "each shard counts them"]
 fn channels_patterns_and_prefixes_are_counted_once() {
     let server = several();
     let mut listeners: Vec<_> = (0..2 * SHARDS).map(|_| Pipe::new(&server, 3)).collect();
@@ -269,7 +260,6 @@ fn channels_patterns_and_prefixes_are_counted_once() {
 }
 
 #[test]
-#[ignore = "it stops at the end of each shard"]
 fn a_scan_gives_something_at_once_while_there_are_keys() {
     let server = several();
     let mut client = server.client(2);
@@ -355,7 +345,6 @@ fn what_a_tracking_client_is_told_stands_between_replies() {
 }
 
 #[test]
-#[ignore = "it stands within the array, with one shard as well"]
 fn a_message_that_a_client_sends_itself_within_exec_stands_behind_the_reply() {
     let server = Server::start(&[]);
     let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();

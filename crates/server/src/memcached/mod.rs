@@ -13,16 +13,18 @@
 //! Besides what the node does: a line is searched twice, an answer written once; nothing is
 //! allocated.
 
-mod afar;
 mod functions;
 mod items;
+mod merge;
 mod meta;
+mod remote;
 mod stats;
 
+pub(crate) use merge::{write_answer, write_merged};
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
-use crate::resp::{Afar, Flow, Resp, Told, Turn, foreign};
+use crate::resp::{Flow, Resp, Told, Turn, foreign};
 use crate::service::{Served, Stopped};
 use headwater_base::Millis;
 use headwater_command::Credentials;
@@ -266,18 +268,12 @@ impl Resp {
         bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Flow {
-        let session = &work.connection.session;
-        let is_back = matches!(session.afar, Afar::Back(_));
-        work.held.set_whole(is_back || session.expects());
+        work.held.set_whole(work.connection.session.expects());
         let before = work.out.len();
         let flow = match failure {
             Some(error) => self.memcached_failed(&error, false, work),
             None => self.memcached_request(request, bytes, work),
         };
-        if is_back && flow == Flow::Next {
-            let reply = work.out.split_off(before);
-            afar::wrap(&reply, work.out);
-        }
         if let Some(shards) = &mut self.shards
             && writes(request)
         {
@@ -300,7 +296,7 @@ impl Resp {
             return self.memcached_password(request, work);
         }
         if self.shards.is_some()
-            && let Some(flow) = self.memcached_afar(request, bytes, work)
+            && let Some(flow) = self.memcached_remote(request, bytes, work)
         {
             return flow;
         }

@@ -315,8 +315,8 @@ impl Resp {
         data: &Data<'_>,
         work: &mut Turn<'_>,
     ) -> Outcome {
-        let in_transaction = work.connection.session.in_transaction;
-        self.node.set_whole(self.executing_queue || self.leading || in_transaction);
+        let in_transaction = self.in_transaction(&work.connection.session);
+        self.node.set_whole(in_transaction);
         let before = work.out.len();
         let reads = spec.flags.has(Flags::READONLY);
         let most = if reads { self.answer_bytes_max(work) } else { usize::MAX };

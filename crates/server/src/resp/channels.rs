@@ -9,17 +9,47 @@
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::shards::{Heard, Names};
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_command::glob;
 use headwater_command::{Args, PubSub, Reply};
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Bytes of messages after which a publisher's turn ends, so that listeners are served.
 const PUBLISHED_BYTES_MAX: usize = 1 << 20;
 
-type Listeners = HashMap<Vec<u8>, BTreeSet<ConnectionId>, KeyHashBuilder>;
+/// Who listens to names of one kind, with what all shards know of them.
+struct Listeners {
+    by_name: HashMap<Vec<u8>, BTreeSet<ConnectionId>, KeyHashBuilder>,
+    names: Arc<Names>,
+}
+
+impl Listeners {
+    fn new(secret: Secret, names: Arc<Names>) -> Self {
+        Self { by_name: HashMap::with_hasher(KeyHashBuilder::new(secret)), names }
+    }
+
+    fn join(&mut self, name: &[u8], id: ConnectionId) {
+        let ids = self.by_name.entry_ref(name).or_default();
+        if ids.is_empty() {
+            self.names.add(name);
+        }
+        ids.insert(id);
+    }
+
+    fn leave(&mut self, name: &[u8], id: ConnectionId) {
+        if let Some(ids) = self.by_name.get_mut(name) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_name.remove(name);
+                self.names.remove(name);
+            }
+        }
+    }
+}
 
 /// Who listens to what.
 pub(super) struct Channels {
@@ -29,23 +59,15 @@ pub(super) struct Channels {
 
 impl Channels {
     /// Nobody listens yet.
-    pub(super) fn new(secret: Secret) -> Self {
-        let none = || HashMap::with_hasher(KeyHashBuilder::new(secret));
-        Self { by_channel: none(), by_pattern: none() }
+    pub(super) fn new(secret: Secret, heard: Heard) -> Self {
+        let Heard { channels, patterns } = heard;
+        let of = |names| Listeners::new(secret, names);
+        Self { by_channel: of(channels), by_pattern: of(patterns) }
     }
 
-    /// Channels and patterns that someone listens to.
+    /// Channels and patterns that someone listens to, at whatever shard.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.by_channel.len(), self.by_pattern.len())
-    }
-}
-
-fn leave(listeners: &mut Listeners, name: &[u8], id: ConnectionId) {
-    if let Some(ids) = listeners.get_mut(name) {
-        ids.remove(&id);
-        if ids.is_empty() {
-            listeners.remove(name);
-        }
+        (self.by_channel.names.count(), self.by_pattern.names.count())
     }
 }
 
@@ -66,15 +88,12 @@ impl Resp {
             PubSub::PUnsubscribe { patterns } => self.unsubscribe(Kind::Pattern, *patterns, work),
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
-                if self.executing_queue && !work.connection.session.whole_replies {
-                    self.publish_afar(channel, message);
-                }
                 encoder(work).integer(receivers as i64);
             }
             PubSub::Channels { pattern } => {
                 let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
                 let names: Vec<_> =
-                    self.channels.by_channel.keys().filter(|name| fits(name)).collect();
+                    self.channels.by_channel.by_name.keys().filter(|name| fits(name)).collect();
                 let mut out = encoder(work);
                 out.array(names.len());
                 names.iter().for_each(|name| out.bulk(name));
@@ -84,11 +103,11 @@ impl Resp {
                 out.array(2 * channels.len());
                 for name in channels.iter() {
                     out.bulk(name);
-                    let listeners = self.channels.by_channel.get(name);
+                    let listeners = self.channels.by_channel.by_name.get(name);
                     out.integer(listeners.map_or(0, BTreeSet::len) as i64);
                 }
             }
-            PubSub::NumPat => encoder(work).integer(self.channels.by_pattern.len() as i64),
+            PubSub::NumPat => encoder(work).integer(self.channels.counts().1 as i64),
         }
         Flow::Next
     }
@@ -111,7 +130,7 @@ impl Resp {
             if own.insert(name.to_vec()) {
                 subscriptions.name_bytes += name.len();
             }
-            all.entry_ref(name).or_default().insert(id);
+            all.join(name, id);
             let count = subscriptions.count();
             confirm(work, kind, ["subscribe", "psubscribe"], Some(name), count);
         }
@@ -142,7 +161,7 @@ impl Resp {
                 };
                 if own.remove(&name) {
                     subscriptions.name_bytes -= name.len();
-                    leave(all, &name, id);
+                    all.leave(&name, id);
                 }
                 if subscriptions.count() == 0 {
                     session.subscriptions = None;
@@ -159,10 +178,10 @@ impl Resp {
             return;
         };
         for name in &subscriptions.channels {
-            leave(&mut self.channels.by_channel, name, id);
+            self.channels.by_channel.leave(name, id);
         }
         for name in &subscriptions.patterns {
-            leave(&mut self.channels.by_pattern, name, id);
+            self.channels.by_pattern.leave(name, id);
         }
     }
 
@@ -185,8 +204,9 @@ impl Resp {
     fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
         let bounds = self.lowered.clients.pubsub_output_bytes_max;
         let most = (bounds, self.clients_bytes_max);
+        let within = self.executing_queue;
         let hearing = self.channels.hearing(channel, message);
-        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
+        hearing.map(|(encoded, ids)| encoded.deliver(ids, within, most, work)).sum()
     }
 }
 
@@ -197,7 +217,7 @@ impl Channels {
         channel: &'a [u8],
         message: &'a [u8],
     ) -> impl Iterator<Item = (Encoded, &'a BTreeSet<ConnectionId>)> {
-        let exactly = self.by_channel.get(channel).map(|ids| {
+        let exactly = self.by_channel.by_name.get(channel).map(|ids| {
             let encoded = Encoded::new(|out| {
                 out.push(3);
                 out.bulk(b"message");
@@ -207,7 +227,7 @@ impl Channels {
             (encoded, ids)
         });
         let matching =
-            self.by_pattern.iter().filter(|(pattern, _)| glob::matches(pattern, channel));
+            self.by_pattern.by_name.iter().filter(|(pattern, _)| glob::matches(pattern, channel));
         let matching = matching.map(|(pattern, ids)| {
             let encoded = Encoded::new(|out| {
                 out.push(4);
@@ -246,17 +266,20 @@ impl Encoded {
     }
 
     /// Writes it to the listeners. One whose output exceeds the first of `most` is ended, and so is
-    /// one with which all clients take more than the second.
+    /// one with which all clients take more than the second. `within`: an answer of several parts is under way, which it
+    /// goes behind.
     fn deliver(
         &self,
         ids: &BTreeSet<ConnectionId>,
+        within: bool,
         most: (usize, usize),
         work: &mut Turn<'_>,
     ) -> usize {
         for &id in ids {
             if id == work.connection.id {
-                let version = work.connection.session.version;
-                work.out.extend_from_slice(self.bytes(version));
+                let session = &mut work.connection.session;
+                let out = if within { &mut session.behind_answer } else { &mut *work.out };
+                out.extend_from_slice(self.bytes(session.version));
                 continue;
             }
             work.published_bytes += self.deliver_to(id, most, work.peers);

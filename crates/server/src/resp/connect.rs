@@ -111,6 +111,7 @@ impl Resp {
             None => {}
         }
         let number = work.connection.id.number;
+        let is_three = work.connection.session.version == Version::Resp3;
         let mut out = encoder(work);
         out.map(7);
         for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
@@ -118,7 +119,7 @@ impl Resp {
             out.bulk(value.as_bytes());
         }
         out.bulk(b"proto");
-        out.integer(if out.version() == Version::Resp3 { 3 } else { 2 });
+        out.integer(if is_three { 3 } else { 2 });
         out.bulk(b"id");
         out.integer(number as i64);
         for (name, value) in [("mode", "standalone"), ("role", "master")] {
@@ -158,7 +159,7 @@ impl Resp {
     }
 
     fn reset(&mut self, work: &mut Turn<'_>) {
-        self.unwatch_afar(work);
+        self.unwatch_remote(work);
         let id = work.connection.id;
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
@@ -169,7 +170,7 @@ impl Resp {
             authenticated: !self.needs_password(),
             last_command: session.last_command,
             // Other shards go on executing for it.
-            afar: core::mem::take(&mut session.afar),
+            across: core::mem::take(&mut session.across),
             positions: core::mem::take(&mut session.positions),
             ..Session::default()
         };

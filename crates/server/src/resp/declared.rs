@@ -1,7 +1,7 @@
 //! Tables that get a source, or have one no more.
 //!
 //! A table is declared at its source first; when that has agreed, the table is this shard's, or every shard's
-//! (`afar/sources.rs`).
+//! (`remote/sources.rs`).
 
 use super::{Flow, Resp, Turn, encoder};
 use crate::sources::Answer;

@@ -1,7 +1,7 @@
 //! One request: found, admitted, decoded, executed.
 
 use super::session::{Answering, Postponed, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, Resp, Turn, encoder, is_refusal};
 use crate::log::event;
 use crate::memory::STORE_LOOK;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
@@ -29,11 +29,6 @@ impl Resp {
     /// Refuses a request that is no command.
     #[cold]
     fn not_found(&mut self, refusal: &Refusal<'_>, work: &mut Turn<'_>) -> Flow {
-        if let Refusal::UnknownCommand(args) = refusal
-            && let Some(flow) = self.between_shards(*args, work)
-        {
-            return flow;
-        }
         if let Refusal::UnknownCommand(args) = refusal
             && is_http(*args)
         {
@@ -127,8 +122,9 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        // What comes by mail was counted where its client is, but for what a transaction has queued.
-        if self.executing_queue || !work.connection.is_by_mail() {
+        // What other shards ask was counted where its client is, but for what a transaction has queued that they execute whole.
+        let session = &work.connection.session;
+        if !session.is_remote() || self.executing_queue && !session.in_transaction() {
             self.stats.count(spec.id);
         }
         self.carry_out(spec, args, work)
@@ -150,9 +146,12 @@ impl Resp {
             }
         };
         if self.shards.is_some()
-            && let Some(flow) = self.execute_afar(spec, &command, args, work)
+            && let Some(flow) = self.execute_remote(spec, &command, args, work)
         {
-            self.tracked_afar(spec, &mut work.connection.session);
+            self.tracked_remote(spec, &mut work.connection.session);
+            return flow;
+        }
+        if let Some(flow) = self.wait_for_locks(spec, &command, args, work) {
             return flow;
         }
         if let Err(flow) = self.admission(spec, args, &command, work) {
@@ -194,7 +193,7 @@ impl Resp {
             self.wrote(spec, &mut work.connection.session);
         }
         let may_define = spec.flags.has(Flags::ADMIN);
-        if may_define && flow == Flow::Next && work.out.get(before) != Some(&b'-') {
+        if may_define && flow == Flow::Next && !is_refusal(before, work) {
             self.defined(&command);
         }
         if self.tracking.is_on() {
@@ -228,13 +227,10 @@ impl Resp {
     pub(super) fn resume(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Flow {
         self.clock.begin();
         let failure = self.failures.remove(&work.connection.id);
-        if let Waiting::Lead(lead) = waiting {
-            let flow = self.answered(work, |service, work| {
-                service.go_on_leading(lead, failure.as_ref(), work)
-            });
-            if let Some(front) = work.connection.session.front() {
-                front.take_messages(work.out);
-            }
+        if let Waiting::Coordinated(coordinated) = waiting {
+            let flow =
+                self.answered(work, |service, work| service.go_on_coordinating(coordinated, work));
+            Self::end_coordinated(flow, work);
             return flow;
         }
         if let Some(error) = &failure {
@@ -256,7 +252,9 @@ impl Resp {
             return flow;
         }
         match waiting {
-            Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) if failure.is_some() => {
+            Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) | Waiting::Locked(_)
+                if failure.is_some() =>
+            {
                 // Between MULTI and EXEC, EXEC alone waits.
                 if work.connection.session.queue.is_some() {
                     self.discard(&mut work.connection.session);
@@ -269,7 +267,9 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
-            Waiting::Lead(_) | Waiting::Exec { .. } | Waiting::Sending(_) => Flow::Next,
+            Waiting::Locked(locked) => self.resume_locked(&locked, work),
+            Waiting::Asked(frame) => self.resume_asked(&frame, failure.as_ref(), work),
+            Waiting::Coordinated(_) | Waiting::Exec { .. } | Waiting::Sending(_) => Flow::Next,
             Waiting::Watch(id) => self.answered(work, |service, work| {
                 service.answer_watch(id, work);
                 Flow::Next

@@ -94,7 +94,7 @@ impl Resp {
                 Step::Done => {}
                 Step::Outside { task, work: Outside::Publish(channel) } => {
                     self.publish_from_flow(&channel, &task.record.value, connections);
-                    self.publish_afar(&channel, &task.record.value);
+                    self.publish_elsewhere(&channel, &task.record.value);
                     self.node.finish_flow(&task, FlowOutcome::Done);
                 }
                 Step::Outside { task, work: Outside::Post { url, timeout_ms, slots, width } } => {

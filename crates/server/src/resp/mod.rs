@@ -15,7 +15,6 @@
 //! - S2. Each entry of `session.watched` is one watch in the engine.
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
-mod afar;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
@@ -31,6 +30,8 @@ mod kept;
 mod memory;
 mod metrics;
 mod notices;
+mod remote;
+mod reply;
 mod sending;
 mod server;
 mod service;
@@ -45,12 +46,13 @@ mod watching;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use afar::front_of;
 pub(crate) use dispatch::foreign;
 pub(crate) use info::cpu_seconds;
-pub(crate) use session::{Afar, Origin, Session, Waiting};
-pub(crate) use slowlog::Told;
-pub(crate) use tracking::{Copies, Note as TrackingNote};
+pub(crate) use remote::{after_of, pending_of};
+pub(crate) use reply::Form;
+pub(crate) use session::{Origin, Session, Waiting};
+pub(crate) use slowlog::{SlowCommands, Told};
+pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
 use crate::config::{Config, ConfigError, Module};
@@ -74,7 +76,9 @@ use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
 use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
+use headwater_router::{Answer, AnswerWriter};
 use headwater_spill::Directory;
+use reply::SessionReply;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::array;
@@ -142,8 +146,10 @@ pub(crate) struct Resp {
     exclusive: Option<ConnectionId>,
     /// All shards hold, or are about to: requests of clients wait.
     holding: bool,
-    /// The request under way is one of those that all hold for.
-    leading: bool,
+    /// The request under way has waited for others' locks.
+    passes_locks: bool,
+    /// Sessions that have ended while they waited for others' locks, with their deadlines.
+    given_up: Vec<(ConnectionId, u64)>,
     /// Names this run of the server.
     run: u64,
     /// When the request under way was run first, if it has been before.
@@ -174,7 +180,7 @@ pub(crate) struct Resp {
     /// The other shards, where there are several.
     pub(crate) shards: Option<Box<Shards>>,
     /// Clients that others accepted, to be served here.
-    new_clients: Vec<afar::Client>,
+    new_clients: Vec<remote::Client>,
     pub(crate) time: Time,
 }
 
@@ -245,6 +251,9 @@ impl Resp {
         begin_flows(&config, keeping.as_mut(), &mut node)?;
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
+        let office = shards.as_ref().map(|shards| shards.post.office());
+        let heard = office.map(|office| office.heard().clone()).unwrap_or_default();
+        let slow = office.map(|office| office.slow().clone()).unwrap_or_default();
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -252,17 +261,18 @@ impl Resp {
             node,
             parser: RequestParser::new(),
             scout: RequestParser::new(),
-            channels: Channels::new(secret),
+            channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(secret, run, shards.as_deref()),
             stats: Stats::new(random()),
             clock: CommandClock::new(&config.observe),
-            slowlog: Slowlog::default(),
+            slowlog: Slowlog::new(slow),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             failures: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             exclusive: None,
             holding: false,
-            leading: false,
+            passes_locks: false,
+            given_up: Vec::new(),
             run,
             running_since: None,
             executing_queue: false,
@@ -381,7 +391,7 @@ impl Resp {
 
     /// Whether the request under way is one of a transaction's.
     fn in_transaction(&self, session: &Session) -> bool {
-        self.executing_queue || self.leading || session.in_transaction
+        self.executing_queue || session.in_transaction()
     }
 
     /// Parses and executes what is complete in `work.input`.
@@ -390,7 +400,7 @@ impl Resp {
         let input = work.input;
         let mut consumed = 0;
         let mut warm_until = if input.len() < WARM_BYTES_MIN { input.len() } else { 0 };
-        let is_own = self.shards.is_none() || work.connection.is_by_mail();
+        let is_own = self.shards.is_none();
         self.clock.begin();
         let stopped = loop {
             if *work.requests_left == 0 || work.out.len() + work.held.bytes() >= work.out_bytes_full
@@ -499,11 +509,26 @@ fn provide_functions(
 
 /// Where the answers to this connection go.
 #[inline]
-fn encoder<'w>(work: &'w mut Turn<'_>) -> Encoder<'w> {
+fn encoder<'w>(work: &'w mut Turn<'_>) -> SessionReply<'w> {
     let session = &work.connection.session;
-    if session.whole_replies || session.expects() {
-        // What goes behind others' answers is moved about as bytes.
-        return Encoder::new(work.out, session.version).with_blob_errors(session.blob_errors);
+    if session.form == Form::Typed {
+        return SessionReply::Typed(AnswerWriter::new(work.out));
     }
-    Encoder::holding(work.out, work.held, session.version).with_blob_errors(session.blob_errors)
+    let encoder = if session.expects() {
+        // What goes behind others' answers is moved about as bytes.
+        Encoder::new(work.out, session.version)
+    } else {
+        Encoder::holding(work.out, work.held, session.version)
+    };
+    SessionReply::Client(encoder.with_blob_errors(session.blob_errors))
+}
+
+/// Whether what was answered behind the first `before` bytes is an error.
+fn is_refusal(before: usize, work: &Turn<'_>) -> bool {
+    match work.connection.session.form {
+        Form::Client => work.out.get(before) == Some(&b'-'),
+        Form::Typed => {
+            work.out.get(before..).and_then(Answer::first).is_some_and(|it| it.0.is_error())
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The service as the loop sees it.
 
 use super::session::Waiting;
-use super::{Flow, Resp, Session, Turn, afar};
+use super::{Flow, Resp, Session, Turn, remote};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::keeping::Keeping;
@@ -55,6 +55,9 @@ impl Service for Resp {
         }
         self.before_request(&mut work);
         self.post_news(&mut work);
+        if work.connection.session.is_remote() {
+            return self.serve_remote(work);
+        }
         if work.connection.session.memcached.is_some() {
             return self.serve_memcached(work);
         }
@@ -82,12 +85,9 @@ impl Service for Resp {
             None => core::mem::take(&mut self.parser),
         };
         let served = self.batch(&mut parser, &mut work);
-        // What happened for a client of another shard is told behind its answers.
-        if !work.connection.is_by_mail() {
-            self.tell_watchers(&mut work);
-            if self.serves_others {
-                self.post_copies();
-            }
+        self.tell_watchers(&mut work);
+        if self.serves_others {
+            self.post_copies();
         }
         self.hold_back(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
@@ -126,14 +126,14 @@ impl Service for Resp {
         None
     }
 
-    fn take_clients(&mut self) -> Vec<afar::Client> {
+    fn take_clients(&mut self) -> Vec<remote::Client> {
         core::mem::take(&mut self.new_clients)
     }
 
     #[inline]
     fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
-        if let Some(front) = connection.session.front() {
-            front.collect(out);
+        if let Some(pending) = connection.session.pending() {
+            pending.collect(out);
         }
     }
 
@@ -143,10 +143,10 @@ impl Service for Resp {
     }
 
     fn hung_up(&mut self, connection: &mut Connection<Session>) {
-        let (Some(shards), Some(front)) = (&mut self.shards, connection.session.front()) else {
+        let (Some(shards), Some(pending)) = (&mut self.shards, connection.session.pending()) else {
             return;
         };
-        for at in front.used() {
+        for at in pending.used() {
             let letter = Letter::HungUp { session: connection.id };
             shards.post.to(at).letters.push(letter);
         }
@@ -165,6 +165,9 @@ impl Service for Resp {
         self.begin_deferred();
         self.gauge.begin_command();
         self.take_late_loads();
+        for (id, deadline) in core::mem::take(&mut self.given_up) {
+            self.forget_locked(id, deadline, connections);
+        }
         self.take_mail_of_shards(connections);
         self.send_held_back(connections);
         self.wake_crowded(connections);
@@ -281,7 +284,7 @@ impl Service for Resp {
     }
 
     fn outlives_client(session: &Session) -> bool {
-        session.leads() || session.is_within_exec()
+        session.coordinates() || session.is_within_exec()
     }
 
     #[inline]
@@ -319,6 +322,8 @@ impl Service for Resp {
             self.forget_wait(id, *wait, *deadline);
         } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
+        } else if let Some(Waiting::Locked(locked)) = connection.session.waiting.as_deref() {
+            self.given_up.push((id, locked.deadline));
         } else if connection.session.is_waiting() {
             self.hub.forget(id);
             if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {

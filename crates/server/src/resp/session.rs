@@ -1,16 +1,17 @@
 //! What the server knows of one client.
 
-use super::afar::Lead;
 use super::blocking::Blocked;
-use super::tracking::{Copies, Tracks};
+use super::remote::{Coordinated, Locked};
+use super::reply::Form;
+use super::tracking::Tracks;
 use crate::connection::ConnectionId;
 use crate::memcached;
-use crate::shards::Front;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
 use headwater_engine::Ticket;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
+use headwater_router::{Copies, Pending, TransactionId};
 use std::collections::HashSet;
 
 /// What an entry of a table of names takes besides the name, about.
@@ -68,8 +69,12 @@ pub(crate) enum Waiting {
     /// This request, which is to show what was written at other shards.
     /// At most until this moment of the server's life, if there is one.
     Shards(OwnedArgs, WaitId, Option<u64>),
-    /// What concerns several shards: until all hold, and then in each of its steps.
-    Lead(Box<Lead>),
+    /// This request, while others are at the partitions of its keys.
+    Locked(Locked),
+    /// What concerns several shards: in each of its steps.
+    Coordinated(Box<Coordinated>),
+    /// What another shard has asked for, which is no request of a client: its frame.
+    Asked(Vec<u8>),
     /// RANGE.WATCH: until the watch of this number has begun at all homes of its range.
     Watch(u32),
 }
@@ -131,14 +136,40 @@ pub(crate) struct Identity {
 
 /// A session's part in what several shards do together.
 #[derive(Debug, Default)]
-pub(crate) enum Afar {
+pub(crate) enum Across {
     /// None: no other shard has done anything for it.
     #[default]
-    None,
+    Nothing,
     /// The client is here, and other shards have executed requests of it.
-    Front(Box<Front>),
+    Client(Box<Pending>),
     /// The client is at another shard, and some of its requests are executed here.
-    Back(Origin),
+    Remote(Box<RemoteSession>),
+}
+
+/// What is executed here for a client of another shard.
+#[derive(Debug)]
+pub(crate) struct RemoteSession {
+    /// Where the client is.
+    pub(crate) origin: Origin,
+    /// Names what is executed.
+    pub(crate) id: u64,
+    /// The beginning of its answer, while it waits.
+    pub(crate) partial: Vec<u8>,
+    /// A part of a transaction over several shards is executed.
+    pub(crate) part: Option<TransactionPart>,
+    /// When the lock that it waits for is given up.
+    pub(crate) lock_deadline: Option<u64>,
+}
+
+/// A part of a transaction over several shards.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TransactionPart {
+    /// Which transaction.
+    pub(crate) transaction: TransactionId,
+    /// All shards that have a part in it.
+    pub(crate) shards: Vec<Shard>,
+    /// No further part comes.
+    pub(crate) last: bool,
 }
 
 /// Where a client is whose requests are executed here.
@@ -193,14 +224,12 @@ pub(crate) struct Session {
     pub(crate) memcached: Option<Box<memcached::Session>>,
     /// Where shards stood after its last writes there.
     pub(crate) positions: Positions,
-    /// Its replies must be bytes, none of them a value that lies elsewhere.
-    pub(crate) whole_replies: bool,
+    /// In which form it is answered.
+    pub(crate) form: Form,
     /// What other shards do for it, or for whom this shard does it.
-    pub(crate) afar: Afar,
+    pub(crate) across: Across,
     /// All shards have come to the position of a source that its next request, which waits, names; or one has refused.
     pub(crate) reached: bool,
-    /// What it stands for at another shard is in a transaction over several.
-    pub(crate) in_transaction: bool,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
 }
@@ -213,19 +242,19 @@ impl Session {
 
     /// What other shards do for it.
     #[inline]
-    pub(crate) fn front(&mut self) -> Option<&mut Front> {
-        match &mut self.afar {
-            Afar::Front(front) => Some(front),
-            Afar::None | Afar::Back(_) => None,
+    pub(crate) fn pending(&mut self) -> Option<&mut Pending> {
+        match &mut self.across {
+            Across::Client(pending) => Some(pending),
+            Across::Nothing | Across::Remote(_) => None,
         }
     }
 
     /// Bytes of answers and messages that wait for answers of other shards.
     pub(crate) fn held_bytes(&self) -> usize {
         let behind = self.behind_answer.len();
-        match &self.afar {
-            Afar::Front(front) => front.held_bytes() + behind,
-            Afar::None | Afar::Back(_) => behind,
+        match &self.across {
+            Across::Client(pending) => pending.held_bytes() + behind,
+            Across::Nothing | Across::Remote(_) => behind,
         }
     }
 
@@ -247,13 +276,13 @@ impl Session {
         if self.put_behind_answer(parts) {
             return true;
         }
-        self.front().is_some_and(|front| front.tell(home, parts))
+        self.pending().is_some_and(|pending| pending.tell(home, parts))
     }
 
     /// Whether answers of other shards are still to come.
     #[inline]
     pub(crate) fn expects(&self) -> bool {
-        matches!(&self.afar, Afar::Front(front) if !front.is_done())
+        matches!(&self.across, Across::Client(pending) if !pending.is_done())
     }
 
     /// Whether only a few commands are allowed in RESP2, because messages may come at any time.
@@ -266,10 +295,30 @@ impl Session {
         self.identity.get_or_insert_default()
     }
 
-    /// Whether all shards hold so that it goes on: it goes on to the end then, whatever becomes of its client.
+    /// Whether other shards do as one step what it has asked: that goes on to the end, whatever becomes of its client.
     #[inline]
-    pub(crate) fn leads(&self) -> bool {
-        matches!(self.waiting.as_deref(), Some(Waiting::Lead(lead)) if lead.begun)
+    pub(crate) fn coordinates(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Coordinated(_)))
+    }
+
+    /// What is executed here for a client of another shard.
+    #[inline]
+    pub(crate) fn remote(&mut self) -> Option<&mut RemoteSession> {
+        match &mut self.across {
+            Across::Remote(remote) => Some(remote),
+            Across::Nothing | Across::Client(_) => None,
+        }
+    }
+
+    /// Whether its client is at another shard.
+    #[inline]
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.across, Across::Remote(_))
+    }
+
+    /// Whether a part of a transaction over several shards is executed for it.
+    pub(crate) fn in_transaction(&self) -> bool {
+        matches!(&self.across, Across::Remote(remote) if remote.part.is_some())
     }
 
     /// Whether it has executed a part of a transaction: the rest is executed as well, whatever becomes of its client.
@@ -295,19 +344,22 @@ impl Session {
             Waiting::Data(postponed) => postponed.request.reserved_bytes(),
             Waiting::Sending(sending) => sending.request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
-            Waiting::Lead(lead) => lead.bytes(),
+            Waiting::Locked(locked) => locked.request.reserved_bytes(),
+            Waiting::Coordinated(coordinated) => coordinated.bytes(),
+            Waiting::Asked(frame) => frame.capacity(),
             Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),
         };
         // What is watched or listened to stands in a table of the session and in one of all.
         // What is watched for a client of another shard counts there.
-        let watched = match &self.afar {
-            Afar::Back(_) => 0,
+        let watched = match &self.across {
+            Across::Remote(_) => 0,
             _ => 2 * (self.watched_bytes + self.watched.len() * ENTRY_BYTES),
         };
         let listens = |to: &Subscriptions| 2 * (to.name_bytes + to.count() * ENTRY_BYTES);
-        let afar = |afar: &Afar| match afar {
-            Afar::Front(front) => front.bytes(),
-            Afar::None | Afar::Back(_) => 0,
+        let across = |across: &Across| match across {
+            Across::Client(pending) => pending.bytes(),
+            Across::Nothing => 0,
+            Across::Remote(remote) => size_of::<RemoteSession>() + remote.partial.capacity(),
         };
         let tracks = |tracks: &Tracks| {
             let names: usize = tracks.prefixes.iter().map(Vec::len).sum();
@@ -318,7 +370,7 @@ impl Session {
         watched
             + follows
             + self.behind_answer.capacity()
-            + afar(&self.afar)
+            + across(&self.across)
             + self.tracking.as_deref().map_or(0, tracks)
             + self.memcached.as_ref().map_or(0, |_| size_of::<memcached::Session>())
             + self.parser.as_ref().map_or(0, |parser| parser.reserved_bytes())

@@ -5,6 +5,7 @@ use crate::log::event;
 use headwater_base::Millis;
 use headwater_command::{Args, Flags, Reply, Spec};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Arguments that an entry keeps, and bytes of each; the rest is counted.
 const ARGUMENTS_MAX: usize = 32;
@@ -33,21 +34,47 @@ struct Entry {
     name: Vec<u8>,
 }
 
-/// The slow commands and latency spikes that are remembered, newest last.
+/// The slow commands that are remembered, newest last; all shards have them together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlowCommands(Arc<Mutex<Remembered>>);
+
 #[derive(Debug, Default)]
-pub(super) struct Slowlog {
+struct Remembered {
     entries: VecDeque<Entry>,
     next_id: u64,
+}
+
+impl SlowCommands {
+    fn with<T>(&self, look: impl FnOnce(&mut Remembered) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Remembered {
+    fn shrink(&mut self, most: usize) {
+        let over = self.entries.len().saturating_sub(most);
+        self.entries.drain(..over);
+    }
+}
+
+/// The slow commands and latency spikes that are remembered.
+#[derive(Debug, Default)]
+pub(super) struct Slowlog {
+    slow: SlowCommands,
     /// Per event: seconds since the epoch, and the worst milliseconds within that second.
     spikes: [VecDeque<(u64, u64)>; 2],
     worst: [u64; 2],
 }
 
 impl Slowlog {
-    /// Keeps at most this many entries.
+    /// A log with the slow commands of all shards.
+    pub(super) fn new(slow: SlowCommands) -> Self {
+        Self { slow, ..Self::default() }
+    }
+
+    /// Keeps at most this many slow commands.
     pub(super) fn shrink(&mut self, most: usize) {
-        let over = self.entries.len().saturating_sub(most);
-        self.entries.drain(..over);
+        self.slow.with(|slow| slow.shrink(most));
     }
 
     fn spike(&mut self, event: usize, at: Millis, millis: u64) {
@@ -127,45 +154,48 @@ impl Resp {
             event!(info, "slow", "slow_command", command, keys, micros, %peer, "a command took long");
         }
         let Some(words) = words.filter(|_| slow && observe.slowlog_entries_max > 0) else { return };
-        let entry = Entry {
-            id: self.slowlog.next_id,
-            at,
-            micros,
-            arguments: shortened(words),
-            client: work.connection.peer.to_string(),
-            name: work.connection.session.name().to_vec(),
-        };
-        self.slowlog.next_id += 1;
-        self.slowlog.entries.push_back(entry);
-        self.slowlog.shrink(observe.slowlog_entries_max);
+        self.slowlog.slow.with(|slow| {
+            slow.entries.push_back(Entry {
+                id: slow.next_id,
+                at,
+                micros,
+                arguments: shortened(words),
+                client: work.connection.peer.to_string(),
+                name: work.connection.session.name().to_vec(),
+            });
+            slow.next_id += 1;
+            slow.shrink(observe.slowlog_entries_max);
+        });
     }
 
     /// SLOWLOG GET.
     pub(super) fn slowlog_get(&self, count: Option<u64>, work: &mut Turn<'_>) -> Flow {
         let count = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
         let mut out = encoder(work);
-        out.array(self.slowlog.entries.len().min(count));
-        for entry in self.slowlog.entries.iter().rev().take(count) {
-            out.array(6);
-            out.integer(entry.id as i64);
-            out.integer((entry.at.0 / 1000) as i64);
-            out.integer(entry.micros as i64);
-            out.array(entry.arguments.len());
-            entry.arguments.iter().for_each(|argument| out.bulk(argument));
-            out.bulk(entry.client.as_bytes());
-            out.bulk(&entry.name);
-        }
+        self.slowlog.slow.with(|slow| {
+            out.array(slow.entries.len().min(count));
+            for entry in slow.entries.iter().rev().take(count) {
+                out.array(6);
+                out.integer(entry.id as i64);
+                out.integer((entry.at.0 / 1000) as i64);
+                out.integer(entry.micros as i64);
+                out.array(entry.arguments.len());
+                entry.arguments.iter().for_each(|argument| out.bulk(argument));
+                out.bulk(entry.client.as_bytes());
+                out.bulk(&entry.name);
+            }
+        });
         Flow::Next
     }
 
     /// SLOWLOG LEN.
     pub(super) fn slowlog_len(&self) -> usize {
-        self.slowlog.entries.len()
+        self.slowlog.slow.with(|slow| slow.entries.len())
     }
 
     /// SLOWLOG RESET.
     pub(super) fn slowlog_reset(&mut self) {
-        self.slowlog.entries.clear();
+        self.slowlog.slow.with(|slow| slow.entries.clear());
     }
 
     /// LATENCY LATEST.

@@ -182,7 +182,11 @@ impl Resp {
         self.forget_watches(&mut work.connection.session);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
-        self.run_queue(queue, 0, work)
+        let flow = self.run_queue(queue, 0, work);
+        if flow != Flow::Parked {
+            work.out.append(&mut work.connection.session.behind_answer);
+        }
+        flow
     }
 
     /// Has everything loaded that the queued requests need, as far as that can be told; something that EXEC waits for.
@@ -245,7 +249,7 @@ impl Resp {
         flow
     }
 
-    fn begin_transaction(&mut self) {
+    pub(super) fn begin_transaction(&mut self) {
         if let Some(keeping) = &self.keeping {
             keeping.begin_transaction();
             self.node.engine_mut().begin_transaction();

@@ -1,19 +1,9 @@
 //! What a shard knows of times at which all hold: those that it leads, and those that others do.
 
 use crate::connection::ConnectionId;
-use crate::resp::Origin;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use std::collections::{BTreeSet, VecDeque};
-
-/// What a client here wants done while all hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Want {
-    /// What it waits in, which concerns several shards.
-    Lead(ConnectionId),
-    /// A partition is to move.
-    Move(Moving),
-}
 
 /// A partition that is about to move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,16 +18,14 @@ pub(crate) struct Moving {
 /// A time at which all hold, led by this shard.
 #[derive(Debug)]
 pub(crate) struct Leading {
-    /// It is the how manieth.
+    /// Sequence number of the barrier, counted per shard that leads.
     pub(crate) number: u64,
     /// The shards that have not said that they hold.
     pub(crate) missing: BTreeSet<Shard>,
     /// When it is given up if they have not.
     pub(crate) deadline: u64,
-    /// What is done then, if a partition moves.
-    pub(crate) moving: Option<Moving>,
-    /// So many clients may yet be led, if none does.
-    pub(crate) left: usize,
+    /// What is done then.
+    pub(crate) moving: Moving,
 }
 
 /// Another shard, or this one, has this shard hold.
@@ -45,7 +33,7 @@ pub(crate) struct Leading {
 pub(crate) struct Hold {
     /// Who leads.
     pub(crate) leader: Shard,
-    /// It is the how manieth of that shard.
+    /// Sequence number of the barrier, counted per shard that leads.
     pub(crate) number: u64,
     /// It was told that this shard holds.
     pub(crate) told: bool,
@@ -54,8 +42,8 @@ pub(crate) struct Hold {
 /// What a shard knows of such times.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
-    /// What clients here want, in order.
-    pub(crate) wants: VecDeque<Want>,
+    /// The moves that clients here want, in order.
+    pub(crate) wants: VecDeque<Moving>,
     /// This shard waits for its turn, or has it.
     pub(crate) enlisted: bool,
     /// It has it.
@@ -66,8 +54,6 @@ pub(crate) struct Holding {
     pub(crate) holds: Vec<Hold>,
     /// Who is to have it hold, as soon as those that it has held have had a turn.
     pub(crate) deferred: Vec<Hold>,
-    /// Whose requests alone are executed.
-    pub(crate) led_by: Option<Origin>,
     /// Who has had this shard find the keys of a partition that is to move.
     pub(crate) surveyed_by: Option<Shard>,
     /// A session of which something was still under way.

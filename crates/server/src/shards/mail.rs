@@ -13,18 +13,17 @@
 //! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
 
 use super::meeting::Meeting;
+use super::names::Heard;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{Copies, Note, TrackingNote};
+use crate::resp::{Note, Origin, SlowCommands, TrackingNote};
 use crate::service::Door;
 use crate::sources;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
-use headwater_base::source::Position;
-use headwater_node::{Packet, Positions, RemoteMessage};
-use headwater_protocol::resp::Version;
+use headwater_node::{Packet, RemoteMessage};
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpStream};
@@ -44,30 +43,26 @@ const EXPECTED_MAX: usize = 4 << 10;
 /// of the letter before.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    /// Requests of a client, to be executed here, as if it had sent them to this shard.
-    Requests {
+    /// Requests of a client, to be executed here: frames of `headwater_router::Ask`.
+    Asks {
         /// The client's session at the sender.
         session: ConnectionId,
-        /// How it wants its answers.
-        voice: Voice,
         /// Where the bytes end.
         end: usize,
     },
-    /// Answers to such requests.
-    Replies {
+    /// A request of a client of any shard whose keys have got this home meanwhile.
+    HandedOn {
+        /// The client's session.
+        origin: Origin,
+        /// Where the bytes end.
+        end: usize,
+    },
+    /// Answers to such requests: frames of `headwater_router::write_answer`.
+    Answers {
         /// The session at the receiver.
         session: ConnectionId,
         /// Where the bytes end.
         end: usize,
-        /// Where the sender stood after the last write among them; 0: there was none yet.
-        position: Position,
-    },
-    /// What such requests must show: they read what is derived.
-    After {
-        /// The client's session at the sender.
-        session: ConnectionId,
-        /// How far each shard had come when the client wrote there last.
-        positions: Positions,
     },
     /// The client has gone.
     Gone {
@@ -93,7 +88,7 @@ pub(crate) enum Letter {
         /// What it speaks.
         door: Door,
     },
-    /// A message for a channel, from a transaction.
+    /// A message for a channel, from a flow.
     Publish {
         /// Bytes of the channel's name.
         name: usize,
@@ -135,11 +130,6 @@ pub(crate) enum Letter {
         /// Which time that was.
         number: u64,
     },
-    /// All hold, and this client's requests alone are executed.
-    Led {
-        /// Its session at the sender.
-        session: ConnectionId,
-    },
     /// Requests go on.
     Release,
     /// The receiver may have all others hold: its turn has come.
@@ -157,21 +147,6 @@ pub(crate) enum Letter {
     Figures(Vec<Metric>),
     /// The process is to end.
     Stop,
-}
-
-/// How a client wants its answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Voice {
-    /// The version of the protocol.
-    pub(crate) version: Version,
-    /// Errors may have several lines.
-    pub(crate) blob_errors: bool,
-    /// The protocol is memcached's.
-    pub(crate) memcached: bool,
-    /// How it keeps copies of what it reads.
-    pub(crate) copies: Copies,
-    /// They are a part of a transaction, and wait for nobody.
-    pub(crate) in_transaction: bool,
 }
 
 /// The letters of one sender in one of its turns.
@@ -210,6 +185,10 @@ pub(crate) struct Office {
     memory: Common,
     /// The sources of all shards.
     sources: Arc<sources::Common>,
+    /// What clients of any shard listen to.
+    heard: Heard,
+    /// The slow commands of all shards.
+    slow: SlowCommands,
 }
 
 #[derive(Debug, Default)]
@@ -257,7 +236,8 @@ impl Office {
         let sources = sources::Common::new(shards);
         let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        Arc::new(Self { boxes, meeting, turns, memory, run, sources })
+        let (heard, slow) = (Heard::default(), SlowCommands::default());
+        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow })
     }
 
     /// What the shards tell of their memory.
@@ -268,6 +248,16 @@ impl Office {
     /// The sources of all shards.
     pub(crate) fn sources(&self) -> &Arc<sources::Common> {
         &self.sources
+    }
+
+    /// What clients of any shard listen to.
+    pub(crate) fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// The slow commands of all shards.
+    pub(crate) fn slow(&self) -> &SlowCommands {
+        &self.slow
     }
 
     /// Has a shard come round.
@@ -459,11 +449,7 @@ mod tests {
                 let mail = one.to(Shard(1));
                 mail.bytes.push(number as u8);
                 let session = ConnectionId { slot: 0, number };
-                mail.letters.push(Letter::Replies {
-                    session,
-                    end: mail.bytes.len(),
-                    position: Position(0),
-                });
+                mail.letters.push(Letter::Answers { session, end: mail.bytes.len() });
             }
             one.send();
         }

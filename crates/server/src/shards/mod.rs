@@ -1,49 +1,41 @@
 //! Several shards in one process: each a thread with an engine, a loop and clients of its own.
 //!
-//! A client's requests are parsed by the shard that it is connected to. What concerns keys is executed at their
-//! home (`route`): requests go there by mail (`mail`), as bytes of the client's protocol, and are
-//! executed there by a connection that stands for the client. Its replies come back as bytes,
-//! and are put in the order of the requests (`front`); replies of several shards to one request are put together
-//! (`gather`).
+//! A client's requests are decoded by the shard that it is connected to. What concerns keys is executed at their
+//! home: requests and answers go there and back, typed, by mail (`mail`). Who executes what, in which order answers
+//! go out, and how several shards do one thing, `headwater-router` decides; `resp/remote` brings it together with sessions.
 //!
 //! # Cost
-//! A forwarded request is copied once each way, and parsed twice. Locks and wake-ups are one for
+//! A forwarded request is copied once each way. Locks and wake-ups are one for
 //! each pair of shards in a turn, however many requests there are.
 
 mod count;
-mod flows;
-mod front;
-mod gather;
 mod holding;
-mod info;
-mod items;
 mod mail;
 mod meeting;
+mod names;
 mod position;
-mod program;
-mod route;
 mod turns;
 
 pub(crate) use count::settle;
-pub(crate) use front::{Front, HELD_BACK_FOR, Kind};
-pub(crate) use gather::{Gather, Merge};
-pub(crate) use holding::{Hold, Holding, Leading, Moving, Want};
-pub(crate) use mail::{Letter, Mail, Office, Post, Voice};
+pub(crate) use holding::{Hold, Holding, Leading, Moving};
+pub(crate) use mail::{Letter, Mail, Office, Post};
 pub(crate) use meeting::Stays;
+pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
-pub(crate) use program::{Next, Program, Step, is_between_shards, words};
-pub(crate) use route::{Request, Route, route};
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
 use crate::resp::Origin;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{Millis, Shard};
-use headwater_command::{Args, Reply};
 use headwater_node::{Peers, WaitId};
-use headwater_protocol::resp::{Encoder, Version};
+use headwater_router::{Ask, AskHeader, Locks, TransactionId, write_ask};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+/// How long answers that are ready may wait for those behind them, in milliseconds; more than one, since time is counted
+/// in whole ones.
+pub(crate) const HELD_BACK_FOR: u64 = 2;
 
 /// What a shard knows of the others.
 #[derive(Debug)]
@@ -62,6 +54,16 @@ pub(crate) struct Shards {
     pub(crate) surveys_for: Option<Shard>,
     /// Times at which all hold.
     pub(crate) holding: Holding,
+    /// Who may touch which keys, while several shards do one thing.
+    pub(crate) locks: Locks,
+    /// Who waits for a transaction's lock here.
+    pub(crate) lock_waits: HashMap<TransactionId, ConnectionId>,
+    /// Sessions that wait for others' locks, by number.
+    pub(crate) blocked: HashMap<u64, ConnectionId>,
+    /// The digest of the transactions that this shard has executed together with each other one.
+    pub(crate) digests: Vec<u64>,
+    /// Transactions that sessions here have begun.
+    pub(crate) transactions: u64,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
     pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
@@ -77,7 +79,24 @@ impl Shards {
         let backs = HashMap::with_hasher(KeyHashBuilder::default());
         let (waits, held_back) = (HashMap::new(), VecDeque::new());
         let (holding, surveys_for, crowded) = (Holding::default(), None, Vec::new());
-        Box::new(Self { me, post, peers, waits, backs, surveys_for, holding, held_back, crowded })
+        let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
+        let (digests, transactions) = (Vec::new(), 0);
+        Box::new(Self {
+            me,
+            post,
+            peers,
+            waits,
+            backs,
+            surveys_for,
+            holding,
+            locks,
+            lock_waits,
+            blocked,
+            digests,
+            transactions,
+            held_back,
+            crowded,
+        })
     }
 
     /// What this shard and the others know of each other's memory.
@@ -92,57 +111,42 @@ impl Shards {
         }
     }
 
+    /// Names the next transaction of a session here.
+    pub(crate) fn next_transaction(&mut self) -> TransactionId {
+        self.transactions += 1;
+        TransactionId { coordinator: self.me, number: self.transactions }
+    }
+
+    /// A transaction was executed here together with these shards.
+    pub(crate) fn count_transaction(&mut self, transaction: TransactionId, shards: &[Shard]) {
+        self.digests.resize(usize::from(self.post.shards()), 0);
+        for shard in shards.iter().filter(|shard| **shard != self.me) {
+            if let Some(digest) = self.digests.get_mut(usize::from(shard.0)) {
+                *digest ^= transaction.digest();
+            }
+        }
+    }
+
     /// Sends a request of a session of this shard to another shard (or to this one, behind what it does
     /// now).
     #[inline]
-    pub(crate) fn request(
+    pub(crate) fn ask(
         &mut self,
         to: Shard,
         session: ConnectionId,
-        voice: Voice,
-        args: Args<'_>,
+        header: &AskHeader,
+        ask: &Ask<'_>,
     ) {
-        let bytes = &mut self.post.to(to).bytes;
-        match args.as_sent() {
-            Some(sent) => bytes.extend_from_slice(sent),
-            None => write_request(args, bytes),
-        }
-        self.requested(to, session, voice);
-    }
-
-    /// The same for a request as the client has sent it.
-    pub(crate) fn request_bytes(
-        &mut self,
-        to: Shard,
-        session: ConnectionId,
-        voice: Voice,
-        bytes: &[u8],
-    ) {
-        self.post.to(to).bytes.extend_from_slice(bytes);
-        self.requested(to, session, voice);
-    }
-
-    /// A request was written behind the others.
-    #[inline]
-    fn requested(&mut self, to: Shard, session: ConnectionId, voice: Voice) {
         self.post.count_request();
         let mail = self.post.to(to);
+        write_ask(header, ask, &mut mail.bytes);
         let end = mail.bytes.len();
-        if let Some(Letter::Requests { session: last, voice: how, end: upto }) =
-            mail.letters.last_mut()
-            && (*last, *how) == (session, voice)
+        if let Some(Letter::Asks { session: last, end: upto }) = mail.letters.last_mut()
+            && *last == session
         {
             *upto = end;
             return;
         }
-        mail.letters.push(Letter::Requests { session, voice, end });
+        mail.letters.push(Letter::Asks { session, end });
     }
-}
-
-/// A request as clients send it.
-fn write_request(args: Args<'_>, out: &mut Vec<u8>) {
-    out.reserve(args.bytes() + 16 * (args.len() + 1));
-    let mut request = Encoder::new(out, Version::Resp2);
-    request.array(args.len());
-    args.iter().for_each(|arg| request.bulk(arg));
 }

@@ -6,7 +6,7 @@
 //! and sources give of it under any client's prefix is followed as a whole, until the server lets go of it (`ranges`).
 //!
 //! With several shards the home of a key remembers which shards have clients that have read it, and tells each of them once;
-//! which clients those are, their shard knows (`afar`).
+//! which clients those are, their shard knows (`remote`).
 //!
 //! # Invariants
 //! - K1. A key of which a tracking client may keep a copy is in `table` of its shard and in `table` or `homed` of its home,
@@ -22,16 +22,16 @@
 //! Where nobody tracks, a request looks at one flag. Else a written key costs a copy of its bytes and one look into
 //! `table`; a key that is read costs one look, and a place of its own.
 
-mod afar;
 mod broadcast;
 mod message;
 mod note;
 mod options;
 mod ranges;
 mod reach;
+mod remote;
 mod table;
 
-use super::session::{Afar, Origin};
+use super::session::{Across, Origin};
 use super::{Resp, Session, Turn};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
@@ -43,7 +43,7 @@ use headwater_command::{Args, Flags, Spec};
 use headwater_engine::{ChangedKeys, Engine, Follower, NotifiedChange};
 use headwater_protocol::resp::Version;
 use note::Copy;
-pub(crate) use note::{Copies, Note};
+pub(crate) use note::Note;
 pub(crate) use options::Tracks;
 pub(super) use options::redirect_of;
 use reach::{Message, Reach, Writer, hears};
@@ -423,9 +423,11 @@ impl Resp {
         done: bool,
         work: &mut Turn<'_>,
     ) {
-        let origin = match work.connection.session.afar {
-            Afar::Back(origin) => origin,
-            Afar::None | Afar::Front(_) => Origin { shard: self.me(), session: work.connection.id },
+        let origin = match work.connection.session.across {
+            Across::Remote(ref remote) => remote.origin,
+            Across::Nothing | Across::Client(_) => {
+                Origin { shard: self.me(), session: work.connection.id }
+            }
         };
         self.tell_changes(Some(Writer { origin, spec, args }), work);
         if !done {
@@ -434,12 +436,12 @@ impl Resp {
         let reads = spec.flags.has(Flags::READONLY);
         if work.connection.is_by_mail() {
             if reads {
-                self.remember_afar(origin, spec, args, work);
+                self.remember_remote(origin, spec, args, work);
                 self.tell_changes(None, work);
             }
             return;
         }
-        let (id, executing) = (work.connection.id, self.executing_queue || self.leading);
+        let (id, executing) = (work.connection.id, self.executing_queue);
         let session = &mut work.connection.session;
         let in_transaction = executing || session.queue.is_some();
         let Some(tracks) = session.tracking.as_deref_mut() else { return };
@@ -463,9 +465,9 @@ impl Resp {
     }
 
     /// A request was sent to other shards: CLIENT CACHING was about it.
-    pub(super) fn tracked_afar(&mut self, spec: &'static Spec, session: &mut Session) {
+    pub(super) fn tracked_remote(&mut self, spec: &'static Spec, session: &mut Session) {
         let waits = session.waiting.is_some() || session.queue.is_some();
-        let waits = waits || self.executing_queue || self.leading;
+        let waits = waits || self.executing_queue;
         if let Some(tracks) = session.tracking.as_deref_mut()
             && !waits
             && !spec.full_name.starts_with("client|")

@@ -52,18 +52,6 @@ pub(crate) enum Note {
     },
 }
 
-/// How a client of another shard keeps copies of what it reads here.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) enum Copies {
-    /// It keeps none of which it wants to be told.
-    #[default]
-    None,
-    /// It is told of all keys of its prefixes.
-    Broadcast,
-    /// The keys that it reads are to be remembered.
-    Keys,
-}
-
 /// What has become of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Copy<'k> {

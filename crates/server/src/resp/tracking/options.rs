@@ -1,12 +1,12 @@
 //! CLIENT TRACKING, CACHING, TRACKINGINFO and GETREDIR: what a client asks for, and what it may not. The texts are those of
 //! Redis 7.
 
-use super::Copies;
 use super::Resp;
 use crate::connection::ConnectionId;
 use crate::resp::{Turn, encoder};
 use headwater_base::Shard;
 use headwater_command::{Reply, Tracking as Asked};
+use headwater_router::Copies;
 use std::collections::BTreeSet;
 
 /// How a client tracks.

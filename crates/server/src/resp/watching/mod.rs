@@ -28,7 +28,7 @@ mod position;
 
 pub(crate) use note::Note;
 
-use super::afar::hold;
+use super::remote::hold;
 use super::session::{Session, Waiting};
 use super::tracking::RANGES;
 use super::{Flow, Resp, Turn, encoder};
@@ -343,7 +343,7 @@ impl Resp {
             return false;
         }
         self.hear();
-        if !self.has_changed_afar(work) && self.watching.home.inbox.is_empty() {
+        if !self.has_changed_remotely(work) && self.watching.home.inbox.is_empty() {
             return false;
         }
         if work.out.is_empty() && work.held.is_empty() {

@@ -1,7 +1,9 @@
-//! One answer in memcached's protocol from several shards' replies, each the bytes of a bulk string.
+//! Answers of other shards, as clients of memcached's protocol read them: each is a byte string; several become one.
 
 use headwater_base::Shard;
-use headwater_protocol::resp::text;
+use headwater_protocol::Held;
+use headwater_protocol::memcached::Encoder;
+use headwater_router::{Answer, Merge, Token};
 use std::collections::BTreeMap;
 
 /// Numbers that are not added up: they are of the process, or no amounts.
@@ -24,8 +26,34 @@ const NOT_ADDED: &[&[u8]] = &[
 
 const END: &[u8] = b"END\r\n";
 
-fn inner(reply: &[u8]) -> &[u8] {
-    text(reply).unwrap_or_default()
+/// Writes one answer of a shard.
+pub(crate) fn write_answer(answer: Answer<'_>, out: &mut Vec<u8>) {
+    match answer.token() {
+        Token::Bulk(bytes) => out.extend_from_slice(bytes),
+        Token::Error { code, text } => {
+            let text = String::from_utf8_lossy(text);
+            Encoder::new(out, &mut Held::default(), usize::MAX).failed(code, &text);
+        }
+        _ => {}
+    }
+}
+
+/// Writes the answer that several shards' make up.
+pub(crate) fn write_merged(merge: &Merge, parts: &[(Shard, Answer<'_>)], out: &mut Vec<u8>) {
+    let texts: Vec<(Shard, Vec<u8>)> = parts
+        .iter()
+        .map(|(shard, answer)| {
+            let mut text = Vec::new();
+            write_answer(*answer, &mut text);
+            (*shard, text)
+        })
+        .collect();
+    let replies: Vec<&[u8]> = texts.iter().map(|(_, text)| &**text).collect();
+    match merge {
+        Merge::Items(keys) => write_items(&texts, keys, out),
+        Merge::Stats => write_stats(&replies, out),
+        _ => write_agreed(&replies, out),
+    }
 }
 
 /// Key and length of the value (`VALUE <key> <flags> <bytes> …`) that comes next, with its header and its line end.
@@ -39,13 +67,9 @@ fn next_value(rest: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 /// Values in the order of the keys that were asked for. Where a shard refused, its refusal is the answer.
-pub(super) fn write_items(
-    parts: &[(Shard, Vec<u8>)],
-    keys: &[(Shard, Vec<u8>)],
-    out: &mut Vec<u8>,
-) {
+fn write_items(parts: &[(Shard, Vec<u8>)], keys: &[(Shard, Vec<u8>)], out: &mut Vec<u8>) {
     let mut rests: BTreeMap<Shard, &[u8]> =
-        parts.iter().map(|(shard, reply)| (*shard, inner(reply))).collect();
+        parts.iter().map(|(shard, reply)| (*shard, &**reply)).collect();
     if let Some(refusal) = rests.values().find(|rest| !rest.ends_with(END)) {
         out.extend_from_slice(refusal);
         return;
@@ -63,9 +87,9 @@ pub(super) fn write_items(
 }
 
 /// Lines of statistics by name, in the order of the first reply that has them.
-pub(super) fn write_stats(replies: &[&[u8]], out: &mut Vec<u8>) {
+fn write_stats(replies: &[&[u8]], out: &mut Vec<u8>) {
     let mut all: Vec<(&[u8], Vec<u8>)> = Vec::new();
-    for reply in replies.iter().map(|reply| inner(reply)) {
+    for reply in replies.iter().copied() {
         if !reply.ends_with(END) {
             out.extend_from_slice(reply);
             return;
@@ -96,8 +120,8 @@ fn added(one: &[u8], other: &[u8]) -> Vec<u8> {
 }
 
 /// The answer of all, unless one has something against it.
-pub(super) fn write_agreed(replies: &[&[u8]], out: &mut Vec<u8>) {
-    let mut all = replies.iter().map(|reply| inner(reply));
+fn write_agreed(replies: &[&[u8]], out: &mut Vec<u8>) {
+    let mut all = replies.iter().copied();
     let first = all.clone().next().unwrap_or_default();
     let is_error = |reply: &&[u8]| {
         let errors: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
@@ -111,7 +135,7 @@ mod tests {
     use super::*;
 
     fn bulk(text: &str) -> Vec<u8> {
-        format!("${}\r\n{text}\r\n", text.len()).into_bytes()
+        text.as_bytes().to_vec()
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! Letters of other shards: requests to execute, replies, and what the engines have to say to one another.
 
+use super::form::ClientForm;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::resp::session::{Afar, Origin, Session};
-use crate::resp::{Copies, Resp, Turn};
-use crate::shards::{HELD_BACK_FOR, Kind, Letter, Mail, Voice};
+use crate::resp::session::{Across, Origin, RemoteSession, Session};
+use crate::resp::{Form, Resp, Turn};
+use crate::shards::{HELD_BACK_FOR, Letter, Mail};
 use headwater_base::Shard;
+use headwater_base::source::Position;
+use headwater_protocol::resp::find;
+use headwater_router::{Ask, AskHeader, Frames, Kind};
 use mio::net::TcpStream;
 
 impl Resp {
     /// A message for the channels of all other shards, from within a transaction.
-    pub(in crate::resp) fn publish_afar(&mut self, channel: &[u8], message: &[u8]) {
+    pub(in crate::resp) fn publish_elsewhere(&mut self, channel: &[u8], message: &[u8]) {
         let Some(shards) = &mut self.shards else { return };
         let me = shards.me;
         for to in (0..shards.post.shards()).map(Shard).filter(|to| *to != me) {
@@ -38,25 +42,18 @@ impl Resp {
         let mut begin = 0;
         for letter in letters {
             match letter {
-                Letter::Requests { session, voice, end } => {
+                Letter::Asks { session, end } => {
                     let origin = Origin { shard: from, session };
-                    self.take_requests(origin, Some(voice), &bytes[begin..end], connections);
+                    self.take_asks(origin, &bytes[begin..end], connections);
                     begin = end;
                 }
-                Letter::Replies { session, end, position } => {
-                    if let Some(connection) = connections.get_mut(session) {
-                        connection.session.positions.reach(from, position);
-                    }
-                    self.take_replies(from, session, &bytes[begin..end], connections);
+                Letter::HandedOn { origin, end } => {
+                    self.take_asks(origin, &bytes[begin..end], connections);
                     begin = end;
                 }
-                Letter::After { session, positions } => {
-                    let origin = Origin { shard: from, session };
-                    self.take_requests(origin, None, &[], connections);
-                    let back = self.shards.as_ref().and_then(|it| it.backs.get(&origin).copied());
-                    if let Some(back) = back.and_then(|back| connections.get_mut(back)) {
-                        back.session.positions.merge(&positions);
-                    }
+                Letter::Answers { session, end } => {
+                    self.take_answers(from, session, &bytes[begin..end], connections);
+                    begin = end;
                 }
                 Letter::Watching(note) => self.take_note(from, *note, connections),
                 Letter::Changes { end } => {
@@ -104,7 +101,6 @@ impl Resp {
                 Letter::Surveyed => self.surveyed(),
                 Letter::Hold { number } => self.begin_to_hold(from, number),
                 Letter::Held { number } => self.holds(from, number, connections),
-                Letter::Led { session } => self.is_led(Origin { shard: from, session }),
                 Letter::Release => self.release(from),
                 Letter::Turn => self.have_all_hold(),
                 Letter::Meet { partition, to } => self.meet(from, partition, to, connections),
@@ -115,8 +111,8 @@ impl Resp {
         }
     }
 
-    /// Replies of another shard have come for a client of this one.
-    fn take_replies(
+    /// Answers of another shard have come for a client of this one.
+    fn take_answers(
         &mut self,
         from: Shard,
         session: ConnectionId,
@@ -124,21 +120,30 @@ impl Resp {
         connections: &mut Connections<Session>,
     ) {
         let Some(connection) = connections.get_mut(session) else { return };
-        let Session { version, blob_errors, .. } = connection.session;
-        let Some(front) = connection.session.front() else { return };
-        front.came(from, bytes);
-        front.advance(version);
-        for (at, undo) in front.take_undo() {
-            front.expect(at, Kind::Write, true);
-            if let Some(shards) = &mut self.shards {
-                let voice = Voice { version, blob_errors, ..Voice::default() };
-                shards.request(at, session, voice, undo.args());
+        let mut form = ClientForm::of(&connection.session);
+        let Session { across: Across::Client(pending), positions, .. } = &mut connection.session
+        else {
+            return;
+        };
+        let mut frames = Frames::of(bytes);
+        while let Some(frame) = frames.next_answer() {
+            positions.reach(from, Position(frame.position));
+            // One that nobody waits for is dropped.
+            pending.came((from, frame.id), frame.answer, frame.digests, &mut form);
+        }
+        for (at, undo) in pending.take_undo() {
+            let id = pending.expect(at, Kind::Write, true);
+            if let Some(shards) = &mut self.shards
+                && let Ok(spec) = find(undo.args())
+            {
+                let header = AskHeader { id, ..AskHeader::default() };
+                shards.ask(at, session, &header, &Ask::Command(spec, undo.args()));
             }
         }
-        let (is_ready, holds_back) = (front.is_ready(), front.holds_back() && !front.noted);
-        front.noted |= holds_back;
-        if front.holds && front.is_done() {
-            front.holds = false;
+        let (is_ready, holds_back) = (pending.is_ready(), pending.holds_back() && !pending.noted);
+        pending.noted |= holds_back;
+        if pending.holds && pending.is_done() {
+            pending.holds = false;
             connections.wake(session);
         }
         if is_ready {
@@ -152,13 +157,13 @@ impl Resp {
     #[inline]
     pub(in crate::resp) fn hold_back(&mut self, work: &mut Turn<'_>) {
         let Some(shards) = &mut self.shards else { return };
-        let Some(front) = work.connection.session.front() else { return };
-        if front.is_done() || work.out.is_empty() || !work.held.is_empty() {
+        let Some(pending) = work.connection.session.pending() else { return };
+        if pending.is_done() || work.out.is_empty() || !work.held.is_empty() {
             return;
         }
-        front.hold_back(work.out);
-        if front.holds_back() && !front.noted {
-            front.noted = true;
+        pending.hold_back(work.out);
+        if pending.holds_back() && !pending.noted {
+            pending.noted = true;
             shards.held_back.push_back((work.connection.id, self.time.uptime));
         }
     }
@@ -171,31 +176,28 @@ impl Resp {
         {
             shards.held_back.pop_front();
             let Some(connection) = connections.get_mut(id) else { continue };
-            let Some(front) = connection.session.front() else { continue };
-            front.noted = false;
-            if front.holds_back() {
-                front.overdue = true;
+            let Some(pending) = connection.session.pending() else { continue };
+            pending.noted = false;
+            if pending.holds_back() {
+                pending.overdue = true;
                 connections.touch(id);
             }
         }
     }
 
-    /// Gives requests to the connection that stands for their client.
-    fn take_requests(
-        &mut self,
-        origin: Origin,
-        voice: Option<Voice>,
-        bytes: &[u8],
-        connections: &mut Connections<Session>,
-    ) {
+    /// Gives requests to the session that their client has here.
+    fn take_asks(&mut self, origin: Origin, bytes: &[u8], connections: &mut Connections<Session>) {
         self.make_room_to_pass(bytes.len());
         let Some(shards) = &mut self.shards else { return };
         let known = shards.backs.get(&origin).copied();
         let id = known.filter(|&id| connections.get_mut(id).is_some()).unwrap_or_else(|| {
             let id = connections.next_id_by_mail();
+            let (partial, part, lock_deadline) = (Vec::new(), None, None);
+            let remote = RemoteSession { origin, id: 0, partial, part, lock_deadline };
             let session = Session {
                 authenticated: true,
-                afar: Afar::Back(origin),
+                across: Across::Remote(Box::new(remote)),
+                form: Form::Typed,
                 no_evict: true,
                 ..Session::default()
             };
@@ -205,52 +207,39 @@ impl Resp {
             shards.backs.insert(origin, id);
             id
         });
-        if let (Some(connection), Some(voice)) = (connections.get_mut(id), voice) {
-            // What has come before is executed with what is asked for it, at least.
-            let is_done = connection.input_filled == 0 && !connection.session.is_waiting();
-            let before = if is_done { Copies::None } else { connection.session.copies };
-            connection.session.copies = voice.copies.max(before);
-            connection.session.in_transaction = voice.in_transaction;
-            connection.session.version = voice.version;
-            connection.session.blob_errors = voice.blob_errors;
-            if voice.memcached && connection.session.memcached.is_none() {
-                connection.session.memcached = Some(Box::default());
-            }
+        if let Some(connection) = connections.get_mut(id) {
             connection.take_requests(bytes);
             connections.touch(id);
-            if voice.copies != Copies::None {
-                self.track_for(origin.shard);
-            }
         }
     }
 
-    /// Posts the replies that a connection by mail has for its client.
+    /// Posts the answers that a connection by mail has for its client.
     pub(in crate::resp) fn post_replies(&mut self, connection: &mut Connection<Session>) {
-        let Afar::Back(origin) = connection.session.afar else { return };
+        let Some(origin) = connection.session.remote().map(|remote| remote.origin) else { return };
         let Some(shards) = &mut self.shards else { return };
-        let Some(replies) = connection.mail() else { return };
-        if replies.is_empty() {
+        let Some(answers) = connection.mail() else { return };
+        if answers.is_empty() {
             return;
         }
         let mail = shards.post.to(origin.shard);
-        mail.bytes.append(replies);
-        replies.shrink_to(64 << 10);
+        mail.bytes.append(answers);
+        answers.shrink_to(64 << 10);
         let end = mail.bytes.len();
-        let position = connection.session.positions.get(shards.me);
-        mail.letters.push(Letter::Replies { session: origin.session, end, position });
+        mail.letters.push(Letter::Answers { session: origin.session, end });
     }
 
     /// A session has ended: what stands for it elsewhere is to end, or who has its client is told.
     pub(in crate::resp) fn part(&mut self, id: ConnectionId, session: &mut Session) {
         let Some(shards) = &mut self.shards else { return };
-        match core::mem::take(&mut session.afar) {
-            Afar::None => {}
-            Afar::Front(front) => {
-                for at in front.used() {
+        match core::mem::take(&mut session.across) {
+            Across::Nothing => {}
+            Across::Client(pending) => {
+                for at in pending.used() {
                     shards.post.to(at).letters.push(Letter::Gone { session: id });
                 }
             }
-            Afar::Back(origin) => {
+            Across::Remote(remote) => {
+                let origin = remote.origin;
                 if shards.backs.get(&origin) == Some(&id) {
                     shards.backs.remove(&origin);
                     let letter = Letter::Broken { session: origin.session };

@@ -6,7 +6,7 @@
 
 use super::note::place;
 use super::reach::{Reach, hears};
-use super::{Copies, Copy, Note, Resp, Tracking};
+use super::{Copy, Note, Resp, Tracking};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::resp::session::{Origin, Session, Waiting};
@@ -14,6 +14,7 @@ use crate::resp::{Flow, Turn};
 use crate::shards::Letter;
 use headwater_base::Shard;
 use headwater_command::{Args, OwnedArgs, Spec, Tracking as Asked};
+use headwater_router::Copies;
 
 impl Tracking {
     pub(super) fn out(&mut self, to: Shard) -> &mut Vec<u8> {
@@ -67,7 +68,7 @@ impl Tracking {
 
 impl Resp {
     /// A request of a client of another shard has read keys.
-    pub(super) fn remember_afar(
+    pub(super) fn remember_remote(
         &mut self,
         origin: Origin,
         spec: &'static Spec,
@@ -109,7 +110,7 @@ impl Resp {
     }
 
     /// Whether something has changed that is told behind the answers so far.
-    pub(in crate::resp) fn has_changed_afar(&mut self, work: &mut Turn<'_>) -> bool {
+    pub(in crate::resp) fn has_changed_remotely(&mut self, work: &mut Turn<'_>) -> bool {
         if self.tracking.is_on() {
             self.tell_changes(None, work);
         }

@@ -5,11 +5,10 @@
 //! has told up to a position. From the answers the session knows where every shard stood then, and what it reads
 //! next waits until that has come to wherever it is read, as it waits for the session's own writes.
 
-use super::{front_of, hold, voice_of};
+use super::{hold, pending_of};
 use crate::resp::declared::write_warnings;
 use crate::resp::session::Answering;
 use crate::resp::{Flow, Resp, Turn, encoder};
-use crate::shards::{Gather, Kind, Merge};
 use crate::sources::Answer;
 use headwater_base::Shard;
 use headwater_base::source::Position;
@@ -18,11 +17,12 @@ use headwater_command::{
 };
 use headwater_engine::TableOptions;
 use headwater_node::table_options;
-use headwater_protocol::resp::{Encoder, find};
+use headwater_protocol::resp::find;
+use headwater_router::{Ask, Kind, Merge, Scattered, answer_of};
 
 impl Resp {
     /// Executes a command in which sources have a part at all shards. `None`: it goes where its keys live.
-    pub(super) fn sourced_afar(
+    pub(super) fn sourced_remote(
         &mut self,
         command: &Command<'_>,
         args: Args<'_>,
@@ -34,17 +34,17 @@ impl Resp {
                 if !source.is_empty() =>
             {
                 let options = TableOptions { keep: None, ..table_options(set) };
-                self.declare_afar(name, &options, mapping, args, work)
+                self.declare_everywhere(name, &options, mapping, args, work)
             }
             Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => {
                 let at = read.at.filter(|at| !self.is_of_shards(at))?;
-                self.read_at_afar(at, args, work)
+                self.read_everywhere_at(at, args, work)
             }
             Data::Strings(Strings::MSet { .. }) | Data::Keys(Keys::Del { .. }) => {
-                if !self.writes_through_afar(data) {
+                if !self.writes_through_several(data) {
                     return None;
                 }
-                self.write_through_afar(data, args, work)
+                self.write_through_several(data, args, work)
             }
             _ => return None,
         };
@@ -56,7 +56,7 @@ impl Resp {
     }
 
     /// TABLE.SET with a source: declared there once, then every shard has it.
-    fn declare_afar(
+    fn declare_everywhere(
         &mut self,
         name: &[u8],
         options: &TableOptions,
@@ -72,8 +72,7 @@ impl Resp {
             return self.begin_to_declare(name, options, mapping, args, work);
         };
         let warnings = answer.map_err(|text| format!("source '{source}': {text}"))?;
-        let mut reply = Vec::new();
-        write_warnings(&warnings, &mut Encoder::new(&mut reply, work.connection.session.version));
+        let reply = answer_of(|out| write_warnings(&warnings, out));
         // A shard may refuse it, for keys of the table that it has.
         let undo = self.source_of(name).is_none().then(|| {
             let words: [&[u8]; 4] = [b"TABLE.SET", name, b"SOURCE", b""];
@@ -84,7 +83,7 @@ impl Resp {
     }
 
     /// A range as of a position of a source: once all shards have come so far, it is read as any range is.
-    fn read_at_afar(
+    fn read_everywhere_at(
         &mut self,
         at: &[u8],
         args: Args<'_>,
@@ -95,7 +94,7 @@ impl Resp {
             return Ok(hold(Some(args), work));
         }
         if core::mem::take(&mut session.reached) {
-            if session.front().is_some_and(|front| core::mem::take(&mut front.refused)) {
+            if session.pending().is_some_and(|pending| core::mem::take(&mut pending.refused)) {
                 // The refusal was the answer.
                 return Ok(Flow::Next);
             }
@@ -114,7 +113,7 @@ impl Resp {
     }
 
     /// Whether a command writes keys of several homes, some of which go to a source.
-    fn writes_through_afar(&self, data: &Data<'_>) -> bool {
+    fn writes_through_several(&self, data: &Data<'_>) -> bool {
         let Some(placement) = self.node.engine().placement() else { return false };
         let of = |keys: &mut dyn Iterator<Item = &[u8]>| {
             let (mut first, mut several, mut through) = (None, false, false);
@@ -133,7 +132,7 @@ impl Resp {
     }
 
     /// Writes of keys of several homes to one source: one transaction there, which is seen everywhere when it is answered.
-    fn write_through_afar(
+    fn write_through_several(
         &mut self,
         data: &Data<'_>,
         args: Args<'_>,
@@ -148,12 +147,10 @@ impl Resp {
             return Ok(self.await_answer(args, work));
         };
         let position: Position = answer.map_err(|text| format!("source '{source}': {text}"))?;
-        let mut reply = Vec::new();
-        let mut answer = Encoder::new(&mut reply, work.connection.session.version);
-        match data {
-            Data::Keys(_) => answer.integer(changes.len() as i64),
-            _ => answer.ok(),
-        }
+        let reply = answer_of(|out| match data {
+            Data::Keys(_) => out.integer(changes.len() as i64),
+            _ => out.ok(),
+        });
         let position = self.hub.show(&source, position);
         self.reach_everywhere(reply, position.as_bytes(), work);
         Ok(hold(None, work))
@@ -174,19 +171,19 @@ impl Resp {
         undo: Option<OwnedArgs>,
         work: &mut Turn<'_>,
     ) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &self.shards else { return };
+        let Ok(spec) = find(args) else { return };
+        let count = shards.post.shards();
         let session = &mut work.connection.session;
-        let all: Vec<Shard> = (0..shards.post.shards()).map(Shard).collect();
-        let mut gather = Gather::new(merge, all.clone(), Kind::Plain);
-        gather.silent = session.answering != Answering::On;
-        gather.undo = undo;
-        let voice = voice_of(session, self.leading);
-        for at in all {
-            shards.request(at, work.connection.id, voice, args);
+        let mut scattered = Scattered::new(merge, Kind::Plain);
+        scattered.silent = session.answering != Answering::On;
+        scattered.undo = undo;
+        let pending = pending_of(session, shards);
+        pending.refused = false;
+        pending.expect_scattered(scattered);
+        for at in (0..count).map(Shard) {
+            self.ask_part(at, Kind::Plain, &Ask::Command(spec, args), work);
         }
-        let front = front_of(session, shards);
-        front.refused = false;
-        front.expect_gather(gather);
     }
 }
 

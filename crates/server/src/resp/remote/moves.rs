@@ -1,7 +1,7 @@
 //! Partitions that move to another shard while all serve.
 //!
 //! Where a store keeps data, the old home looks for the partition's keys on disk first, while requests go on.
-//! When all hold ([`super::holding`]), all meet: the old home gives
+//! When all hold ([`super::barrier`]), all meet: the old home gives
 //! the partition up, all learn the new home, and the new home takes it over, each in its own thread, while
 //! the others stand still. So it is one step for everybody (`headwater_engine`, `shards/moves.rs`).
 //!
@@ -13,7 +13,7 @@ use crate::connections::Connections;
 use crate::keeping::Way;
 use crate::resp::session::{Session, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
-use crate::shards::{Letter, Moving, Stays, Want};
+use crate::shards::{Letter, Moving, Stays};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
@@ -64,7 +64,7 @@ impl Resp {
         if from == to {
             return Ok(None);
         }
-        self.want(Want::Move(Moving { client, partition, to }));
+        self.want(Moving { client, partition, to });
         Ok(Some(()))
     }
 
@@ -139,7 +139,7 @@ impl Resp {
         }
         self.release(leader);
         let Some(shards) = &self.shards else { return };
-        let moving = shards.holding.leading.as_ref().and_then(|leading| leading.moving);
+        let moving = shards.holding.leading.as_ref().map(|leading| leading.moving);
         if let Some(moving) = moving.filter(|_| leader == me) {
             meeting.finish();
             self.end_move(moving, refusal, connections);

@@ -1,26 +1,14 @@
 //! Requests whose keys live on other shards.
 //!
-//! What concerns one home goes there as it was sent, and is executed there by a connection that stands for the client; a
+//! What concerns one home goes there as it was sent, and is executed there for the client; a
 //! `get` of keys of several homes is cut into one for each, and the values come together in the order of the keys.
-//! Replies may be empty (`noreply`, quiet meta commands), and say nothing of their length: between shards each is
-//! the bytes of a bulk string of RESP, so that what counts and orders replies is the same for both protocols.
 
 use super::{answer_unless, writes};
-use crate::resp::{Afar, Copies, Flow, Resp, Session, Turn, Waiting, front_of};
-use crate::shards::{Gather, Kind, Merge, Voice};
+use crate::resp::{Flow, Resp, Session, Turn, Waiting, after_of, pending_of};
 use headwater_base::{Placement, Shard};
-use headwater_command::{GetExpiry, OwnedArgs};
+use headwater_command::{GetExpiry, OwnedArgs, Reply};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
-use std::io::Write;
-
-/// How the client wants its answers.
-const VOICE: Voice = Voice {
-    version: headwater_protocol::resp::Version::Resp2,
-    blob_errors: false,
-    copies: Copies::None,
-    memcached: true,
-    in_transaction: false,
-};
+use headwater_router::{Ask, AskHeader, Copies, Kind, LockSet, Merge, Owner, Scattered, answer_of};
 
 /// Who executes a request.
 enum To {
@@ -34,14 +22,6 @@ enum To {
     Homes(Vec<(Shard, Vec<u8>)>),
     /// Nobody: a key is too long.
     Refused,
-}
-
-/// A reply as it goes between shards.
-pub(super) fn wrap(reply: &[u8], out: &mut Vec<u8>) {
-    // Writing into memory does not fail.
-    let _ = write!(out, "${}\r\n", reply.len());
-    out.extend_from_slice(reply);
-    out.extend_from_slice(b"\r\n");
 }
 
 fn home_of_meta(placement: &Placement, meta: &Meta<'_>) -> To {
@@ -103,14 +83,14 @@ fn part(request: &[u8], home: Shard, keys: &[(Shard, Vec<u8>)]) -> Vec<u8> {
 impl Resp {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live; `bytes`: the request as it
     /// was sent. `None`: it is to be executed here.
-    pub(super) fn memcached_afar(
+    pub(super) fn memcached_remote(
         &mut self,
         request: &Request<'_>,
         bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let me = self.shards.as_ref()?.me;
-        if self.executing_queue || matches!(work.connection.session.afar, Afar::Back(_)) {
+        if self.executing_queue || work.connection.session.is_remote() {
             return self.memcached_await_writes(request, work);
         }
         let to = route(self.node.engine().placement()?, request);
@@ -131,10 +111,10 @@ impl Resp {
             To::At(at) => Some(*at),
             To::All(_) | To::Homes(_) => None,
         };
-        if let Some(front) = work.connection.session.front()
-            && (front.is_full() || front.must_wait(kind, at))
+        if let Some(pending) = work.connection.session.pending()
+            && (pending.is_full() || pending.must_wait(kind, at))
         {
-            front.holds = true;
+            pending.holds = true;
             return Some(Flow::Parked);
         }
         if self.lets_others_read(at, work) {
@@ -202,12 +182,13 @@ impl Resp {
         work: &mut Turn<'_>,
     ) {
         self.make_room_to_pass(bytes.len());
-        if kind == Kind::Derived {
-            self.ask_after(at, work);
-        }
+        let placement = self.placement_digest();
         let Some(shards) = &mut self.shards else { return };
-        shards.request_bytes(at, work.connection.id, VOICE, bytes);
-        front_of(&mut work.connection.session, shards).expect(at, kind, silent);
+        let session = &mut work.connection.session;
+        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let id = pending_of(session, shards).expect(at, kind, silent);
+        let header = AskHeader { id, copies: Copies::None, placement, after };
+        shards.ask(at, work.connection.id, &header, &Ask::Item(bytes));
     }
 
     /// Has several shards execute parts of a request.
@@ -218,39 +199,68 @@ impl Resp {
         kind: Kind,
         work: &mut Turn<'_>,
     ) {
-        let Some(shards) = &self.shards else { return };
-        let me = shards.me;
-        let mut gather = Gather::new(merge, parts.iter().map(|(at, _)| *at).collect(), kind);
+        let Some(me) = self.shards.as_ref().map(|shards| shards.me) else { return };
+        let placement = self.placement_digest();
         let mut own = None;
+        if let Some((_, bytes)) = parts.iter().find(|(at, _)| *at == me) {
+            own = self.memcached_part(bytes, work);
+        }
+        let Some(shards) = &self.shards else { return };
+        let session = &mut work.connection.session;
+        pending_of(session, shards).expect_scattered(Scattered::new(merge, kind));
         for (at, bytes) in parts {
-            if at == me {
-                own = Some(bytes);
+            if at == me
+                && let Some(answer) = own.take()
+            {
+                if let Some(pending) = work.connection.session.pending() {
+                    pending.own_part(answer);
+                }
                 continue;
             }
-            if kind == Kind::Derived {
-                self.ask_after(at, work);
-            }
+            // This shard's own part comes by mail where it has to wait.
             let Some(shards) = &mut self.shards else { continue };
-            shards.request_bytes(at, work.connection.id, VOICE, &bytes);
+            let session = &mut work.connection.session;
+            let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+            let id = pending_of(session, shards).expect_part(at);
+            let header = AskHeader { id, copies: Copies::None, placement, after };
+            shards.ask(at, work.connection.id, &header, &Ask::Item(&bytes));
         }
-        if let Some(bytes) = own {
-            match self.memcached_part(&bytes, work) {
-                Some(reply) => gather.take(me, &reply),
-                None => {
-                    // It waits as a request by mail.
-                    let Some(shards) = &mut self.shards else { return };
-                    shards.request_bytes(me, work.connection.id, VOICE, &bytes);
-                }
-            }
+        self.collect_own(work);
+    }
+
+    /// Where the key of a request lives, if that is not here.
+    pub(crate) fn new_home_of_item(&self, placement: &Placement, bytes: &[u8]) -> Option<Shard> {
+        let Parsed::Request { request, .. } = parse(bytes, 0, &self.memcached.limits) else {
+            return None;
+        };
+        match route(placement, &request) {
+            To::At(home) if self.shards.as_ref().is_some_and(|it| it.me != home) => Some(home),
+            _ => None,
         }
-        let version = work.connection.session.version;
-        let Some(shards) = &self.shards else { return };
-        let front = front_of(&mut work.connection.session, shards);
-        front.expect_gather(gather);
-        front.advance(version);
-        if front.is_done() {
-            front.collect(work.out);
+    }
+
+    /// Executes a request of a client of another shard, which came as this frame.
+    pub(crate) fn execute_item(&mut self, bytes: &[u8], frame: &[u8], work: &mut Turn<'_>) -> Flow {
+        let limits = self.memcached.limits;
+        let Parsed::Request { request, .. } = parse(bytes, 0, &limits) else { return Flow::Next };
+        let out = core::mem::take(work.out);
+        let whole = work.held.set_whole(true);
+        let flow = self.memcached_request(&request, bytes, work);
+        work.held.set_whole(whole);
+        let reply = core::mem::replace(work.out, out);
+        if flow == Flow::Parked {
+            // Whatever it waits for, it is executed anew then.
+            work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+            return flow;
         }
+        if writes(&request)
+            && let Some(shards) = &mut self.shards
+        {
+            let position = shards.peers.stamp();
+            work.connection.session.positions.reach(shards.me, position);
+        }
+        work.out.extend_from_slice(&answer_of(|out| out.bulk(&reply)));
+        flow
     }
 
     /// Executes this shard's part of a request; its reply, unless it would have to wait.
@@ -268,9 +278,7 @@ impl Resp {
             self.forget_waiting(work);
             return None;
         }
-        let mut wrapped = Vec::with_capacity(reply.len() + 16);
-        wrap(&reply, &mut wrapped);
-        Some(wrapped)
+        Some(answer_of(|out| out.bulk(&reply)))
     }
 
     /// Whether a request reads keys that joins may give.
@@ -293,6 +301,9 @@ impl Resp {
         request: &Request<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
+        if let Some(flow) = self.memcached_wait_for_locks(request, work) {
+            return Some(flow);
+        }
         if !self.may_be_derived_item(request) {
             return None;
         }
@@ -301,6 +312,47 @@ impl Resp {
         let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
         shards.waits.insert(wait, work.connection.id);
         session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
+        Some(Flow::Parked)
+    }
+
+    /// Lets a request wait where several shards are doing something with the partitions of its keys. `None`: none is.
+    fn memcached_wait_for_locks(
+        &mut self,
+        request: &Request<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        let placement = self.node.engine().placement()?;
+        let shards = self.shards.as_mut()?;
+        if shards.locks.is_empty() {
+            return None;
+        }
+        let id = work.connection.id;
+        let owner = Owner::Session(id.number);
+        match shards.locks.is_granted(owner) {
+            Some(false) => return Some(Flow::Parked),
+            Some(true) => {
+                shards.blocked.remove(&id.number);
+                self.unlock(owner, work.peers);
+                return None;
+            }
+            None => {}
+        }
+        let set = match request {
+            Request::Get { keys, .. } => {
+                LockSet::of(keys.into_iter().map(|key| placement.partition(key)))
+            }
+            Request::Store { key, .. }
+            | Request::Count { key, .. }
+            | Request::Delete { key, .. }
+            | Request::Touch { key, .. }
+            | Request::Invoke { key, .. } => LockSet::of([placement.partition(key)].into_iter()),
+            _ => LockSet::All,
+        };
+        if !shards.locks.blocks(&set) {
+            return None;
+        }
+        shards.locks.request(owner, set);
+        shards.blocked.insert(id.number, id);
         Some(Flow::Parked)
     }
 }

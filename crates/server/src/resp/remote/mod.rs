@@ -6,36 +6,40 @@
 //! are done, and a client's later writes wait until it was read. So a client's pipeline gives the answers that it would give
 //! request by request.
 
-mod between;
-mod commands;
-mod handover;
-mod holding;
-mod lead;
-mod letters;
+mod asks;
+mod barrier;
+mod coordinate;
+mod form;
+mod locks;
+mod messages;
 mod moves;
+mod partitions;
+mod sharding;
 mod sources;
 mod transactions;
 
-use super::session::{Afar, Answering, Session, Waiting};
-use super::tracking::Copies;
-use super::{Flow, Resp, Turn, encoder};
+use super::session::{Across, Answering, Session, Waiting};
+use super::{Flow, Form, Resp, Turn, encoder};
 use crate::connections::Connections;
 use crate::service::Door;
-use crate::shards::{Front, Gather, Kind, Letter, Merge, Route, Shards, Voice, route};
+use crate::shards::Shards;
 use headwater_base::Shard;
 use headwater_command::{
     Args, Command, Connection, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec,
+    Transaction, table,
 };
 use headwater_engine::Effect;
 use headwater_node::Positions;
-use headwater_protocol::resp::{ReplyCutter, find};
+use headwater_protocol::resp::find;
+use headwater_router::{
+    Ask, AskHeader, Copies, Kind, Merge, Pending, Request, Route, Scattered, answer_of, route,
+};
 use mio::net::TcpStream;
 use std::net::SocketAddr;
 
-pub(crate) use lead::Lead;
-
-const CROSS_SLOT: &str = "Keys in request don't hash to the same slot: they live on several shards \
-     (keys of one group, or plain keys with one {tag}, live together)";
+pub(crate) use coordinate::Coordinated;
+pub(crate) use form::ClientForm;
+pub(crate) use locks::Locked;
 
 /// A client that another shard accepted.
 pub(super) type Client = (TcpStream, SocketAddr, Door);
@@ -44,7 +48,7 @@ impl Resp {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it
     /// is to be executed here.
     #[inline]
-    pub(super) fn execute_afar(
+    pub(super) fn execute_remote(
         &mut self,
         spec: &'static Spec,
         command: &Command<'_>,
@@ -53,13 +57,13 @@ impl Resp {
     ) -> Option<Flow> {
         let shards = self.shards.as_ref()?;
         let me = shards.me;
-        if self.executing_queue || matches!(work.connection.session.afar, Afar::Back(_)) {
+        if self.executing_queue || work.connection.session.is_remote() {
             return self.await_writes(spec, command, args, work);
         }
         if matches!(command, Command::Transaction(_)) {
-            return self.transact_afar(spec, command, args, work);
+            return self.transact_remote(spec, command, args, work);
         }
-        if let Some(flow) = self.sourced_afar(command, args, work) {
+        if let Some(flow) = self.sourced_remote(command, args, work) {
             return Some(flow);
         }
         if spec.id == Id::Reset && work.connection.session.expects() {
@@ -72,24 +76,16 @@ impl Resp {
             return Some(flow);
         }
         let route = route(self.node.engine().placement()?, spec, command, args);
-        let kind = if spec.flags.has(Flags::WRITE) {
-            let calls = matches!(command, Command::Data(Data::Functions(_)));
-            if calls { Kind::Both } else { Kind::Write }
-        } else if spec.id == Id::StreamRead {
-            Kind::Stream
-        } else if matches!(route, Route::At(_) | Route::Parts { .. })
-            && self.may_be_derived(command, args, spec)
-        {
-            Kind::Derived
-        } else {
-            Kind::Plain
-        };
+        let is_elsewhere = !matches!(route, Route::Here | Route::Several);
+        let reads = !spec.flags.has(Flags::WRITE) || reads_as_well(spec);
+        let derived = is_elsewhere && reads && self.may_be_derived(command, args, spec);
+        let kind = Kind::of(spec, command, derived);
         let at = match &route {
             Route::At(at) => Some(*at),
             _ => None,
         };
-        if let Some(front) = work.connection.session.front()
-            && (front.is_full() || front.must_wait(kind, at))
+        if let Some(pending) = work.connection.session.pending()
+            && (pending.is_full() || pending.must_wait(kind, at))
         {
             return Some(hold(Some(args), work));
         }
@@ -100,28 +96,26 @@ impl Resp {
             Route::Here => None,
             Route::At(at) if at == me => self.await_writes(spec, command, args, work),
             Route::At(at) => {
-                if kind.reads() {
-                    self.ask_after(at, work);
-                }
-                self.ask(at, args, kind, false, work);
+                self.ask(at, (spec, args), kind, false, work);
                 Some(Flow::Next)
             }
             Route::Parts { merge, parts } => {
-                if kind.reads() {
-                    parts.iter().for_each(|(at, _)| self.ask_after(*at, work));
-                }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
             }
-            Route::Several if !self.leading => {
+            Route::Read { .. } => {
+                let plan = self.plan_of((spec, command, args), true)?;
+                Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
+            }
+            Route::Steps(program) => {
+                let plan = self.plan_of_steps(program)?;
+                Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
+            }
+            Route::Several => {
                 if work.connection.session.expects() {
                     return Some(hold(Some(args), work));
                 }
-                Some(self.lead_request(args, work))
-            }
-            Route::Several => {
-                self.stats.errors += 1;
-                encoder(work).error("CROSSSLOT", format_args!("{CROSS_SLOT}"));
-                Some(Flow::Next)
+                let plan = self.plan_of((spec, command, args), false)?;
+                Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
         }
     }
@@ -132,8 +126,10 @@ impl Resp {
         let is = |at: Shard| at != me && shards.post.is_crowded(at, 0);
         match route {
             Route::At(at) => is(*at),
-            Route::Parts { parts, .. } => parts.iter().any(|(at, _)| is(*at)),
-            Route::Here | Route::Several => false,
+            Route::Parts { parts, .. } | Route::Read { parts, .. } => {
+                parts.iter().any(|(at, _)| is(*at))
+            }
+            Route::Here | Route::Several | Route::Steps(_) => false,
         }
     }
 
@@ -180,14 +176,20 @@ impl Resp {
         &self,
         connection: &mut crate::connection::Connection<Session>,
     ) -> bool {
-        let Afar::Back(origin) = connection.session.afar else { return false };
+        let Across::Remote(remote) = &connection.session.across else { return false };
+        let origin = remote.origin;
         let bytes = connection.mail().map_or(0, |mail| mail.len());
         let Some(shards) = &self.shards else { return false };
         origin.shard != shards.me && shards.post.is_crowded(origin.shard, bytes)
     }
 
     /// Whether a reading command may concern keys that joins give.
-    fn may_be_derived(&self, command: &Command<'_>, args: Args<'_>, spec: &Spec) -> bool {
+    pub(super) fn may_be_derived(
+        &self,
+        command: &Command<'_>,
+        args: Args<'_>,
+        spec: &Spec,
+    ) -> bool {
         let engine = self.node.engine();
         match command {
             Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
@@ -212,8 +214,17 @@ impl Resp {
         if let Command::Sharding(Sharding::Wait { millis, .. }) = command {
             return self.await_all(*millis, args, work);
         }
-        let is_read = !spec.flags.has(Flags::WRITE) && matches!(command, Command::Data(_));
-        if !is_read || !self.may_be_derived(command, args, spec) {
+        let is_read = match command {
+            Command::Data(_) => !spec.flags.has(Flags::WRITE) || reads_as_well(spec),
+            Command::Transaction(Transaction::Watch { .. }) => true,
+            Command::Transaction(Transaction::Exec) => {
+                let watched = &work.connection.session.watched;
+                watched.iter().any(|(key, _)| self.node.engine().may_derive(key))
+            }
+            _ => false,
+        };
+        let is_exec = matches!(command, Command::Transaction(Transaction::Exec));
+        if !is_read || !is_exec && !self.may_be_derived(command, args, spec) {
             return None;
         }
         self.read_after(command, work);
@@ -234,17 +245,6 @@ impl Resp {
             let position = shards.peers.stamp();
             session.positions.reach(shards.me, position);
         }
-    }
-
-    /// Tells a shard what the next request of a session must show.
-    pub(crate) fn ask_after(&mut self, at: Shard, work: &Turn<'_>) {
-        let Some(shards) = &mut self.shards else { return };
-        let positions = work.connection.session.positions.clone();
-        if positions == Positions::default() {
-            return;
-        }
-        let session = work.connection.id;
-        shards.post.to(at).letters.push(Letter::After { session, positions });
     }
 
     /// The effects of what was done; those that concern other shards are dealt with.
@@ -270,23 +270,42 @@ impl Resp {
         }
     }
 
+    /// The digest of the placement by which requests are sent.
+    #[inline]
+    pub(crate) fn placement_digest(&self) -> u64 {
+        self.node.engine().placement().map_or(0, |placement| placement.digest())
+    }
+
     /// Has another shard execute a request.
     pub(super) fn ask(
         &mut self,
         at: Shard,
-        args: Args<'_>,
+        (spec, args): (&'static Spec, Args<'_>),
         kind: Kind,
         silent: bool,
         work: &mut Turn<'_>,
     ) {
         self.make_room_to_pass(args.bytes());
+        let placement = self.placement_digest();
         let Some(shards) = &mut self.shards else { return };
-        let id = work.connection.id;
         let session = &mut work.connection.session;
-        let voice = voice_of(session, self.leading);
-        shards.request(at, id, voice, args);
+        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let copies = copies_of(session);
         let silent = silent || session.answering != Answering::On;
-        front_of(session, shards).expect(at, kind, silent);
+        let id = pending_of(session, shards).expect(at, kind, silent);
+        let header = AskHeader { id, copies, placement, after };
+        shards.ask(at, work.connection.id, &header, &Ask::Command(spec, args));
+    }
+
+    /// Has a shard execute a part of the last request of several parts.
+    fn ask_part(&mut self, at: Shard, kind: Kind, ask: &Ask<'_>, work: &mut Turn<'_>) {
+        let placement = self.placement_digest();
+        let Some(shards) = &mut self.shards else { return };
+        let session = &mut work.connection.session;
+        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let copies = copies_of(session);
+        let id = pending_of(session, shards).expect_part(at);
+        shards.ask(at, work.connection.id, &AskHeader { id, copies, placement, after }, ask);
     }
 
     /// Has several shards execute parts of a request.
@@ -295,96 +314,106 @@ impl Resp {
         spec: &'static Spec,
         kind: Kind,
         merge: Merge,
-        parts: &[(Shard, crate::shards::Request)],
+        parts: &[(Shard, Request)],
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        let Some(me) = self.shards.as_ref().map(|shards| shards.me) else { return Flow::Next };
+        let Some(shards) = &self.shards else { return Flow::Next };
+        let me = shards.me;
+        let mut scattered = Scattered::new(merge, kind);
+        scattered.silent = work.connection.session.answering != Answering::On;
+        // This shard's own part first: what it is told beside its answer comes before it.
+        let mut own = None;
+        let mut flow = Flow::Next;
         // Figures are of one moment if nothing else is under way; and what is declared is so
         // everywhere before anything else of this client is executed.
-        let mut gather = Gather::new(merge, parts.iter().map(|(at, _)| *at).collect(), kind);
-        gather.silent = work.connection.session.answering != Answering::On;
-        let mut own = None;
-        for (at, request) in parts {
-            let request = request.args(args);
-            if *at == me {
-                own = Some(request);
-                continue;
-            }
-            let Some(shards) = &mut self.shards else { continue };
-            let session = &work.connection.session;
-            let voice = voice_of(session, self.leading);
-            shards.request(*at, work.connection.id, voice, request.args());
-        }
         let mut holds = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
-        let mut flow = Flow::Next;
-        if let Some(request) = own {
-            match self.execute_part(request.args(), work) {
-                Ok((reply, ended)) => {
-                    // What the client is told beside its answer comes before it.
-                    let pushed = pushed_len(&reply);
-                    let (pushes, reply) = reply.split_at(pushed);
-                    if pushed > 0 && !work.connection.session.put_behind(None, &[pushes]) {
-                        work.out.extend_from_slice(pushes);
-                    }
-                    gather.take(me, reply);
+        if let Some((_, request)) = parts.iter().find(|(at, _)| *at == me) {
+            match self.execute_part(request.args(args).args(), work) {
+                Ok((answer, ended)) => {
+                    own = Some(answer);
                     flow = ended;
+                    let told = core::mem::take(&mut work.connection.session.behind_answer);
+                    if !work.connection.session.put_behind(None, &[&told]) {
+                        work.out.extend_from_slice(&told);
+                    }
                 }
-                Err(()) => {
-                    // Its data is not here: it waits as a request by mail, and what follows waits
-                    // for it.
-                    let Some(shards) = &mut self.shards else { return Flow::Next };
-                    let session = &work.connection.session;
-                    let voice = voice_of(session, self.leading);
-                    shards.request(me, work.connection.id, voice, request.args());
-                    holds = true;
-                }
+                // Its data is not here: it is asked by mail, and what follows waits for it.
+                Err(()) => holds = true,
             }
         }
         let Some(shards) = &self.shards else { return Flow::Next };
-        let version = work.connection.session.version;
-        let front = front_of(&mut work.connection.session, shards);
-        front.expect_gather(gather);
-        front.advance(version);
-        if front.is_done() {
-            front.collect(work.out);
+        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
+        for (at, request) in parts {
+            match own.take_if(|_| *at == me) {
+                Some(answer) => {
+                    if let Some(pending) = work.connection.session.pending() {
+                        pending.own_part(answer);
+                    }
+                }
+                None => {
+                    let request = request.args(args);
+                    let Ok(spec) = find(request.args()) else { continue };
+                    self.ask_part(*at, kind, &Ask::Command(spec, request.args()), work);
+                }
+            }
+        }
+        self.collect_own(work);
+        if !work.connection.session.expects() {
             return flow;
         }
         if holds && flow == Flow::Next { hold(None, work) } else { flow }
     }
 
-    /// Answers with OK once every shard has taken what was posted before.
-    pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
-        let Some(shards) = &mut self.shards else { return };
-        let me = shards.me;
-        let all: Vec<Shard> = (0..shards.post.shards()).map(Shard).collect();
-        let mut gather = Gather::new(Merge::Same, all.clone(), Kind::Plain);
-        gather.silent = work.connection.session.answering != Answering::On;
-        gather.take(me, b"+OK\r\n");
-        let (voice, id) = (voice_of(&work.connection.session, self.leading), work.connection.id);
-        // It is answered with OK, and does nothing.
-        let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
-        for at in all.into_iter().filter(|&at| at != me) {
-            shards.request(at, id, voice, nothing.args());
+    /// Takes what is complete, where only this shard had a part.
+    pub(crate) fn collect_own(&mut self, work: &mut Turn<'_>) {
+        let mut form = ClientForm::of(&work.connection.session);
+        if let Some(pending) = work.connection.session.pending() {
+            pending.advance(&mut form);
+            if pending.is_done() {
+                pending.collect(work.out);
+            }
         }
-        front_of(&mut work.connection.session, shards).expect_gather(gather);
     }
 
-    /// Executes this shard's part of a request; its reply, unless it would have to wait.
+    /// Answers with OK once every shard has taken what was posted before.
+    pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
+        let Some(shards) = &self.shards else { return };
+        let (me, count) = (shards.me, shards.post.shards());
+        let mut scattered = Scattered::new(Merge::Same, Kind::Plain);
+        scattered.silent = work.connection.session.answering != Answering::On;
+        if self.executing_queue {
+            // Within EXEC it is an element of its answer, and what follows waits as that does.
+            encoder(work).ok();
+            return;
+        }
+        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
+        if let Some(pending) = work.connection.session.pending() {
+            pending.own_part(answer_of(|out| out.ok()));
+        }
+        // It is answered with OK, and does nothing.
+        let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
+        let Some(spec) = table::lookup(b"select") else { return };
+        for at in (0..count).map(Shard).filter(|at| *at != me) {
+            self.ask_part(at, Kind::Plain, &Ask::Command(spec, nothing.args()), work);
+        }
+    }
+
+    /// Executes this shard's part of a request; its answer, unless it would have to wait.
     fn execute_part(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(Vec<u8>, Flow), ()> {
         let Ok(spec) = find(args) else { return Err(()) };
         let out = core::mem::take(work.out);
-        let before = core::mem::replace(&mut work.connection.session.whole_replies, true);
+        let form = core::mem::replace(&mut work.connection.session.form, Form::Typed);
         let queue = core::mem::replace(&mut self.executing_queue, true);
         let flow = self.carry_out(spec, args, work);
         self.executing_queue = queue;
-        work.connection.session.whole_replies = before;
-        let reply = core::mem::replace(work.out, out);
+        work.connection.session.form = form;
+        let answer = core::mem::replace(work.out, out);
         if flow == Flow::Parked {
             self.forget_waiting(work);
             return Err(());
         }
-        Ok((reply, flow))
+        Ok((answer, flow))
     }
 
     /// What a session waits for is asked for in another way.
@@ -401,44 +430,45 @@ impl Resp {
     /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
     #[inline]
     pub(crate) fn keep_order(before: usize, work: &mut Turn<'_>) {
-        if let Some(front) = work.connection.session.front()
-            && !front.is_done()
+        if let Some(pending) = work.connection.session.pending()
+            && !pending.is_done()
             && work.out.len() > before
         {
-            front.expect_own(&work.out[before..]);
+            pending.expect_own(&work.out[before..]);
             work.out.truncate(before);
         }
     }
 }
 
-/// How many bytes of messages come before a reply.
-fn pushed_len(reply: &[u8]) -> usize {
-    let (mut pushed, mut cutter) = (0, ReplyCutter::default());
-    while reply.get(pushed) == Some(&b'>')
-        && let Some(length) = cutter.cut(&reply[pushed..])
-    {
-        pushed += length;
-    }
-    pushed
+/// Whether a command that writes shows what is there as well: of the key that it writes, or of another one.
+fn reads_as_well(spec: &Spec) -> bool {
+    matches!(
+        spec.id,
+        Id::Copy | Id::Rename | Id::RenameNx | Id::SetNx | Id::MSetNx | Id::FnCall | Id::FnRange
+    )
 }
 
-/// How a client wants its answers.
-fn voice_of(session: &Session, in_transaction: bool) -> Voice {
-    let Session { version, blob_errors, .. } = *session;
-    let copies = session.tracking.as_ref().map_or(Copies::None, |tracks| tracks.copies());
-    let memcached = session.memcached.is_some();
-    Voice { version, blob_errors, memcached, copies, in_transaction }
+/// How a client keeps copies of what it reads.
+pub(crate) fn copies_of(session: &Session) -> Copies {
+    session.tracking.as_ref().map_or(Copies::None, |tracks| tracks.copies())
+}
+
+/// How far each shard must have come before it reads what is derived for a session; nothing, where that is no matter.
+pub(crate) fn after_of(session: &Session, shards: &Shards) -> Vec<u64> {
+    if session.positions == Positions::default() {
+        return Vec::new();
+    }
+    (0..shards.post.shards()).map(|at| session.positions.get(Shard(at)).0).collect()
 }
 
 /// What other shards do for a session.
-pub(crate) fn front_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Front {
-    if !matches!(session.afar, Afar::Front(_)) {
-        let wrapped = session.memcached.is_some();
-        session.afar = Afar::Front(Box::new(Front::new(shards.me, shards.post.shards(), wrapped)));
+pub(crate) fn pending_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Pending {
+    if !matches!(session.across, Across::Client(_)) {
+        session.across = Across::Client(Box::new(Pending::new(shards.me, shards.post.shards())));
     }
-    match &mut session.afar {
-        Afar::Front(front) => front,
-        Afar::None | Afar::Back(_) => unreachable!("it was just put there"),
+    match &mut session.across {
+        Across::Client(pending) => pending,
+        Across::Nothing | Across::Remote(_) => unreachable!("it was just put there"),
     }
 }
 
@@ -448,8 +478,8 @@ pub(super) fn hold(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
     if let Some(args) = args {
         session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
     }
-    if let Some(front) = session.front() {
-        front.holds = true;
+    if let Some(pending) = session.pending() {
+        pending.holds = true;
     }
     Flow::Parked
 }

@@ -1,13 +1,11 @@
 //! Times at which all shards hold: one leads, and what it does then is one step for everybody.
 //!
-//! A shard whose clients want something of the kind waits for its turn, and then asks all to hold: new requests of clients
+//! A shard whose clients want a partition moved waits for its turn, and then asks all to hold: new requests of clients
 //! wait, and what other shards execute for them is done. When all hold, no request is on its way
-//! between shards. Then a partition moves ([`super::moves`]), or clients are led, one after the other ([`super::lead`]); and
-//! all are released.
+//! between shards. Then the partition moves ([`super::moves`]), and all are released.
 //!
 //! # Invariants
-//! - N1. While a shard holds, its clients' requests wait in `held`; connections by mail go on until somebody is led, and then
-//!   that client's alone do.
+//! - N1. While a shard holds, its clients' requests wait in `held`; what other shards ask goes on.
 //! - N2. A shard says that it holds once, when nothing that it has asked of others can be executed later: all is
 //!   answered, but for reads that wait at the end of a stream, which does not move and is not read before the release.
 //!   No transaction is under way at it.
@@ -17,25 +15,21 @@
 //! Nothing where nobody wants it, but for a look at a flag in each turn. Each shard writes three letters and looks at
 //! all of its connections.
 
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::Connection;
 use crate::connections::Connections;
 use crate::resp::Resp;
-use crate::resp::session::{Afar, Origin, Session, Waiting};
-use crate::shards::{Hold, Leading, Letter, Stays, Want};
+use crate::resp::session::{Across, Session};
+use crate::shards::{Hold, Leading, Letter, Moving, Stays};
 use headwater_base::Shard;
 
-/// How long all may take until they hold for a move, in milliseconds: then it is given up.
-const HOLD_FOR_MOVE_MAX: u64 = 1000;
-/// How long for clients, who can do nothing but try again.
-const HOLD_MAX: u64 = 5000;
-/// Clients that are led before others have a turn.
-const LED_MAX: usize = 64;
+/// How long all may take until they hold, in milliseconds: then it is given up.
+const HOLD_MAX: u64 = 1000;
 
 impl Resp {
-    /// Has something done while all hold, when its turn has come.
-    pub(super) fn want(&mut self, want: Want) {
+    /// Has a partition moved while all hold, when its turn has come.
+    pub(super) fn want(&mut self, moving: Moving) {
         let Some(shards) = &mut self.shards else { return };
-        shards.holding.wants.push_back(want);
+        shards.holding.wants.push_back(moving);
         if !shards.holding.enlisted {
             shards.holding.enlisted = true;
             if shards.post.turns().enlist(shards.me) {
@@ -49,20 +43,12 @@ impl Resp {
         let now = self.time.uptime;
         let Some(shards) = &mut self.shards else { return };
         let holding = &mut shards.holding;
-        let moving = match holding.wants.front() {
-            Some(&Want::Move(moving)) => {
-                holding.wants.pop_front();
-                Some(moving)
-            }
-            _ => None,
-        };
-        let deadline = now + moving.map_or(HOLD_MAX, |_| HOLD_FOR_MOVE_MAX);
+        let Some(moving) = holding.wants.pop_front() else { return self.end_turn_to_hold() };
         holding.led += 1;
-        let number = holding.led;
+        let (number, deadline) = (holding.led, now + HOLD_MAX);
         let missing = (0..shards.post.shards()).map(Shard).collect();
-        holding.leading = Some(Leading { number, missing, deadline, moving, left: LED_MAX });
-        if let Some(moving) = moving
-            && self.keeping.is_some()
+        holding.leading = Some(Leading { number, missing, deadline, moving });
+        if self.keeping.is_some()
             && let Some(placement) = self.node.engine().placement()
             && let Some(leading) = &mut shards.holding.leading
         {
@@ -82,7 +68,7 @@ impl Resp {
     pub(super) fn surveyed(&mut self) {
         let Some(shards) = &mut self.shards else { return };
         let Some(leading) = &mut shards.holding.leading else { return };
-        leading.deadline = self.time.uptime + HOLD_FOR_MOVE_MAX;
+        leading.deadline = self.time.uptime + HOLD_MAX;
         let number = leading.number;
         for at in (0..shards.post.shards()).map(Shard) {
             shards.post.to(at).letters.push(Letter::Hold { number });
@@ -117,9 +103,11 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let holding = &mut shards.holding;
         if self.exclusive.is_none() && holding.holds.iter().any(|hold| !hold.told) {
-            let is_drained = |connection: &Connection<Session>| match &connection.session.afar {
-                Afar::Front(front) => front.is_drained(),
-                Afar::None | Afar::Back(_) => true,
+            let is_drained = |connection: &Connection<Session>| match &connection.session.across {
+                Across::Client(pending) => {
+                    pending.is_drained() && !connection.session.coordinates()
+                }
+                Across::Nothing | Across::Remote(_) => true,
             };
             let known = holding.undrained.and_then(|id| connections.get(id));
             if known.is_none_or(is_drained) {
@@ -147,25 +135,8 @@ impl Resp {
     fn give_up_holding(&mut self, connections: &mut Connections<Session>) {
         let text = "requests to other shards are not answered yet: try again";
         let Some(shards) = &mut self.shards else { return };
-        let moving = shards.holding.leading.as_ref().and_then(|leading| leading.moving);
-        if let Some(moving) = moving {
+        if let Some(moving) = shards.holding.leading.as_ref().map(|leading| leading.moving) {
             self.end_move(moving, Some(Stays::For(String::from(text))), connections);
-        } else {
-            let wants = core::mem::take(&mut shards.holding.wants);
-            for want in wants {
-                let Want::Lead(id) = want else {
-                    if let Some(shards) = &mut self.shards {
-                        shards.holding.wants.push_back(want);
-                    }
-                    continue;
-                };
-                if let Some(connection) = connections.get_mut(id)
-                    && let Some(Waiting::Lead(lead)) = connection.session.waiting.as_deref_mut()
-                {
-                    lead.refused = true;
-                    connections.wake(id);
-                }
-            }
         }
         self.release_all();
     }
@@ -183,43 +154,8 @@ impl Resp {
             return;
         }
         if leading.missing.is_empty() {
-            match leading.moving {
-                Some(moving) => self.have_all_meet(moving, connections),
-                None => self.lead_next(connections),
-            }
-        }
-    }
-
-    /// All hold: the next client that wants it is led, if there is one.
-    pub(super) fn lead_next(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &mut self.shards else { return };
-        let me = shards.me;
-        let holding = &mut shards.holding;
-        let Some(leading) = &mut holding.leading else { return };
-        while leading.left > 0
-            && let Some(&Want::Lead(id)) = holding.wants.front()
-        {
-            holding.wants.pop_front();
-            leading.left -= 1;
-            let Some(connection) = connections.get_mut(id) else { continue };
-            let Some(Waiting::Lead(lead)) = connection.session.waiting.as_deref_mut() else {
-                continue;
-            };
-            lead.begun = true;
-            holding.led_by = Some(Origin { shard: me, session: id });
-            for at in (0..shards.post.shards()).map(Shard).filter(|at| *at != me) {
-                shards.post.to(at).letters.push(Letter::Led { session: id });
-            }
-            connections.wake(id);
-            return;
-        }
-        self.release_all();
-    }
-
-    /// Another shard's client is led.
-    pub(super) fn is_led(&mut self, origin: Origin) {
-        if let Some(shards) = &mut self.shards {
-            shards.holding.led_by = Some(origin);
+            let moving = leading.moving;
+            self.have_all_meet(moving, connections);
         }
     }
 
@@ -253,9 +189,6 @@ impl Resp {
         let holding = &mut shards.holding;
         holding.holds.retain(|hold| hold.leader != leader);
         holding.deferred.retain(|hold| hold.leader != leader);
-        if holding.led_by.is_some_and(|origin| origin.shard == leader) {
-            holding.led_by = None;
-        }
         self.holding = !holding.holds.is_empty();
         if holding.surveyed_by == Some(leader) {
             holding.surveyed_by = None;
@@ -269,22 +202,6 @@ impl Resp {
         if let Some(owner) = self.exclusive {
             return owner != connection.id;
         }
-        if !self.holding {
-            return false;
-        }
-        let led_by = self.shards.as_ref().and_then(|shards| shards.holding.led_by);
-        match (led_by, &connection.session.afar) {
-            (Some(origin), Afar::Back(of)) => *of != origin,
-            (Some(_), _) => !self.is_led_here(connection.id),
-            (None, Afar::Back(_)) => false,
-            (None, _) => true,
-        }
-    }
-
-    /// Whether a client of this shard is led.
-    fn is_led_here(&self, id: ConnectionId) -> bool {
-        self.shards.as_ref().is_some_and(|shards| {
-            shards.holding.led_by == Some(Origin { shard: shards.me, session: id })
-        })
+        self.holding && !connection.session.is_remote() && !connection.session.coordinates()
     }
 }

@@ -1,0 +1,317 @@
+//! What other shards ask for their clients, executed here: one request after the other for each client, as its own shard sent
+//! them.
+//!
+//! Each client of another shard has a session here, which knows what belongs to it: keys that it watches, what it waits for, how
+//! far other shards must have come. Requests come as frames, and so do the answers go back: the beginning of one that must wait is
+//! kept until it is whole.
+
+use super::locks::queue_of;
+use crate::resp::bound::{KEY_BYTES, QueueRoom};
+use crate::resp::session::{Across, TransactionPart, Waiting};
+use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::service::{Served, Stopped};
+use crate::shards::Letter;
+use headwater_base::Shard;
+use headwater_base::source::Position;
+use headwater_command::{ArgVec, OwnedArgs, Reply, table};
+use headwater_engine::{EngineError, Stop};
+use headwater_node::Carried;
+use headwater_protocol::resp::{decode, find};
+use headwater_router::{
+    Ask, AskHeader, Copies, Frames, Owner, PutValue, Route, answer_of, route, write_answer,
+};
+
+/// The code word of a refusal because keys have got other homes; no client sees it.
+pub(super) const MOVED: &str = "MOVED";
+const ANEW: &str = "the keys have got other homes meanwhile: nothing was executed, try again";
+
+impl Resp {
+    /// Executes the requests of a client of another shard that are there.
+    #[inline]
+    pub(in crate::resp) fn serve_remote(&mut self, mut work: Turn<'_>) -> Served {
+        self.clock.begin();
+        if let Some(waiting) = work.connection.session.waiting.take() {
+            let before = work.out.len();
+            let flow = self.resume(*waiting, &mut work);
+            if let Some(stopped) = self.end_ask(flow, before, &mut work) {
+                return Served { consumed: 0, stopped };
+            }
+        }
+        let input = work.input;
+        let mut frames = Frames::of(input);
+        let mut spans = ArgVec::new();
+        loop {
+            let consumed = input.len() - frames.left();
+            let is_full = work.out.len() + work.held.bytes() >= work.out_bytes_full;
+            if *work.requests_left == 0 || is_full {
+                return Served { consumed, stopped: Stopped::Paused };
+            }
+            if self.serves_others && self.has_news_behind_answers(&mut work) {
+                return Served { consumed, stopped: Stopped::Paused };
+            }
+            let Some((header, ask)) = frames.next_ask(&mut spans) else {
+                let stopped =
+                    if frames.left() == 0 { Stopped::Incomplete } else { Stopped::Closing };
+                return Served { consumed, stopped };
+            };
+            *work.requests_left -= 1;
+            let behind = input.len() - frames.left();
+            let before = work.out.len();
+            self.begin_ask(&header, &mut work);
+            let frame = &input[consumed..behind];
+            if header.placement != self.placement_digest() {
+                match self.new_home_of(&ask) {
+                    None => {}
+                    Some(Some(home)) => {
+                        self.hand_on_ask(home, frame, &work);
+                        continue;
+                    }
+                    Some(None) => {
+                        let code = if matches!(ask, Ask::Lock { .. }) { MOVED } else { "TRYAGAIN" };
+                        encoder(&mut work).error(code, format_args!("{ANEW}"));
+                        self.end_ask(Flow::Next, before, &mut work);
+                        continue;
+                    }
+                }
+            }
+            let flow = self.execute_ask(&ask, frame, &mut work);
+            if let Some(stopped) = self.end_ask(flow, before, &mut work) {
+                return Served { consumed: behind, stopped };
+            }
+        }
+    }
+
+    /// Where keys live now that a request names, which was sent by an older map: one shard (`None`: it has to be sent anew, by its
+    /// client's shard); `None`: here.
+    #[cold]
+    fn new_home_of(&self, ask: &Ask<'_>) -> Option<Option<Shard>> {
+        let (me, placement) = (self.me(), self.node.engine().placement()?);
+        match ask {
+            Ask::Command(spec, args) => {
+                let command = decode(spec, *args).ok()?;
+                match route(placement, spec, &command, *args) {
+                    Route::At(home) if home != me => Some(Some(home)),
+                    _ => None,
+                }
+            }
+            // Its partitions were found by another map.
+            Ask::Lock { .. } => Some(None),
+            Ask::Exec(requests) => {
+                let is_elsewhere = |request: &OwnedArgs| {
+                    let args = request.args();
+                    let keys = find(args).map(|spec| spec.keys.positions(args.len()));
+                    let mut keys = keys.into_iter().flatten().filter_map(|at| args.get(at));
+                    keys.any(|key| placement.home(key) != me)
+                };
+                requests.iter().any(is_elsewhere).then_some(None)
+            }
+            Ask::Item(bytes) => self.new_home_of_item(placement, bytes).map(Some),
+            _ => None,
+        }
+    }
+
+    /// Hands a request on to the shard where its keys live now, which answers it.
+    #[cold]
+    fn hand_on_ask(&mut self, home: Shard, frame: &[u8], work: &Turn<'_>) {
+        let Across::Remote(remote) = &work.connection.session.across else { return };
+        let origin = remote.origin;
+        let Some(shards) = &mut self.shards else { return };
+        let mail = shards.post.to(home);
+        mail.bytes.extend_from_slice(frame);
+        let end = mail.bytes.len();
+        mail.letters.push(Letter::HandedOn { origin, end });
+    }
+
+    fn begin_ask(&mut self, header: &AskHeader, work: &mut Turn<'_>) {
+        let session = &mut work.connection.session;
+        session.copies = header.copies;
+        for (at, &position) in header.after.iter().enumerate() {
+            session.positions.reach(Shard(at as u16), Position(position));
+        }
+        let Some(remote) = session.remote() else { return };
+        remote.id = header.id;
+        if header.copies != Copies::None {
+            let shard = remote.origin.shard;
+            self.track_for(shard);
+        }
+    }
+
+    /// Puts the answer behind `before` into its frame; why the session goes no further, if it does not.
+    fn end_ask(&mut self, flow: Flow, before: usize, work: &mut Turn<'_>) -> Option<Stopped> {
+        let me = self.me();
+        let session = &mut work.connection.session;
+        let position = session.positions.get(me).0;
+        let remote = session.remote()?;
+        if flow == Flow::Parked {
+            remote.partial.extend(work.out.drain(before..));
+            return Some(Self::parked(work));
+        }
+        let mut answer = core::mem::take(&mut remote.partial);
+        answer.extend(work.out.drain(before..));
+        let (id, part) = (remote.id, remote.part.take());
+        self.make_room_to_pass(answer.len());
+        if let Some(part) = part {
+            self.end_part(&part, work);
+        }
+        if answer.is_empty() {
+            answer = answer_of(|out| out.null());
+        }
+        let digests = self.shards.as_ref().map_or(&[][..], |shards| &shards.digests);
+        write_answer(id, position, digests, &answer, work.out);
+        (flow == Flow::Close).then_some(Stopped::Closing)
+    }
+
+    /// Executes what is asked, which came as this frame.
+    fn execute_ask(&mut self, ask: &Ask<'_>, frame: &[u8], work: &mut Turn<'_>) -> Flow {
+        match ask {
+            Ask::Command(spec, args) => self.execute(spec, *args, work),
+            Ask::Exec(requests) => {
+                work.connection.session.queue = Some(queue_of(requests));
+                let exec: OwnedArgs = [&b"EXEC"[..]].into_iter().collect();
+                match table::lookup(b"exec") {
+                    Some(spec) => self.execute(spec, exec.args(), work),
+                    None => Flow::Next,
+                }
+            }
+            Ask::Lock { .. } => self.lock(ask, frame, work),
+            Ask::Execute { transaction, shards, last, requests } => {
+                let part = TransactionPart {
+                    transaction: *transaction,
+                    shards: shards.clone(),
+                    last: *last,
+                };
+                if let Some(remote) = work.connection.session.remote() {
+                    remote.part = Some(part);
+                }
+                encoder(work).array(requests.len());
+                self.begin_transaction();
+                self.run_queue(queue_of(requests), 0, work)
+            }
+            Ask::Release { transaction, prepared } => {
+                for request in prepared {
+                    self.unprepare(request);
+                }
+                self.unlock(Owner::Transaction(*transaction), work.peers);
+                encoder(work).ok();
+                Flow::Next
+            }
+            Ask::Carry { key, leaves } => {
+                if self.must_await_writes(key, frame, work) {
+                    return Flow::Parked;
+                }
+                let done = self.carry(key, *leaves, work);
+                self.step_done(done, frame, work)
+            }
+            Ask::Put(put) => {
+                let done = self.put_carried(put, work);
+                self.step_done(done, frame, work)
+            }
+            Ask::Item(bytes) => self.execute_item(bytes, frame, work),
+        }
+    }
+
+    /// Goes on with what is no client's request, and has waited; or it has failed, and is answered.
+    pub(in crate::resp) fn resume_asked(
+        &mut self,
+        frame: &[u8],
+        failure: Option<&EngineError>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let mut spans = ArgVec::new();
+        match Frames::of(frame).next_ask(&mut spans) {
+            Some((_, ask)) if failure.is_none() => self.execute_ask(&ask, frame, work),
+            _ => Flow::Next,
+        }
+    }
+
+    /// A step is done, waits for data, or has failed.
+    pub(super) fn step_done(
+        &mut self,
+        done: Result<(), Stop>,
+        frame: &[u8],
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        match done {
+            Ok(()) => Flow::Next,
+            Err(Stop::Wait(ticket)) => {
+                self.tickets.insert(ticket, work.connection.id);
+                work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+                Flow::Parked
+            }
+            Err(Stop::Failed(error)) => {
+                self.stats.errors += 1;
+                encoder(work).error(error.code(), format_args!("{error}"));
+                Flow::Next
+            }
+        }
+    }
+
+    /// Whether a key that joins may give is to be read only when what is here shows the client's writes elsewhere.
+    pub(super) fn must_await_writes(
+        &mut self,
+        key: &[u8],
+        frame: &[u8],
+        work: &mut Turn<'_>,
+    ) -> bool {
+        if !self.node.engine().may_derive(key) {
+            return false;
+        }
+        let Some(shards) = &mut self.shards else { return false };
+        let session = &mut work.connection.session;
+        let Some(wait) = shards.peers.wait(self.node.engine(), &session.positions) else {
+            return false;
+        };
+        shards.waits.insert(wait, work.connection.id);
+        session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+        true
+    }
+
+    fn carry(&mut self, key: &[u8], leaves: bool, work: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(Carried { value, expires, flags }) = self.node.carried(key, leaves)? else {
+            encoder(work).null();
+            return Ok(());
+        };
+        let mut out = encoder(work);
+        out.array(3);
+        out.bulk(&value);
+        out.integer(expires.map_or(-1, |at| i64::try_from(at.0).unwrap_or(i64::MAX)));
+        out.integer(i64::from(flags));
+        Ok(())
+    }
+
+    fn put_carried(&mut self, put: &PutValue<'_>, work: &mut Turn<'_>) -> Result<(), Stop> {
+        let &PutValue { key, value, expires, flags, if_absent } = put;
+        let carried = Carried { value: value.to_vec(), expires, flags };
+        self.look_if_due(work.peers.bytes());
+        self.gauge.begin_command();
+        if !self.has_room_to_write(key.len() + KEY_BYTES, value.len()) {
+            return Err(EngineError::OutOfMemory.into());
+        }
+        if !self.node.put_carried(key, &carried, if_absent)? {
+            encoder(work).integer(0);
+            return Ok(());
+        }
+        if let Some(shards) = &mut self.shards {
+            let position = shards.peers.stamp();
+            work.connection.session.positions.reach(shards.me, position);
+        }
+        // Whoever tracks keys takes it for a SET of the client's.
+        let set: OwnedArgs = [b"SET", key, value].into_iter().collect();
+        if self.tracking.is_on()
+            && let Ok(spec) = find(set.args())
+        {
+            self.track(spec, set.args(), true, work);
+        }
+        encoder(work).ok();
+        Ok(())
+    }
+
+    /// Whether a queue's requests have the room that they need; where they have not, that is answered.
+    pub(super) fn has_room_for_part(
+        &mut self,
+        queue: &crate::resp::session::Queue,
+        work: &mut Turn<'_>,
+    ) -> bool {
+        self.room_for_queue(queue, false, work) == QueueRoom::IsThere
+    }
+}

@@ -1,0 +1,276 @@
+//! What several shards do for a client of this one as one step ([`headwater_router::Transaction`]): transactions whose keys live on
+//! several, commands that name keys of several, and reads of several that show one moment.
+//!
+//! The client's session waits from step to step. What has begun goes on to its end, whatever becomes of the client. The
+//! answer goes out when it is whole; what the client is told meanwhile goes behind it.
+
+use super::asks::MOVED;
+use super::locks::{LOCK_WAIT_MAX, queue_of};
+use super::{after_of, copies_of, pending_of, reads_as_well};
+use crate::resp::session::{Queue, Waiting};
+use crate::resp::{Flow, Resp, Turn, encoder};
+use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
+use headwater_engine::EngineError;
+use headwater_protocol::resp::{decode, find};
+use headwater_router::{
+    Answer, AskHeader, Budget, Finished, Inner, ItemAnswer, Next, Plan, Program, Step, Token,
+    Transaction,
+};
+
+/// What a session waits in, step by step.
+#[derive(Debug)]
+pub(crate) struct Coordinated {
+    transaction: Transaction,
+    /// The requests, in order.
+    requests: Vec<OwnedArgs>,
+    /// They are those of an EXEC, whose answer is an array.
+    is_exec: bool,
+    /// It has watched keys.
+    watches: bool,
+}
+
+/// Whether a shard says that keys have got other homes.
+fn is_moved(error: &[u8]) -> bool {
+    let token = Answer::whole(error).map(|answer| answer.token());
+    matches!(token, Some(Token::Error { code: MOVED, .. }))
+}
+
+impl Coordinated {
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let requests = self.requests.iter().map(OwnedArgs::reserved_bytes);
+        size_of::<Self>() + self.transaction.bytes() + requests.sum::<usize>()
+    }
+}
+
+impl Resp {
+    /// A plan of one command, which is one step.
+    pub(super) fn plan_of(
+        &mut self,
+        (spec, command, args): (&Spec, &Command<'_>, Args<'_>),
+        reads: bool,
+    ) -> Option<Plan> {
+        let derived = self.may_be_derived(command, args, spec);
+        let id = self.shards.as_mut()?.next_transaction();
+        let mut plan = Plan::new(id, LOCK_WAIT_MAX);
+        plan.add(self.node.engine().placement()?, (spec, command, args), derived, true);
+        plan.reads = reads;
+        Some(if reads { plan } else { plan.prepared(args.at(0)) })
+    }
+
+    /// A plan of a transaction's requests.
+    pub(super) fn plan_of_queue(&mut self, queue: &Queue) -> Option<Plan> {
+        let id = self.shards.as_mut()?.next_transaction();
+        let mut plan = Plan::new(id, LOCK_WAIT_MAX);
+        for request in &queue.requests {
+            let args = request.args();
+            // They were found, and read, when they were queued.
+            let Ok(spec) = find(args) else { continue };
+            let Ok(command) = decode(spec, args) else { continue };
+            let reads = !spec.flags.has(Flags::WRITE) || reads_as_well(spec);
+            let derived =
+                reads && !spec.flags.has(Flags::ADMIN) && self.may_be_derived(&command, args, spec);
+            plan.add(self.node.engine().placement()?, (spec, &command, args), derived, false);
+        }
+        let (bytes, denies_oom, stores) = (queue.bytes as u64, queue.denies_oom, queue.stores);
+        plan.budget = Budget { bytes, denies_oom, stores };
+        Some(plan)
+    }
+
+    /// Steps of one command, between which others go on.
+    pub(super) fn plan_of_steps(&mut self, program: Program) -> Option<Plan> {
+        Some(Plan::of_steps(self.shards.as_mut()?.next_transaction(), program))
+    }
+
+    /// Has a plan carried out.
+    pub(super) fn coordinate(
+        &mut self,
+        plan: Plan,
+        requests: Vec<OwnedArgs>,
+        is_exec: bool,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let Some(shards) = &self.shards else { return Flow::Next };
+        pending_of(&mut work.connection.session, shards).begin_answer();
+        let watches = !plan.watches_at.is_empty();
+        let transaction = Transaction::new(plan);
+        let coordinated = Box::new(Coordinated { transaction, requests, is_exec, watches });
+        let flow = self.take_steps(coordinated, Vec::new(), work);
+        Self::end_coordinated(flow, work);
+        flow
+    }
+
+    /// The answer is whole, unless it waits on.
+    pub(in crate::resp) fn end_coordinated(flow: Flow, work: &mut Turn<'_>) {
+        if flow != Flow::Parked
+            && let Some(pending) = work.connection.session.pending()
+        {
+            pending.end_answer(work.out);
+        }
+    }
+
+    /// Goes on with it, where all have answered what they were asked.
+    pub(in crate::resp) fn go_on_coordinating(
+        &mut self,
+        coordinated: Box<Coordinated>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let session = &mut work.connection.session;
+        if let Some(pending) = session.pending()
+            && !pending.is_done()
+        {
+            // Something else has woken it.
+            pending.holds = true;
+            session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
+            return Flow::Parked;
+        }
+        let answers = session.pending().map(|pending| pending.take_inner()).unwrap_or_default();
+        self.take_steps(coordinated, answers, work)
+    }
+
+    fn take_steps(
+        &mut self,
+        mut coordinated: Box<Coordinated>,
+        mut answers: Vec<Inner>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        loop {
+            let Some(placement) = self.node.engine().placement() else { return Flow::Next };
+            match coordinated.transaction.next(placement, &answers) {
+                Next::Ask(steps) if steps.is_empty() => answers = Vec::new(),
+                Next::Ask(steps) => {
+                    for step in &steps {
+                        self.ask_step(step, work);
+                    }
+                    let session = &mut work.connection.session;
+                    if let Some(pending) = session.pending() {
+                        pending.holds = true;
+                    }
+                    session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
+                    return Flow::Parked;
+                }
+                Next::Finished(finished) => return self.finish(&coordinated, finished, work),
+            }
+        }
+    }
+
+    /// Asks a shard (this one, too) for something whose answer is not the client's.
+    fn ask_step(&mut self, step: &Step, work: &mut Turn<'_>) {
+        self.make_room_to_pass(step.ask.bytes());
+        let placement = self.placement_digest();
+        let Some(shards) = &mut self.shards else { return };
+        let session = &mut work.connection.session;
+        let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let copies = copies_of(session);
+        let id = pending_of(session, shards).expect_inner(step.at, step.kind);
+        let header = AskHeader { id, copies, placement, after };
+        step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
+    }
+
+    /// Keys have got other homes since it was planned: nothing was executed, and it is planned once more.
+    #[cold]
+    fn begin_anew(&mut self, coordinated: &Coordinated, work: &mut Turn<'_>) -> Flow {
+        if coordinated.is_exec && coordinated.watches {
+            // A key that is watched counts as changed when it gets another home.
+            self.unwatch_remote(work);
+            encoder(work).null_array();
+            return Flow::Next;
+        }
+        if coordinated.is_exec {
+            let queue = queue_of(&coordinated.requests);
+            let plan = self.plan_of_queue(&queue);
+            return plan
+                .map_or(Flow::Next, |plan| self.coordinate(plan, queue.requests, true, work));
+        }
+        let Some(request) = coordinated.requests.first() else { return Flow::Next };
+        let args = request.args();
+        find(args).map_or(Flow::Next, |spec| self.carry_out(spec, args, work))
+    }
+
+    /// Answers.
+    fn finish(
+        &mut self,
+        coordinated: &Coordinated,
+        finished: Finished,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let mut flow = Flow::Next;
+        let is_done = matches!(finished, Finished::Done(_));
+        if coordinated.is_exec {
+            self.forget_watches(&mut work.connection.session);
+        }
+        if let Some(pending) = work.connection.session.pending() {
+            // What was answered before.
+            pending.collect(work.out);
+        }
+        match finished {
+            Finished::Done(answers) => {
+                if coordinated.is_exec {
+                    encoder(work).array(answers.len());
+                }
+                for (answer, request) in answers.iter().zip(&coordinated.requests) {
+                    if coordinated.is_exec
+                        && *answer != ItemAnswer::Here
+                        && let Ok(spec) = find(request.args())
+                    {
+                        self.stats.count(spec.id);
+                    }
+                    match answer {
+                        ItemAnswer::Typed(bytes) => {
+                            Answer::whole(bytes)
+                                .into_iter()
+                                .for_each(|answer| answer.replay(&mut encoder(work)));
+                        }
+                        ItemAnswer::Merged(merge, parts) => {
+                            let parts = parts.iter();
+                            let parts: Vec<_> = parts
+                                .filter_map(|(shard, part)| Some((*shard, Answer::whole(part)?)))
+                                .collect();
+                            merge.write(&parts, &mut encoder(work));
+                        }
+                        ItemAnswer::Lcs(left, right, how) => {
+                            self.node.lcs_of(left, right, *how, &mut encoder(work));
+                        }
+                        ItemAnswer::Here => {
+                            let Ok(spec) = find(request.args()) else { continue };
+                            self.executing_queue = true;
+                            let done = self.execute(spec, request.args(), work);
+                            self.executing_queue = false;
+                            if done == Flow::Close {
+                                flow = done;
+                            }
+                        }
+                    }
+                }
+            }
+            Finished::Changed => encoder(work).null_array(),
+            Finished::Taken => encoder(work).integer(0),
+            Finished::InTheWay(keys) => {
+                self.stats.errors += 1;
+                let error = EngineError::KeysInTheWay(keys);
+                encoder(work).error(error.code(), format_args!("{error}"));
+            }
+            Finished::Refused(error) if is_moved(&error) => {
+                return self.begin_anew(coordinated, work);
+            }
+            Finished::Refused(error) => {
+                Answer::whole(&error)
+                    .into_iter()
+                    .for_each(|error| error.replay(&mut encoder(work)));
+            }
+        }
+        if coordinated.is_exec && !is_done {
+            // Not all have looked at what they watch.
+            self.unwatch_remote(work);
+        } else if coordinated.is_exec
+            && let Some(pending) = work.connection.session.pending()
+        {
+            pending.end_watches();
+        }
+        if let Some(tracks) = work.connection.session.tracking.as_deref_mut() {
+            // CLIENT CACHING was about it.
+            tracks.caching = false;
+        }
+        flow
+    }
+}
