@@ -36,6 +36,8 @@ pub struct AskHeader {
     pub id: u64,
     /// How the client keeps copies.
     pub copies: Copies,
+    /// Whether the answer is to tell the digests of the shard's transactions.
+    pub wants_digests: bool,
     /// The digest of the placement by which it was sent there.
     pub placement: u64,
     /// How far each shard must have come, by the shard that executes this, before it reads what is derived; empty: no matter.
@@ -187,7 +189,7 @@ fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 pub fn write_ask(header: &AskHeader, ask: &Ask<'_>, out: &mut Vec<u8>) {
     frame(out, |out| {
         put_u64(out, header.id);
-        out.push(header.copies as u8);
+        out.push(header.copies as u8 | u8::from(header.wants_digests) << 7);
         put_u64(out, header.placement);
         put_u16(out, header.after.len());
         header.after.iter().for_each(|&position| put_u64(out, position));
@@ -257,16 +259,65 @@ fn write_body(ask: &Ask<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes an answer's frame behind what `out` has: what `answer` says, how far the shard that gives it has come by its session's
-/// writes there, and the digests of its transactions ([`crate::Transaction`]).
-pub fn write_answer(id: u64, position: u64, digests: &[u64], answer: &[u8], out: &mut Vec<u8>) {
-    frame(out, |out| {
+/// An answer's frame that is being written: its answer goes behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFrame {
+    start: usize,
+    digests: usize,
+}
+
+impl OpenFrame {
+    /// Begins the frame of the answer to the request of this id, with as many digests as `digests` has.
+    #[inline]
+    pub fn begin(id: u64, digests: &[u64], out: &mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; LENGTH]);
         put_u64(out, id);
-        put_u64(out, position);
+        put_u64(out, 0);
         put_u16(out, digests.len());
         digests.iter().for_each(|&digest| put_u64(out, digest));
-        out.extend_from_slice(answer);
-    });
+        Self { start, digests: digests.len() }
+    }
+
+    /// Where its answer begins.
+    #[inline]
+    #[must_use]
+    pub fn answer_begins(self) -> usize {
+        self.start + LENGTH + 18 + 8 * self.digests
+    }
+
+    /// Whether there is room in it for these digests.
+    #[inline]
+    #[must_use]
+    pub fn fits(self, digests: &[u64]) -> bool {
+        self.digests == digests.len()
+    }
+
+    /// Takes it back, with what is behind it.
+    pub fn take_back(self, out: &mut Vec<u8>) {
+        out.truncate(self.start);
+    }
+
+    /// Ends it: the answer is behind it, the shard has come to `position` by its session's writes there, and has these digests of its
+    /// transactions with each other shard ([`crate::Transaction`]), if they were wanted.
+    #[inline]
+    pub fn end(self, position: u64, digests: &[u64], out: &mut [u8]) {
+        let len = (out.len() - self.start - LENGTH) as u32;
+        let frame = &mut out[self.start..];
+        frame[..LENGTH].copy_from_slice(&len.to_le_bytes());
+        frame[LENGTH + 8..LENGTH + 16].copy_from_slice(&position.to_le_bytes());
+        for (at, digest) in digests.iter().enumerate().take(self.digests) {
+            let at = LENGTH + 18 + 8 * at;
+            frame[at..at + 8].copy_from_slice(&digest.to_le_bytes());
+        }
+    }
+}
+
+/// Writes an answer's frame behind what `out` has.
+pub fn write_answer(id: u64, position: u64, digests: &[u64], answer: &[u8], out: &mut Vec<u8>) {
+    let frame = OpenFrame::begin(id, digests, out);
+    out.extend_from_slice(answer);
+    frame.end(position, digests, out);
 }
 
 /// An answer's frame.
@@ -316,7 +367,9 @@ impl<'a> Frames<'a> {
     {
         let mut frame = self.next_frame()?;
         let id = frame.u64()?;
-        let copies = match frame.u8()? {
+        let kinds = frame.u8()?;
+        let wants_digests = kinds >> 7 != 0;
+        let copies = match kinds & 0x7f {
             0 => Copies::None,
             1 => Copies::Broadcast,
             2 => Copies::Keys,
@@ -326,7 +379,15 @@ impl<'a> Frames<'a> {
         let count = frame.u16()?;
         let after = frame.numbers(count)?;
         let ask = frame.ask(spans)?;
-        Some((AskHeader { id, copies, placement, after }, ask))
+        Some((AskHeader { id, copies, wants_digests, placement, after }, ask))
+    }
+
+    /// Passes over the next request; the first key that it names, where that is a command's first argument. `None`: what is left is
+    /// none.
+    #[inline]
+    pub fn pass_key(&mut self) -> Option<Option<&'a [u8]>> {
+        let mut frame = self.next_frame()?;
+        Some(frame.first_key())
     }
 
     /// The next answer; `None`: what is left is none.
@@ -343,6 +404,22 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn first_key(&mut self) -> Option<&'a [u8]> {
+        self.cut(17)?;
+        let after = self.u16()?;
+        self.cut(8 * after)?;
+        if self.u8()? != kind::COMMAND {
+            return None;
+        }
+        self.u16()?;
+        let count = self.u32()?;
+        let lens = self.cut(count.checked_mul(4)?)?.as_chunks::<4>().0;
+        let len = |at: usize| lens.get(at).map(|len| u32::from_le_bytes(*len) as usize);
+        let (name, key) = (len(0)?, len(1)?);
+        self.cut(name)?;
+        self.cut(key)
+    }
+
     fn cut(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
@@ -519,7 +596,16 @@ mod tests {
         ];
         for (at, ask) in asks.iter().enumerate() {
             let after = (0..at as u64 % 3).collect();
-            then(&AskHeader { id: at as u64, copies: Copies::Keys, placement: 3, after }, ask);
+            then(
+                &AskHeader {
+                    id: at as u64,
+                    copies: Copies::Keys,
+                    wants_digests: at % 2 == 0,
+                    placement: 3,
+                    after,
+                },
+                ask,
+            );
         }
     }
 
@@ -533,6 +619,9 @@ mod tests {
             let (told, asked) = frames.next_ask(&mut spans).unwrap();
             assert_eq!((&told, &asked), (header, ask));
         });
+        let mut passing = Frames::of(&bytes);
+        assert_eq!(passing.pass_key(), Some(Some(&b"a|b"[..])));
+        assert_eq!(passing.pass_key(), Some(None));
         assert_eq!(frames.left(), 0);
     }
 

@@ -23,8 +23,8 @@ mod transaction;
 
 pub use answer::{Answer, AnswerWriter, Form, Token, answer_of};
 pub use ask::{
-    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, PutValue, Requests, write_answer,
-    write_ask,
+    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutValue, Requests,
+    write_answer, write_ask,
 };
 pub use locks::{LockSet, Locks, Owner, TransactionId};
 pub use merge::Merge;

@@ -21,7 +21,13 @@ impl Draws {
 fn corpus() -> Vec<Vec<u8>> {
     let request: OwnedArgs = [&b"SET"[..], b"a|b", b"value"].into_iter().collect();
     let transaction = TransactionId { coordinator: Shard(1), number: 7 };
-    let header = AskHeader { id: 3, copies: Copies::Keys, placement: 1, after: vec![1, 2, 3] };
+    let header = AskHeader {
+        id: 3,
+        copies: Copies::Keys,
+        wants_digests: true,
+        placement: 1,
+        after: vec![1, 2, 3],
+    };
     let asks = [
         Ask::Command(table::lookup(b"set").unwrap(), request.args()),
         Ask::Exec(vec![request.clone(), request.clone()]),
@@ -77,6 +83,8 @@ fn read_all(bytes: &[u8]) {
             assert!(args.iter().map(<[u8]>::len).sum::<usize>() <= bytes.len());
         }
     }
+    let mut frames = Frames::of(bytes);
+    while frames.pass_key().is_some() {}
     let mut frames = Frames::of(bytes);
     while let Some(frame) = frames.next_answer() {
         look(frame.answer);

@@ -153,6 +153,8 @@ pub(crate) struct RemoteSession {
     pub(crate) origin: Origin,
     /// Names what is executed.
     pub(crate) id: u64,
+    /// Its answer tells the digests of this shard's transactions.
+    pub(crate) wants_digests: bool,
     /// The beginning of its answer, while it waits.
     pub(crate) partial: Vec<u8>,
     /// A part of a transaction over several shards is executed.

@@ -7,18 +7,19 @@
 
 use super::locks::queue_of;
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
-use crate::resp::session::{Across, TransactionPart, Waiting};
+use crate::resp::session::{Across, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::service::{Served, Stopped};
 use crate::shards::Letter;
 use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_command::{ArgVec, OwnedArgs, Reply, table};
-use headwater_engine::{EngineError, Stop};
+use headwater_engine::{EngineError, Stop, WARM_MAX};
 use headwater_node::Carried;
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{
-    Ask, AskHeader, Copies, Frames, Owner, PutValue, Route, answer_of, route, write_answer,
+    AnswerWriter, Ask, AskHeader, Copies, Frames, OpenFrame, Owner, PutValue, Route, route,
+    write_answer,
 };
 
 /// The code word of a refusal because keys have got other homes; no client sees it.
@@ -31,15 +32,16 @@ impl Resp {
     pub(in crate::resp) fn serve_remote(&mut self, mut work: Turn<'_>) -> Served {
         self.clock.begin();
         if let Some(waiting) = work.connection.session.waiting.take() {
-            let before = work.out.len();
+            let frame = self.open_frame(&mut work);
             let flow = self.resume(*waiting, &mut work);
-            if let Some(stopped) = self.end_ask(flow, before, &mut work) {
+            if let Some(stopped) = self.end_ask(flow, frame, &mut work) {
                 return Served { consumed: 0, stopped };
             }
         }
         let input = work.input;
         let mut frames = Frames::of(input);
         let mut spans = ArgVec::new();
+        let mut warm_until = 0;
         loop {
             let consumed = input.len() - frames.left();
             let is_full = work.out.len() + work.held.bytes() >= work.out_bytes_full;
@@ -49,6 +51,9 @@ impl Resp {
             if self.serves_others && self.has_news_behind_answers(&mut work) {
                 return Served { consumed, stopped: Stopped::Paused };
             }
+            if consumed >= warm_until {
+                warm_until = consumed + self.warm_asks(frames);
+            }
             let Some((header, ask)) = frames.next_ask(&mut spans) else {
                 let stopped =
                     if frames.left() == 0 { Stopped::Incomplete } else { Stopped::Closing };
@@ -56,26 +61,27 @@ impl Resp {
             };
             *work.requests_left -= 1;
             let behind = input.len() - frames.left();
-            let before = work.out.len();
             self.begin_ask(&header, &mut work);
+            let open = self.open_frame(&mut work);
             let frame = &input[consumed..behind];
             if header.placement != self.placement_digest() {
                 match self.new_home_of(&ask) {
                     None => {}
                     Some(Some(home)) => {
+                        open.take_back(work.out);
                         self.hand_on_ask(home, frame, &work);
                         continue;
                     }
                     Some(None) => {
                         let code = if matches!(ask, Ask::Lock { .. }) { MOVED } else { "TRYAGAIN" };
                         encoder(&mut work).error(code, format_args!("{ANEW}"));
-                        self.end_ask(Flow::Next, before, &mut work);
+                        self.end_ask(Flow::Next, open, &mut work);
                         continue;
                     }
                 }
             }
             let flow = self.execute_ask(&ask, frame, &mut work);
-            if let Some(stopped) = self.end_ask(flow, before, &mut work) {
+            if let Some(stopped) = self.end_ask(flow, open, &mut work) {
                 return Served { consumed: behind, stopped };
             }
         }
@@ -130,34 +136,90 @@ impl Resp {
         }
         let Some(remote) = session.remote() else { return };
         remote.id = header.id;
+        remote.wants_digests = header.wants_digests;
         if header.copies != Copies::None {
             let shard = remote.origin.shard;
             self.track_for(shard);
         }
     }
 
-    /// Puts the answer behind `before` into its frame; why the session goes no further, if it does not.
-    fn end_ask(&mut self, flow: Flow, before: usize, work: &mut Turn<'_>) -> Option<Stopped> {
-        let me = self.me();
-        let session = &mut work.connection.session;
-        let position = session.positions.get(me).0;
-        let remote = session.remote()?;
-        if flow == Flow::Parked {
-            remote.partial.extend(work.out.drain(before..));
+    /// Fetches what the next requests will touch; how many bytes they have.
+    fn warm_asks(&self, mut frames: Frames<'_>) -> usize {
+        let (all, mut count) = (frames.left(), 0);
+        let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
+        for _ in 0..WARM_MAX {
+            match frames.pass_key() {
+                None => break,
+                Some(None) => {}
+                Some(Some(key)) => {
+                    keys[count] = key;
+                    count += 1;
+                }
+            }
+        }
+        if count > 1 {
+            self.node.engine().warm(&keys[..count]);
+        }
+        (all - frames.left()).max(1)
+    }
+
+    /// The digests of this shard's transactions, where the session's request wants them.
+    fn digests_for(&self, session: &Session) -> &[u64] {
+        match (&self.shards, &session.across) {
+            (Some(shards), Across::Remote(remote)) if remote.wants_digests => &shards.digests,
+            _ => &[],
+        }
+    }
+
+    /// Begins the frame of the answer to the request of a session.
+    #[inline]
+    fn open_frame(&self, work: &mut Turn<'_>) -> OpenFrame {
+        let session = &work.connection.session;
+        let id = match &session.across {
+            Across::Remote(remote) => remote.id,
+            Across::Nothing | Across::Client(_) => 0,
+        };
+        OpenFrame::begin(id, self.digests_for(session), work.out)
+    }
+
+    /// Ends the answer's frame; why the session goes no further, if it does not.
+    #[inline]
+    fn end_ask(&mut self, flow: Flow, frame: OpenFrame, work: &mut Turn<'_>) -> Option<Stopped> {
+        let (me, is_whole) = (self.me(), flow != Flow::Parked);
+        let begins = frame.answer_begins();
+        let remote = work.connection.session.remote()?;
+        if !is_whole || !remote.partial.is_empty() {
+            remote.partial.extend_from_slice(&work.out[begins..]);
+            frame.take_back(work.out);
+        }
+        if !is_whole {
             return Some(Self::parked(work));
         }
-        let mut answer = core::mem::take(&mut remote.partial);
-        answer.extend(work.out.drain(before..));
-        let (id, part) = (remote.id, remote.part.take());
-        self.make_room_to_pass(answer.len());
+        let partial = core::mem::take(&mut remote.partial);
+        let part = remote.part.take();
         if let Some(part) = part {
             self.end_part(&part, work);
         }
-        if answer.is_empty() {
-            answer = answer_of(|out| out.null());
+        let position = work.connection.session.positions.get(me).0;
+        let digests = self.digests_for(&work.connection.session);
+        if partial.is_empty() && frame.fits(digests) {
+            if work.out.len() == begins {
+                AnswerWriter::new(work.out).null();
+            }
+            frame.end(position, digests, work.out);
+            let bytes = work.out.len() - begins;
+            self.make_room_to_pass(bytes);
+        } else {
+            let mut answer = partial;
+            if answer.is_empty() {
+                answer.extend_from_slice(&work.out[begins..]);
+                frame.take_back(work.out);
+            }
+            let id = work.connection.session.remote().map_or(0, |remote| remote.id);
+            let digests = self.digests_for(&work.connection.session);
+            write_answer(id, position, digests, &answer, work.out);
+            self.make_room_to_pass(answer.len());
         }
-        let digests = self.shards.as_ref().map_or(&[][..], |shards| &shards.digests);
-        write_answer(id, position, digests, &answer, work.out);
         (flow == Flow::Close).then_some(Stopped::Closing)
     }
 

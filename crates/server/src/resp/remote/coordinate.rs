@@ -163,7 +163,7 @@ impl Resp {
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
         let copies = copies_of(session);
         let id = pending_of(session, shards).expect_inner(step.at, step.kind);
-        let header = AskHeader { id, copies, placement, after };
+        let header = AskHeader { id, copies, wants_digests: true, placement, after };
         step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
     }
 

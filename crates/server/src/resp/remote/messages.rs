@@ -192,8 +192,14 @@ impl Resp {
         let known = shards.backs.get(&origin).copied();
         let id = known.filter(|&id| connections.get_mut(id).is_some()).unwrap_or_else(|| {
             let id = connections.next_id_by_mail();
-            let (partial, part, lock_deadline) = (Vec::new(), None, None);
-            let remote = RemoteSession { origin, id: 0, partial, part, lock_deadline };
+            let remote = RemoteSession {
+                origin,
+                id: 0,
+                wants_digests: false,
+                partial: Vec::new(),
+                part: None,
+                lock_deadline: None,
+            };
             let session = Session {
                 authenticated: true,
                 across: Across::Remote(Box::new(remote)),

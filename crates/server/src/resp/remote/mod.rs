@@ -293,7 +293,7 @@ impl Resp {
         let copies = copies_of(session);
         let silent = silent || session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies, placement, after };
+        let header = AskHeader { id, copies, wants_digests: false, placement, after };
         shards.ask(at, work.connection.id, &header, &Ask::Command(spec, args));
     }
 
@@ -305,7 +305,12 @@ impl Resp {
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let copies = copies_of(session);
         let id = pending_of(session, shards).expect_part(at);
-        shards.ask(at, work.connection.id, &AskHeader { id, copies, placement, after }, ask);
+        shards.ask(
+            at,
+            work.connection.id,
+            &AskHeader { id, copies, wants_digests: false, placement, after },
+            ask,
+        );
     }
 
     /// Has several shards execute parts of a request.
