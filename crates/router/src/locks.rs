@@ -5,8 +5,8 @@
 //! the order in which it came.
 //!
 //! # Invariants
-//! - B1. Of two entries with a partition in common, the later one is granted only when the earlier one is gone. So nobody waits for
-//!   those that came later.
+//! - B1. Of two entries with a partition in common, of which one is a transaction's, the later one is granted only when the earlier
+//!   one is gone. So nobody waits for those that came later; and single requests never wait for one another.
 //!
 //! # Cost
 //! Nothing where nothing is locked. An entry is compared with all before it.
@@ -93,11 +93,24 @@ pub enum Owner {
     Session(u64),
 }
 
+impl Owner {
+    fn is_transaction(self) -> bool {
+        matches!(self, Self::Transaction(_))
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     owner: Owner,
     set: LockSet,
     granted: bool,
+}
+
+impl Entry {
+    /// Whether somebody who comes later must wait until it is gone (B1).
+    fn blocks(&self, owner: Owner, set: &LockSet) -> bool {
+        (self.owner.is_transaction() || owner.is_transaction()) && self.set.meets(set)
+    }
 }
 
 /// The locks of one shard.
@@ -115,16 +128,17 @@ impl Locks {
         self.entries.is_empty()
     }
 
-    /// Whether somebody who comes now would have to wait for `set`.
+    /// Whether a single request that comes now would have to wait for `set`.
     #[must_use]
     pub fn blocks(&self, set: &LockSet) -> bool {
-        self.entries.iter().any(|entry| entry.set.meets(set))
+        let entries = self.entries.iter();
+        entries.filter(|entry| entry.owner.is_transaction()).any(|entry| entry.set.meets(set))
     }
 
     /// Puts an entry behind the others; whether it is granted at once.
     pub fn request(&mut self, owner: Owner, set: LockSet) -> bool {
         debug_assert!(self.entries.iter().all(|entry| entry.owner != owner), "one for each");
-        let granted = !self.blocks(&set);
+        let granted = !self.entries.iter().any(|entry| entry.blocks(owner, &set));
         self.entries.push_back(Entry { owner, set, granted });
         granted
     }
@@ -144,7 +158,7 @@ impl Locks {
         let mut granted = Vec::new();
         for later in at..self.entries.len() {
             let entry = &self.entries[later];
-            let waits = |before: &Entry| before.set.meets(&entry.set);
+            let waits = |before: &Entry| before.blocks(entry.owner, &entry.set);
             if !entry.granted && !self.entries.range(..later).any(waits) {
                 granted.push(entry.owner);
                 self.entries[later].granted = true;
@@ -182,10 +196,13 @@ mod tests {
         assert!(!locks.request(two, set(&[2, 3])) && locks.request(three, set(&[4])));
         // It does not overtake the second, though nobody has the partition yet.
         assert!(!locks.request(Owner::Session(7), set(&[3])) && locks.blocks(&set(&[3])));
+        assert!(!locks.request(Owner::Session(8), set(&[3])));
         assert!(!locks.blocks(&set(&[5])) && locks.blocks(&LockSet::All));
         assert_eq!(locks.release(one), [two]);
         assert_eq!(locks.is_granted(Owner::Session(7)), Some(false));
-        assert_eq!(locks.release(two), [Owner::Session(7)]);
+        // Single requests go on together, and those that come meanwhile do not wait.
+        assert_eq!(locks.release(two), [Owner::Session(7), Owner::Session(8)]);
+        assert!(!locks.blocks(&set(&[3])) && locks.release(Owner::Session(8)).is_empty());
         assert_eq!(locks.release(two), []);
         assert!(!locks.request(two, LockSet::All));
         assert_eq!(locks.release(three), []);

@@ -105,6 +105,10 @@ impl Plan {
         let partitions: Vec<_> = keys.map(|key| placement.partition(key)).collect();
         match &item {
             Item::Here => {}
+            // It goes through all keys of all shards.
+            Item::Program(Program::Scan { .. }) => {
+                (0..placement.shards()).for_each(|at| self.lock(Shard(at), &LockSet::All));
+            }
             Item::Program(_) => {
                 for partition in partitions {
                     self.lock(placement.home_of(partition), &LockSet::Of([partition].into()));

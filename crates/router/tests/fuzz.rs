@@ -106,7 +106,9 @@ fn look(bytes: &[u8]) {
 fn what_is_no_message_is_refused() {
     let rounds = std::env::var("HEADWATER_FUZZ_ROUNDS").ok();
     let rounds: u64 = rounds.map_or(20_000, |text| text.parse().expect("a number"));
-    let (corpus, mut draws) = (corpus(), Draws(7));
+    let first = std::env::var("HEADWATER_FUZZ_FIRST").ok();
+    let first = first.map_or(7, |text| text.parse().expect("a number"));
+    let (corpus, mut draws) = (corpus(), Draws(first));
     corpus.iter().for_each(|bytes| read_all(bytes));
     for _ in 0..rounds {
         let mut bytes = corpus[draws.below(corpus.len())].clone();

@@ -352,6 +352,10 @@ impl Resp {
         if !shards.locks.blocks(&set) {
             return None;
         }
+        if self.executing_queue {
+            // This part of a request comes by mail instead, and waits there.
+            return Some(Flow::Parked);
+        }
         shards.locks.request(owner, set);
         shards.blocked.insert(id.number, id);
         Some(Flow::Parked)

@@ -318,12 +318,17 @@ impl Service for Resp {
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);
+        if self.shards.as_ref().is_some_and(|shards| shards.blocked.contains_key(&id.number)) {
+            let deadline = match connection.session.waiting.as_deref() {
+                Some(Waiting::Locked(locked)) => locked.deadline,
+                _ => 0,
+            };
+            self.given_up.push((id, deadline));
+        }
         if let Some(Waiting::Shards(_, wait, deadline)) = connection.session.waiting.as_deref() {
             self.forget_wait(id, *wait, *deadline);
         } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
-        } else if let Some(Waiting::Locked(locked)) = connection.session.waiting.as_deref() {
-            self.given_up.push((id, locked.deadline));
         } else if connection.session.is_waiting() {
             self.hub.forget(id);
             if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {

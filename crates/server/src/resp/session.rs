@@ -303,6 +303,11 @@ impl Session {
         matches!(self.waiting.as_deref(), Some(Waiting::Coordinated(_)))
     }
 
+    /// Whether its request waits until others are done with the partitions of its keys.
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Locked(_)))
+    }
+
     /// What is executed here for a client of another shard.
     #[inline]
     pub(crate) fn remote(&mut self) -> Option<&mut RemoteSession> {

@@ -5,6 +5,7 @@
 //! far other shards must have come. Requests come as frames, and so do the answers go back: the beginning of one that must wait is
 //! kept until it is whole.
 
+use super::after_of;
 use super::locks::queue_of;
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
 use crate::resp::session::{Across, Session, TransactionPart, Waiting};
@@ -19,7 +20,7 @@ use headwater_node::Carried;
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{
     AnswerWriter, Ask, AskHeader, Copies, Frames, OpenFrame, Owner, PutValue, Route, route,
-    write_answer,
+    write_answer, write_ask,
 };
 
 /// The code word of a refusal because keys have got other homes; no client sees it.
@@ -31,9 +32,11 @@ impl Resp {
     #[inline]
     pub(in crate::resp) fn serve_remote(&mut self, mut work: Turn<'_>) -> Served {
         self.clock.begin();
-        if let Some(waiting) = work.connection.session.waiting.take() {
+        if let Some(waiting) = work.connection.session.waiting.take()
+            && let Some(waiting) = self.unless_moved(*waiting, &mut work)
+        {
             let frame = self.open_frame(&mut work);
-            let flow = self.resume(*waiting, &mut work);
+            let flow = self.resume(waiting, &mut work);
             if let Some(stopped) = self.end_ask(flow, frame, &mut work) {
                 return Served { consumed: 0, stopped };
             }
@@ -113,6 +116,34 @@ impl Resp {
             }
             Ask::Item(bytes) => self.new_home_of_item(placement, bytes).map(Some),
             _ => None,
+        }
+    }
+
+    /// What a session has waited in, unless that was others' locks and the keys of its request have got another home meanwhile: it is
+    /// handed on then.
+    fn unless_moved(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Option<Waiting> {
+        let Waiting::Locked(locked) = &waiting else { return Some(waiting) };
+        let id = work.connection.id;
+        let granted =
+            self.shards.as_ref().and_then(|it| it.locks.is_granted(Owner::Session(id.number)));
+        let args = locked.request.args();
+        let Ok(spec) = find(args) else { return Some(waiting) };
+        let ask = Ask::Command(spec, args);
+        match self.new_home_of(&ask) {
+            Some(Some(home)) if granted != Some(false) => {
+                let copies = work.connection.session.copies;
+                let after = self.shards.as_ref().map(|it| after_of(&work.connection.session, it));
+                let (after, placement) = (after.unwrap_or_default(), self.placement_digest());
+                let remote = work.connection.session.remote()?;
+                let (id_of, wants_digests) = (remote.id, remote.wants_digests);
+                let header = AskHeader { id: id_of, copies, wants_digests, placement, after };
+                let mut frame = Vec::new();
+                write_ask(&header, &ask, &mut frame);
+                self.hand_on_ask(home, &frame, work);
+                self.forget_locked(id, locked.deadline, work.peers);
+                None
+            }
+            _ => Some(waiting),
         }
     }
 
@@ -281,6 +312,14 @@ impl Resp {
     ) -> Flow {
         let mut spans = ArgVec::new();
         match Frames::of(frame).next_ask(&mut spans) {
+            Some((header, Ask::Lock { transaction, .. }))
+                if failure.is_none() && header.placement != self.placement_digest() =>
+            {
+                // It has waited for what gave keys other homes.
+                self.unlock(Owner::Transaction(transaction), work.peers);
+                encoder(work).error(MOVED, format_args!("{ANEW}"));
+                Flow::Next
+            }
             Some((_, ask)) if failure.is_none() => self.execute_ask(&ask, frame, work),
             _ => Flow::Next,
         }

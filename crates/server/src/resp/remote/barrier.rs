@@ -202,6 +202,8 @@ impl Resp {
         if let Some(owner) = self.exclusive {
             return owner != connection.id;
         }
-        self.holding && !connection.session.is_remote() && !connection.session.coordinates()
+        // Others may wait for who has a lock, or waits for one.
+        let session = &connection.session;
+        self.holding && !session.is_remote() && !session.coordinates() && !session.is_locked()
     }
 }

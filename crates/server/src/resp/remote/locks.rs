@@ -366,7 +366,9 @@ impl Resp {
         self.forget_locked(id, locked.deadline, work.peers);
         if granted == Some(false) {
             self.stats.errors += 1;
-            self.discard(&mut work.connection.session);
+            if work.connection.session.queue.is_some() {
+                self.discard(&mut work.connection.session);
+            }
             encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
             return Flow::Next;
         }
