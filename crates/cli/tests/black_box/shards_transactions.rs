@@ -219,3 +219,48 @@ fn errors_are_elements_and_streams_stay() {
     let kept: i64 = cmd("STREAM.LEN").arg("log").query(&mut client).unwrap();
     assert_eq!(kept, 3);
 }
+
+#[test]
+fn clients_that_hang_up_while_they_wait_for_a_lock_leave_nothing_locked() {
+    let server = Server::start(&["--memcached-port", "0", "--shards", "3"]);
+    let mut set = cmd("MSET");
+    for number in 0..ACCOUNTS {
+        set.arg(account(number)).arg(EACH);
+    }
+    let () = set.query(&mut server.client(2)).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (server, over) = (&server, &over);
+        for protocol in ["memcached", "RESP"] {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let mut socket =
+                        if protocol == "RESP" { server.socket() } else { server.memcached() };
+                    let ask = |number: u64| match protocol {
+                        "RESP" => format!("GET {}\r\n", account(number % ACCOUNTS)),
+                        _ => format!("get {}\r\n", account(number % ACCOUNTS)),
+                    };
+                    socket.send((0..40).map(ask).collect::<String>().as_bytes());
+                }
+            });
+        }
+        let writers: Vec<_> = (0..3)
+            .map(|number| {
+                scope.spawn(move || {
+                    let (mut client, mut draws) = (server.client(2), Draws(number));
+                    for _ in 0..200 {
+                        let (from, to) = (draws.below(ACCOUNTS), draws.below(ACCOUNTS));
+                        let (from, to) = (account(from), account(to));
+                        let requests = [&["DECRBY", &from, "1"][..], &["INCRBY", &to, "1"]];
+                        let done = in_transaction(&mut client, &requests);
+                        assert!(done.is_some(), "somebody has left a lock");
+                    }
+                })
+            })
+            .collect();
+        let done: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        done.into_iter().for_each(Result::unwrap);
+    });
+    assert_eq!(total(&mut server.client(2), true), ACCOUNTS as i64 * EACH);
+}

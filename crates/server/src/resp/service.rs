@@ -169,6 +169,7 @@ impl Service for Resp {
             self.forget_locked(id, deadline, connections);
         }
         self.take_mail_of_shards(connections);
+        self.look_at_locks(connections);
         self.send_held_back(connections);
         self.wake_crowded(connections);
         self.wake_late(connections);

@@ -58,6 +58,8 @@ pub(crate) struct Shards {
     pub(crate) locks: Locks,
     /// Who waits for a transaction's lock here.
     pub(crate) lock_waits: HashMap<TransactionId, ConnectionId>,
+    /// When it was looked last who has locks.
+    pub(crate) looked_at_locks: u64,
     /// Sessions that wait for others' locks, by number.
     pub(crate) blocked: HashMap<u64, ConnectionId>,
     /// The digest of the transactions that this shard has executed together with each other one.
@@ -91,6 +93,7 @@ impl Shards {
             holding,
             locks,
             lock_waits,
+            looked_at_locks: 0,
             blocked,
             digests,
             transactions,

@@ -24,6 +24,9 @@ pub(crate) struct Locked {
 /// How long a lock may be waited for, in milliseconds.
 pub(super) const LOCK_WAIT_MAX: u64 = 5000;
 
+/// How often it is looked who has locks, in milliseconds.
+const LOOK_EVERY: u64 = 100;
+
 const LATE: &str =
     "others were at keys of this request for too long: nothing was executed, try again";
 
@@ -278,6 +281,32 @@ impl Resp {
             if let Some(id) = id {
                 connections.wake(*id);
             }
+        }
+    }
+
+    /// Looks, a few times a second, whether somebody has a lock who has gone, or has not noticed.
+    pub(in crate::resp) fn look_at_locks(&mut self, connections: &mut Connections<Session>) {
+        let now = self.time.uptime;
+        let Some(shards) = &mut self.shards else { return };
+        if shards.locks.is_empty() || now < shards.looked_at_locks + LOOK_EVERY {
+            return;
+        }
+        shards.looked_at_locks = now;
+        let mut gone = Vec::new();
+        for (&number, &id) in &shards.blocked {
+            match connections.get(id) {
+                None => gone.push(Owner::Session(number)),
+                Some(_) if shards.locks.is_granted(Owner::Session(number)) == Some(true) => {
+                    connections.wake(id);
+                }
+                Some(_) => {}
+            }
+        }
+        for owner in gone {
+            if let (Owner::Session(number), Some(shards)) = (owner, &mut self.shards) {
+                shards.blocked.remove(&number);
+            }
+            self.unlock(owner, connections);
         }
     }
 
