@@ -41,6 +41,8 @@ use std::time::{Duration, Instant};
 
 /// What the engine may fill, in 1/1024 of the bound.
 const TARGET: usize = 972;
+/// What is left of it, where there are several shards, to what is on its way between them.
+const CROSSING: usize = 24;
 /// Up to where half-empty pages may exceed the target, in 1/1024 of the bound.
 const CEILING: usize = 993;
 /// What writes leave free, in 1/1024 of the bound.
@@ -237,7 +239,9 @@ impl Gauge {
 
     /// What the engine may have altogether; `None`: there is no bound.
     pub(crate) fn limit(&self) -> Option<usize> {
-        self.bound.get().map(|bound| part(bound, TARGET).saturating_sub(self.apart.get()))
+        let crossing = if self.shards() > 1 { CROSSING } else { 0 };
+        let most = |bound| part(bound, TARGET - crossing).saturating_sub(self.apart.get());
+        self.bound.get().map(most)
     }
 
     /// What a write leaves free.
