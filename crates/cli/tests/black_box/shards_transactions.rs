@@ -221,7 +221,6 @@ fn errors_are_elements_and_streams_stay() {
 }
 
 #[test]
-#[ignore = "transactions wait for seconds where very many clients of both protocols hang up while they wait for locks"]
 fn clients_that_hang_up_while_they_wait_for_a_lock_leave_nothing_locked() {
     let server = Server::start(&["--memcached-port", "0", "--shards", "3"]);
     let mut set = cmd("MSET");

@@ -4,11 +4,13 @@
 //! `get` of keys of several homes is cut into one for each, and the values come together in the order of the keys.
 
 use super::{answer_unless, writes};
-use crate::resp::{Flow, Resp, Session, Turn, Waiting, after_of, pending_of};
+use crate::resp::{
+    Flow, LOCKED_FOR_LONG, LockTurn, Resp, Session, Turn, Waiting, after_of, pending_of,
+};
 use headwater_base::{Placement, Shard};
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
-use headwater_router::{Ask, AskHeader, Copies, Kind, LockSet, Merge, Owner, Scattered, answer_of};
+use headwater_router::{Ask, AskHeader, Copies, Kind, LockSet, Merge, Scattered, answer_of};
 
 /// Who executes a request.
 enum To {
@@ -323,20 +325,23 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let placement = self.node.engine().placement()?;
-        let shards = self.shards.as_mut()?;
+        let shards = self.shards.as_ref()?;
         if shards.locks.is_empty() {
             return None;
         }
         let id = work.connection.id;
-        let owner = Owner::Session(id.number);
-        match shards.locks.is_granted(owner) {
-            Some(false) => return Some(Flow::Parked),
-            Some(true) => {
-                shards.blocked.remove(&id.number);
-                self.unlock(owner, work.peers);
+        match self.turn_of(id) {
+            LockTurn::Waits => return Some(Flow::Parked),
+            LockTurn::Granted => {
+                self.forget_locked(id, work.peers);
                 return None;
             }
-            None => {}
+            LockTurn::Late => {
+                self.forget_locked(id, work.peers);
+                self.memcached_refused(&format!("SERVER_ERROR {LOCKED_FOR_LONG}"), work);
+                return Some(Flow::Next);
+            }
+            LockTurn::None => {}
         }
         let set = match request {
             Request::Get { keys, .. } => {
@@ -356,8 +361,7 @@ impl Resp {
             // This part of a request comes by mail instead, and waits there.
             return Some(Flow::Parked);
         }
-        shards.locks.request(owner, set);
-        shards.blocked.insert(id.number, id);
+        self.block(id, set);
         Some(Flow::Parked)
     }
 }

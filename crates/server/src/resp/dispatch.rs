@@ -267,7 +267,7 @@ impl Resp {
                 self.resume_shards((request, wait, deadline), work)
             }
             Waiting::Blocked(blocked) => self.resume_blocked(blocked, work),
-            Waiting::Locked(locked) => self.resume_locked(&locked, work),
+            Waiting::Locked(request) => self.resume_locked(request, work),
             Waiting::Asked(frame) => self.resume_asked(&frame, failure.as_ref(), work),
             Waiting::Coordinated(_) | Waiting::Exec { .. } | Waiting::Sending(_) => Flow::Next,
             Waiting::Watch(id) => self.answered(work, |service, work| {

@@ -48,7 +48,7 @@ mod tests;
 
 pub(crate) use dispatch::foreign;
 pub(crate) use info::cpu_seconds;
-pub(crate) use remote::{after_of, pending_of};
+pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
@@ -148,8 +148,6 @@ pub(crate) struct Resp {
     holding: bool,
     /// The request under way has waited for others' locks.
     passes_locks: bool,
-    /// Sessions that have ended while they waited for others' locks, with their deadlines.
-    given_up: Vec<(ConnectionId, u64)>,
     /// Names this run of the server.
     run: u64,
     /// When the request under way was run first, if it has been before.
@@ -272,7 +270,6 @@ impl Resp {
             exclusive: None,
             holding: false,
             passes_locks: false,
-            given_up: Vec::new(),
             run,
             running_since: None,
             executing_queue: false,

@@ -165,11 +165,8 @@ impl Service for Resp {
         self.begin_deferred();
         self.gauge.begin_command();
         self.take_late_loads();
-        for (id, deadline) in core::mem::take(&mut self.given_up) {
-            self.forget_locked(id, deadline, connections);
-        }
         self.take_mail_of_shards(connections);
-        self.look_at_locks(connections);
+        self.lapse_locks(connections);
         self.send_held_back(connections);
         self.wake_crowded(connections);
         self.wake_late(connections);
@@ -319,13 +316,8 @@ impl Service for Resp {
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);
-        if self.shards.as_ref().is_some_and(|shards| shards.blocked.contains_key(&id.number)) {
-            let deadline = match connection.session.waiting.as_deref() {
-                Some(Waiting::Locked(locked)) => locked.deadline,
-                _ => 0,
-            };
-            self.given_up.push((id, deadline));
-        }
+        // Its place among those that wait for locks lapses when it is its turn.
+        self.end_block(id.number);
         if let Some(Waiting::Shards(_, wait, deadline)) = connection.session.waiting.as_deref() {
             self.forget_wait(id, *wait, *deadline);
         } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
@@ -366,7 +358,9 @@ impl Service for Resp {
         let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
         let late_loads = (!self.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
         let goes_on = self.node.engine().goes_on().then_some(self.time.uptime);
-        let loading = goes_on.or(loading).or(crowded);
+        let lapses = self.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
+        let lapses = lapses.then_some(self.time.uptime);
+        let loading = goes_on.or(lapses).or(loading).or(crowded);
         blocking
             .into_iter()
             .chain(held_back)

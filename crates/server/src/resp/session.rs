@@ -1,7 +1,7 @@
 //! What the server knows of one client.
 
 use super::blocking::Blocked;
-use super::remote::{Coordinated, Locked};
+use super::remote::Coordinated;
 use super::reply::Form;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
@@ -70,7 +70,7 @@ pub(crate) enum Waiting {
     /// At most until this moment of the server's life, if there is one.
     Shards(OwnedArgs, WaitId, Option<u64>),
     /// This request, while others are at the partitions of its keys.
-    Locked(Locked),
+    Locked(OwnedArgs),
     /// What concerns several shards: in each of its steps.
     Coordinated(Box<Coordinated>),
     /// What another shard has asked for, which is no request of a client: its frame.
@@ -351,7 +351,7 @@ impl Session {
             Waiting::Data(postponed) => postponed.request.reserved_bytes(),
             Waiting::Sending(sending) => sending.request.reserved_bytes(),
             Waiting::Exec { queue, .. } => queue.bytes,
-            Waiting::Locked(locked) => locked.request.reserved_bytes(),
+            Waiting::Locked(request) => request.reserved_bytes(),
             Waiting::Coordinated(coordinated) => coordinated.bytes(),
             Waiting::Asked(frame) => frame.capacity(),
             Waiting::Blocked(_) | Waiting::Watch(_) => size_of::<Waiting>(),

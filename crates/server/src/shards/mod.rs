@@ -25,7 +25,7 @@ pub(crate) use position::{of_text as position_of_text, text_of as text_of_positi
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
-use crate::resp::Origin;
+use crate::resp::{LockWait, Origin};
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{Millis, Shard};
 use headwater_node::{Peers, WaitId};
@@ -58,10 +58,8 @@ pub(crate) struct Shards {
     pub(crate) locks: Locks,
     /// Who waits for a transaction's lock here.
     pub(crate) lock_waits: HashMap<TransactionId, ConnectionId>,
-    /// When it was looked last who has locks.
-    pub(crate) looked_at_locks: u64,
     /// Sessions that wait for others' locks, by number.
-    pub(crate) blocked: HashMap<u64, ConnectionId>,
+    pub(crate) blocked: HashMap<u64, LockWait>,
     /// The digest of the transactions that this shard has executed together with each other one.
     pub(crate) digests: Vec<u64>,
     /// Transactions that sessions here have begun.
@@ -93,7 +91,6 @@ impl Shards {
             holding,
             locks,
             lock_waits,
-            looked_at_locks: 0,
             blocked,
             digests,
             transactions,

@@ -6,7 +6,7 @@
 //! kept until it is whole.
 
 use super::after_of;
-use super::locks::queue_of;
+use super::locks::{LockTurn, queue_of};
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
 use crate::resp::session::{Across, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
@@ -122,15 +122,14 @@ impl Resp {
     /// What a session has waited in, unless that was others' locks and the keys of its request have got another home meanwhile: it is
     /// handed on then.
     fn unless_moved(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Option<Waiting> {
-        let Waiting::Locked(locked) = &waiting else { return Some(waiting) };
+        let Waiting::Locked(request) = &waiting else { return Some(waiting) };
         let id = work.connection.id;
-        let granted =
-            self.shards.as_ref().and_then(|it| it.locks.is_granted(Owner::Session(id.number)));
-        let args = locked.request.args();
+        let turn = self.turn_of(id);
+        let args = request.args();
         let Ok(spec) = find(args) else { return Some(waiting) };
         let ask = Ask::Command(spec, args);
         match self.new_home_of(&ask) {
-            Some(Some(home)) if granted != Some(false) => {
+            Some(Some(home)) if matches!(turn, LockTurn::Granted | LockTurn::None) => {
                 let copies = work.connection.session.copies;
                 let after = self.shards.as_ref().map(|it| after_of(&work.connection.session, it));
                 let (after, placement) = (after.unwrap_or_default(), self.placement_digest());
@@ -140,7 +139,7 @@ impl Resp {
                 let mut frame = Vec::new();
                 write_ask(&header, &ask, &mut frame);
                 self.hand_on_ask(home, &frame, work);
-                self.forget_locked(id, locked.deadline, work.peers);
+                self.forget_locked(id, work.peers);
                 None
             }
             _ => Some(waiting),

@@ -1,6 +1,7 @@
 //! Who may touch which keys here, while several shards do one thing: locks of transactions ([`headwater_router::Locks`]), what
 //! their parts would be refused for, and requests that wait for others' locks.
 
+use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::resp::session::{Queue, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
@@ -12,22 +13,18 @@ use headwater_node::table_options;
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{Ask, Budget, LockSet, Owner, Requests, TransactionId, lock_set};
 
-/// A request that waits until others are done with the partitions of its keys.
-#[derive(Debug)]
-pub(crate) struct Locked {
-    /// The request.
-    pub(crate) request: OwnedArgs,
-    /// When it is refused, in milliseconds of the server's life.
+/// A session that waits until others are done with the partitions of its request's keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockWait {
+    pub(crate) id: ConnectionId,
+    /// When its request is refused, in milliseconds of the server's life.
     pub(crate) deadline: u64,
 }
 
 /// How long a lock may be waited for, in milliseconds.
 pub(super) const LOCK_WAIT_MAX: u64 = 5000;
 
-/// How often it is looked who has locks, in milliseconds.
-const LOOK_EVERY: u64 = 100;
-
-const LATE: &str =
+pub(crate) const LATE: &str =
     "others were at keys of this request for too long: nothing was executed, try again";
 
 /// What a shard has against its part of a transaction, or nothing.
@@ -38,6 +35,19 @@ enum Objection {
     Taken,
     /// So many keys are in the way.
     InTheWay(u64),
+}
+
+/// How a session stands that waits for others' locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockTurn {
+    /// It waits for none.
+    None,
+    /// Others come first.
+    Waits,
+    /// The same, and it has waited for too long.
+    Late,
+    /// It is its turn.
+    Granted,
 }
 
 /// Requests as a transaction queues them.
@@ -273,40 +283,41 @@ impl Resp {
     /// Gives a lock back, and wakes those who get theirs by that.
     pub(crate) fn unlock(&mut self, owner: Owner, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
-        for granted in shards.locks.release(owner) {
-            let id = match granted {
-                Owner::Transaction(transaction) => shards.lock_waits.get(&transaction),
-                Owner::Session(number) => shards.blocked.get(&number),
+        let granted = shards.locks.release(owner);
+        self.wake_granted(&granted, connections);
+    }
+
+    fn wake_granted(&self, granted: &[Owner], connections: &mut Connections<Session>) {
+        let Some(shards) = &self.shards else { return };
+        for owner in granted {
+            let id = match owner {
+                Owner::Transaction(transaction) => shards.lock_waits.get(transaction).copied(),
+                Owner::Session(number) => shards.blocked.get(number).map(|blocked| blocked.id),
             };
             if let Some(id) = id {
-                connections.wake(*id);
+                connections.wake(id);
             }
         }
     }
 
-    /// Looks, a few times a second, whether somebody has a lock who has gone, or has not noticed.
-    pub(in crate::resp) fn look_at_locks(&mut self, connections: &mut Connections<Session>) {
-        let now = self.time.uptime;
+    /// Takes their place from sessions that could have gone on and did not.
+    pub(in crate::resp) fn lapse_locks(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
-        if shards.locks.is_empty() || now < shards.looked_at_locks + LOOK_EVERY {
+        if !shards.locks.may_lapse() {
             return;
         }
-        shards.looked_at_locks = now;
-        let mut gone = Vec::new();
-        for (&number, &id) in &shards.blocked {
-            match connections.get(id) {
-                None => gone.push(Owner::Session(number)),
-                Some(_) if shards.locks.is_granted(Owner::Session(number)) == Some(true) => {
-                    connections.wake(id);
-                }
-                Some(_) => {}
-            }
+        let (lapsed, granted) = shards.locks.lapse();
+        for number in lapsed {
+            self.end_block(number);
         }
-        for owner in gone {
-            if let (Owner::Session(number), Some(shards)) = (owner, &mut self.shards) {
-                shards.blocked.remove(&number);
-            }
-            self.unlock(owner, connections);
+        self.wake_granted(&granted, connections);
+    }
+
+    /// A session waits for others' locks no longer, or has gone.
+    pub(in crate::resp) fn end_block(&mut self, number: u64) {
+        let Some(shards) = &mut self.shards else { return };
+        if let Some(LockWait { id, deadline }) = shards.blocked.remove(&number) {
+            self.blocking.drop_deadline(Some(deadline), id);
         }
     }
 
@@ -338,17 +349,35 @@ impl Resp {
             return None;
         }
         let set = self.set_of(spec, command, args, &work.connection.session)?;
-        let shards = self.shards.as_mut()?;
-        if !shards.locks.blocks(&set) {
+        if !self.shards.as_ref()?.locks.blocks(&set) {
             return None;
         }
-        let (id, deadline) = (work.connection.id, self.time.uptime + LOCK_WAIT_MAX);
-        shards.locks.request(Owner::Session(id.number), set);
-        shards.blocked.insert(id.number, id);
-        self.blocking.add_deadline(Some(deadline), id);
-        let locked = Locked { request: OwnedArgs::of(args), deadline };
-        work.connection.session.waiting = Some(Box::new(Waiting::Locked(locked)));
+        self.block(work.connection.id, set);
+        work.connection.session.waiting = Some(Box::new(Waiting::Locked(OwnedArgs::of(args))));
         Some(Flow::Parked)
+    }
+
+    /// Has a session wait behind others' locks.
+    pub(crate) fn block(&mut self, id: ConnectionId, set: LockSet) {
+        let Some(shards) = &mut self.shards else { return };
+        let deadline = self.time.uptime + LOCK_WAIT_MAX;
+        shards.locks.request(Owner::Session(id.number), set);
+        shards.blocked.insert(id.number, LockWait { id, deadline });
+        self.blocking.add_deadline(Some(deadline), id);
+    }
+
+    /// How a session stands that waits for others' locks, or did.
+    pub(crate) fn turn_of(&self, id: ConnectionId) -> LockTurn {
+        let Some(shards) = &self.shards else { return LockTurn::None };
+        let blocked = shards.blocked.get(&id.number);
+        match shards.locks.is_granted(Owner::Session(id.number)) {
+            None => LockTurn::None,
+            Some(true) => LockTurn::Granted,
+            Some(false) if blocked.is_some_and(|it| it.deadline <= self.time.uptime) => {
+                LockTurn::Late
+            }
+            Some(false) => LockTurn::Waits,
+        }
     }
 
     /// What a request concerns; `None`: no keys.
@@ -381,43 +410,45 @@ impl Resp {
     }
 
     /// Goes on with a request that has waited for others.
-    pub(in crate::resp) fn resume_locked(&mut self, locked: &Locked, work: &mut Turn<'_>) -> Flow {
+    pub(in crate::resp) fn resume_locked(
+        &mut self,
+        request: OwnedArgs,
+        work: &mut Turn<'_>,
+    ) -> Flow {
         let id = work.connection.id;
-        let owner = Owner::Session(id.number);
-        let is_late = locked.deadline <= self.time.uptime;
-        let granted = self.shards.as_ref().and_then(|shards| shards.locks.is_granted(owner));
-        if granted == Some(false) && !is_late {
-            let Locked { request, deadline } = locked;
-            let again = Locked { request: request.clone(), deadline: *deadline };
-            work.connection.session.waiting = Some(Box::new(Waiting::Locked(again)));
+        let turn = self.turn_of(id);
+        if turn == LockTurn::Waits {
+            work.connection.session.waiting = Some(Box::new(Waiting::Locked(request)));
             return Flow::Parked;
         }
-        self.forget_locked(id, locked.deadline, work.peers);
-        if granted == Some(false) {
-            self.stats.errors += 1;
-            if work.connection.session.queue.is_some() {
-                self.discard(&mut work.connection.session);
+        self.forget_locked(id, work.peers);
+        match turn {
+            LockTurn::Late => {
+                self.stats.errors += 1;
+                if work.connection.session.queue.is_some() {
+                    self.discard(&mut work.connection.session);
+                }
+                encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
+                Flow::Next
             }
-            encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
-            return Flow::Next;
+            LockTurn::Granted => {
+                self.passes_locks = true;
+                let flow = self.run_again(&request, work);
+                self.passes_locks = false;
+                flow
+            }
+            // It did not go on when it could have: others may have come first.
+            LockTurn::None | LockTurn::Waits => self.run_again(&request, work),
         }
-        self.passes_locks = true;
-        let flow = self.run_again(&locked.request, work);
-        self.passes_locks = false;
-        flow
     }
 
     /// A session waits for others' locks no longer.
-    pub(in crate::resp) fn forget_locked(
+    pub(crate) fn forget_locked(
         &mut self,
-        id: crate::connection::ConnectionId,
-        deadline: u64,
+        id: ConnectionId,
         connections: &mut Connections<Session>,
     ) {
-        self.blocking.drop_deadline(Some(deadline), id);
-        if let Some(shards) = &mut self.shards {
-            shards.blocked.remove(&id.number);
-        }
+        self.end_block(id.number);
         self.unlock(Owner::Session(id.number), connections);
     }
 }

@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 
 pub(crate) use coordinate::Coordinated;
 pub(crate) use form::ClientForm;
-pub(crate) use locks::Locked;
+pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
 
 /// A client that another shard accepted.
 pub(super) type Client = (TcpStream, SocketAddr, Door);
