@@ -41,8 +41,6 @@ use std::time::{Duration, Instant};
 
 /// What the engine may fill, in 1/1024 of the bound.
 const TARGET: usize = 972;
-/// What is left of it, where there are several shards, to what is on its way between them.
-const CROSSING: usize = 24;
 /// Up to where half-empty pages may exceed the target, in 1/1024 of the bound.
 const CEILING: usize = 993;
 /// What writes leave free, in 1/1024 of the bound.
@@ -239,8 +237,7 @@ impl Gauge {
 
     /// What the engine may have altogether; `None`: there is no bound.
     pub(crate) fn limit(&self) -> Option<usize> {
-        let crossing = if self.shards() > 1 { CROSSING } else { 0 };
-        let most = |bound| part(bound, TARGET - crossing).saturating_sub(self.apart.get());
+        let most = |bound| part(bound, TARGET).saturating_sub(self.apart.get());
         self.bound.get().map(most)
     }
 
@@ -271,6 +268,12 @@ impl Gauge {
     /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
     /// were never written.
     pub(crate) fn refresh(&self, untouched: usize) {
+        self.refresh_for(untouched, 0);
+    }
+
+    /// The same before something takes `bytes` at once: pages of freed memory do not stay where it could not be resident beside
+    /// them.
+    fn refresh_for(&self, untouched: usize, bytes: usize) {
         self.untouched.set(untouched);
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
@@ -282,7 +285,8 @@ impl Gauge {
         let mut taken = Self::taken(&sample, untouched);
         let step = Self::step(bound, taken + promised, shards);
         let most = |sample: &Sample| {
-            sample.resident.saturating_add(untouched + promised).saturating_add(step)
+            let more = step.max(bytes);
+            sample.resident.saturating_add(untouched + promised).saturating_add(more)
         };
         if most(&sample) > part(bound, TARGET) {
             self.heap.purge();
@@ -325,15 +329,15 @@ impl Gauge {
         self.due.get().saturating_sub(self.heap.gross()) as usize
     }
 
-    /// A command is about to take so much: where that is more than others count on, they are told, and what they
-    /// have told is looked at first.
+    /// A command is about to take so much: where that is more than what may be taken between two samples, it is looked first, and
+    /// others are told.
     #[inline]
     pub(crate) fn announce(&self, bytes: usize, untouched: impl FnOnce() -> usize) {
-        if let Some(common) = &self.common
-            && bytes > self.step_now()
-        {
-            self.refresh(untouched());
-            common.promise(bytes);
+        if bytes > self.step_now() && self.bound.get().is_some() {
+            self.refresh_for(untouched(), bytes);
+            if let Some(common) = &self.common {
+                common.promise(bytes);
+            }
         }
     }
 

@@ -163,8 +163,11 @@ impl Resp {
     #[inline]
     pub(crate) fn make_room_to_pass(&mut self, bytes: usize) {
         if bytes > PASSED_MIN && self.gauge.limit().is_some() {
+            let engine = self.node.engine_mut();
+            // A buffer that grows has its old bytes and its new ones for a moment.
+            self.gauge.announce(3 * bytes, || engine.value_memory().untouched);
             // Where there is none, the request is refused where it is executed.
-            self.node.engine_mut().make_room(2 * bytes);
+            engine.make_room(3 * bytes);
         }
     }
 
