@@ -280,16 +280,21 @@ impl<S: Service> Reactor<S> {
             self.end(connection);
         }
         if self.connections.bytes() > self.service.clients_bytes_max() {
-            self.end_largest();
+            self.end_largest_beyond(0, 0);
         }
     }
 
-    /// Ends the connections that take most, until all together take what they may.
+    /// Ends the connections that take most, of those that take more than `least` bytes, until all together take what they may
+    /// with so many `bytes` more.
     #[cold]
-    fn end_largest(&mut self) {
-        while self.connections.bytes() > self.service.clients_bytes_max() {
+    fn end_largest_beyond(&mut self, bytes: usize, least: usize) {
+        while self.connections.bytes().saturating_add(bytes) > self.service.clients_bytes_max() {
             let Some(slot) = self.connections.largest(S::may_end) else { return };
             let Some(connection) = self.connections.take(slot) else { return };
+            if connection.counted_bytes < least {
+                self.connections.put(connection);
+                return;
+            }
             self.service.evicted_client();
             let (peer, bytes) = (&connection.peer, connection.counted_bytes);
             event!(warn, "clients", "client_evicted", %peer, bytes, "a client was ended: all together take too much memory");

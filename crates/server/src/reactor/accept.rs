@@ -16,6 +16,8 @@ use std::time::Duration;
 const ACCEPTS: usize = 256;
 /// Connections that may wait to be accepted at one socket.
 const LISTEN_BACKLOG: i32 = 1024;
+/// A client that takes more than so many bytes makes way for a new one.
+const LARGE_CLIENT: usize = 16 * CLIENT_BYTES;
 const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 impl<S: Service> Reactor<S> {
@@ -51,6 +53,8 @@ impl<S: Service> Reactor<S> {
     }
 
     pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
+        // One that takes far more than others makes way for who has asked for nothing yet.
+        self.end_largest_beyond(CLIENT_BYTES, LARGE_CLIENT);
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
         if self.service.clients(self.connections.open()) >= self.service.bounds().clients_max
             || bytes > self.service.clients_bytes_max()

@@ -278,7 +278,7 @@ impl Service for Resp {
     }
 
     fn may_end(session: &Session) -> bool {
-        !session.no_evict && !Self::outlives_client(session)
+        session.may_end()
     }
 
     fn outlives_client(session: &Session) -> bool {

@@ -161,6 +161,8 @@ pub(crate) struct RemoteSession {
     pub(crate) part: Option<TransactionPart>,
     /// When the lock that it waits for is given up.
     pub(crate) lock_deadline: Option<u64>,
+    /// It has been asked to lock for a transaction, and not to give the lock back.
+    pub(crate) is_in_transaction: bool,
 }
 
 /// A part of a transaction over several shards.
@@ -331,6 +333,15 @@ impl Session {
     /// Whether it has executed a part of a transaction: the rest is executed as well, whatever becomes of its client.
     pub(crate) fn is_within_exec(&self) -> bool {
         matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. }))
+    }
+
+    /// Whether its client may be ended where all clients together take too much.
+    pub(crate) fn may_end(&self) -> bool {
+        let is_in_transaction = match &self.across {
+            Across::Remote(remote) => remote.is_in_transaction,
+            Across::Nothing | Across::Client(_) => false,
+        };
+        !(self.no_evict || is_in_transaction || self.coordinates() || self.is_within_exec())
     }
 
     /// Whether an answer of it is given in slices.

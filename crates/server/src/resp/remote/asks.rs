@@ -280,6 +280,9 @@ impl Resp {
                 self.run_queue(queue_of(requests), 0, work)
             }
             Ask::Release { transaction, prepared } => {
+                if let Some(remote) = work.connection.session.remote() {
+                    remote.is_in_transaction = false;
+                }
                 for request in prepared {
                     self.unprepare(request);
                 }

@@ -71,6 +71,9 @@ impl Resp {
             return Flow::Next;
         };
         let (transaction, now) = (*transaction, self.time.uptime);
+        if let Some(remote) = work.connection.session.remote() {
+            remote.is_in_transaction = true;
+        }
         if !self.has_lock(transaction, set, now + wait, frame, work) {
             return if work.connection.session.waiting.is_some() {
                 Flow::Parked
@@ -273,6 +276,9 @@ impl Resp {
     pub(super) fn end_part(&mut self, part: &TransactionPart, work: &mut Turn<'_>) {
         if !part.last {
             return;
+        }
+        if let Some(remote) = work.connection.session.remote() {
+            remote.is_in_transaction = false;
         }
         if let Some(shards) = &mut self.shards {
             shards.count_transaction(part.transaction, &part.shards);

@@ -199,12 +199,12 @@ impl Resp {
                 partial: Vec::new(),
                 part: None,
                 lock_deadline: None,
+                is_in_transaction: false,
             };
             let session = Session {
                 authenticated: true,
                 across: Across::Remote(Box::new(remote)),
                 form: Form::Typed,
-                no_evict: true,
                 ..Session::default()
             };
             let mut connection = Box::new(Connection::by_mail(id, session, self.time.uptime));
