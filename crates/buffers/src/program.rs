@@ -63,7 +63,7 @@ fn clean(smaps: &str) -> Vec<Mapping> {
 }
 
 /// Where the program and its libraries are in memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Program {
     mappings: Vec<Mapping>,
 }

@@ -58,6 +58,9 @@ enum Wire {
     Shard(Vec<u8>),
     /// Nowhere: the client has gone, and what it has begun is brought to its end.
     Nowhere,
+    /// To a client within this process, without a socket.
+    #[cfg(test)]
+    Pipe(crate::simulated::ServerEnd),
 }
 
 /// One client's connection, or that of a client of another shard.
@@ -121,6 +124,18 @@ impl<S> Connection<S> {
         Self::over(Wire::Shard(Vec::new()), id, (nowhere, nowhere), session, now)
     }
 
+    /// The connection of a client within this process.
+    #[cfg(test)]
+    pub(crate) fn within(
+        id: ConnectionId,
+        pipe: crate::simulated::ServerEnd,
+        peer: SocketAddr,
+        session: S,
+        now: u64,
+    ) -> Self {
+        Self::over(Wire::Pipe(pipe), id, (peer, peer), session, now)
+    }
+
     fn over(
         wire: Wire,
         id: ConnectionId,
@@ -157,14 +172,14 @@ impl<S> Connection<S> {
     pub(crate) fn socket(&mut self) -> Option<&mut TcpStream> {
         match &mut self.wire {
             Wire::Socket(socket) => Some(socket),
-            Wire::Shard(_) | Wire::Nowhere => None,
+            _ => None,
         }
     }
 
     /// Whether it is that of a client of another shard, or of one that has gone.
     #[inline]
     pub(crate) fn is_by_mail(&self) -> bool {
-        !matches!(self.wire, Wire::Socket(_))
+        matches!(self.wire, Wire::Shard(_) | Wire::Nowhere)
     }
 
     /// Whether its client has gone, and what it has begun is brought to its end.
@@ -186,7 +201,7 @@ impl<S> Connection<S> {
     pub(crate) fn mail(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.wire {
             Wire::Shard(bytes) => Some(bytes),
-            Wire::Socket(_) | Wire::Nowhere => None,
+            _ => None,
         }
     }
 
@@ -202,7 +217,7 @@ impl<S> Connection<S> {
     pub(crate) fn descriptor(&self) -> i32 {
         match &self.wire {
             Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
-            Wire::Shard(_) | Wire::Nowhere => -1,
+            _ => -1,
         }
     }
 
@@ -225,8 +240,12 @@ impl<S> Connection<S> {
     /// Reads what is there, at most `into.len()` bytes.
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Received {
-        let Wire::Socket(socket) = &mut self.wire else { return Received::Nothing };
-        receive(socket, into, &mut self.readable, self.ended)
+        match &mut self.wire {
+            Wire::Socket(socket) => receive(socket, into, &mut self.readable, self.ended),
+            #[cfg(test)]
+            Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
+            _ => Received::Nothing,
+        }
     }
 
     /// Reads behind the bytes that `input` has. It grows only as bytes come, whatever length
@@ -240,9 +259,13 @@ impl<S> Connection<S> {
             self.input.reserve_exact(bytes - self.input.len());
             self.input.resize(bytes, 0);
         }
-        let Wire::Socket(socket) = &mut self.wire else { return Received::Nothing };
         let into = &mut self.input[filled..];
-        let received = receive(socket, into, &mut self.readable, self.ended);
+        let received = match &mut self.wire {
+            Wire::Socket(socket) => receive(socket, into, &mut self.readable, self.ended),
+            #[cfg(test)]
+            Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
+            _ => Received::Nothing,
+        };
         if let Received::Bytes(count) = received {
             self.input_filled += count;
         }
@@ -299,6 +322,8 @@ impl<S> Connection<S> {
             Wire::Socket(socket) => socket.write(out),
             Wire::Shard(mail) => mail.write(out),
             Wire::Nowhere => Ok(out.len()),
+            #[cfg(test)]
+            Wire::Pipe(pipe) => pipe.write(out),
         };
         let count = match written {
             Ok(count) if count == out.len() => {
@@ -320,6 +345,8 @@ impl<S> Connection<S> {
                 Wire::Socket(socket) => self.output.write(socket, service),
                 Wire::Shard(mail) => self.output.write(mail, service),
                 Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
+                #[cfg(test)]
+                Wire::Pipe(pipe) => self.output.write(pipe, service),
             };
             match written {
                 Ok(()) => self.taken = now,
@@ -345,7 +372,7 @@ fn may_retry(error: &std::io::Error) -> bool {
 /// One read. A read that does not fill `into` has emptied the socket: the next bytes are
 /// reported anew, so no further read is needed to learn that there are none.
 #[inline]
-fn receive(socket: &mut TcpStream, into: &mut [u8], readable: &mut bool, ended: bool) -> Received {
+fn receive(socket: &mut impl Read, into: &mut [u8], readable: &mut bool, ended: bool) -> Received {
     loop {
         match socket.read(into) {
             Ok(0) => return Received::End,

@@ -32,6 +32,8 @@ mod resp;
 mod service;
 mod settings;
 mod shards;
+#[cfg(test)]
+mod simulated;
 mod sources;
 mod threads;
 

@@ -21,6 +21,8 @@
 mod accept;
 mod ending;
 mod safety;
+#[cfg(test)]
+mod simulated;
 
 use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
@@ -58,6 +60,15 @@ const CHECK_EVERY: u64 = 1000;
 const SIGNALS: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST_LISTENER: usize = 2;
+
+/// What the system tells of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct News {
+    readable: bool,
+    /// The client has sent its last byte.
+    ended: bool,
+    writable: bool,
+}
 
 /// The loop and everything it owns.
 pub(crate) struct Reactor<S: Service> {
@@ -158,11 +169,7 @@ impl<S: Service> Reactor<S> {
         let mut events = Events::with_capacity(EVENTS);
         let mut signalled = false;
         while !self.service.stopping() {
-            self.service.end_turn();
-            // What has made the turn's writes safe may be its end.
-            self.executed = false;
-            self.send_safe_replies();
-            self.service.post();
+            self.end_turn();
             let rests = self.queue.is_empty() && !self.executed;
             let wait = if rests { self.patience() } else { Duration::ZERO };
             if wait.is_zero() || !self.service.may_sleep() {
@@ -172,13 +179,7 @@ impl<S: Service> Reactor<S> {
                 self.service.awoke();
             }
             self.tell_time();
-            self.send_safe_replies();
-            if self.accepting {
-                self.accept();
-            }
-            for id in core::mem::take(&mut self.queue) {
-                self.give_turn(id.slot, Some(id.number), |connection| connection.queued = false);
-            }
+            self.begin_turn();
             for event in &events {
                 match event.token() {
                     SIGNALS => {
@@ -190,29 +191,16 @@ impl<S: Service> Reactor<S> {
                     WAKER => {}
                     Token(token) if token < self.first_connection() => self.accept(),
                     Token(token) => {
-                        let readable = event.is_readable() || event.is_error();
-                        let (ended, writable) = (event.is_read_closed(), event.is_writable());
-                        self.give_turn(token - self.first_connection(), None, |connection| {
-                            connection.readable |= readable || ended;
-                            connection.ended |= ended;
-                            if writable {
-                                connection.writable();
-                            }
-                        });
+                        let news = News {
+                            readable: event.is_readable() || event.is_error(),
+                            ended: event.is_read_closed(),
+                            writable: event.is_writable(),
+                        };
+                        self.hear_of(token - self.first_connection(), news);
                     }
                 }
             }
-            self.service.wake(&mut self.connections);
-            for (socket, peer, door) in self.service.take_clients() {
-                self.admit(socket, peer, door);
-            }
-            while self.connections.any_dirty() {
-                self.attend_dirty();
-                self.service.wake(&mut self.connections);
-            }
-            if self.time.uptime >= self.checked + CHECK_EVERY {
-                self.check_all();
-            }
+            self.go_on();
             if signalled {
                 break;
             }
@@ -223,6 +211,53 @@ impl<S: Service> Reactor<S> {
         self.service.stopped();
         self.farewell();
         Ok(())
+    }
+
+    /// What a turn begins with: connections that may go on without news.
+    fn begin_turn(&mut self) {
+        self.send_safe_replies();
+        if self.accepting {
+            self.accept();
+        }
+        for id in core::mem::take(&mut self.queue) {
+            self.give_turn(id.slot, Some(id.number), |connection| connection.queued = false);
+        }
+    }
+
+    /// There is news of the connection in `slot`.
+    #[inline]
+    fn hear_of(&mut self, slot: usize, news: News) {
+        self.give_turn(slot, None, |connection| {
+            connection.readable |= news.readable || news.ended;
+            connection.ended |= news.ended;
+            if news.writable {
+                connection.writable();
+            }
+        });
+    }
+
+    /// What follows from requests, and from other threads.
+    fn go_on(&mut self) {
+        self.service.wake(&mut self.connections);
+        for (socket, peer, door) in self.service.take_clients() {
+            self.admit(socket, peer, door);
+        }
+        while self.connections.any_dirty() {
+            self.attend_dirty();
+            self.service.wake(&mut self.connections);
+        }
+        if self.time.uptime >= self.checked + CHECK_EVERY {
+            self.check_all();
+        }
+    }
+
+    /// The turn's end.
+    fn end_turn(&mut self) {
+        self.service.end_turn();
+        // What has made the turn's writes safe may be its end.
+        self.executed = false;
+        self.send_safe_replies();
+        self.service.post();
     }
 
     /// How long nothing may happen.

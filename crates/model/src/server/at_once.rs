@@ -2,6 +2,7 @@
 //! and every byte its place, is not.
 
 use super::commands::{Words, upper};
+use super::place::Listening;
 use super::script::{Script, request};
 use super::site::clear;
 use super::wire::{Frame, Wire, encoded};
@@ -23,7 +24,7 @@ pub fn run_at_once(script: &Script, server: SocketAddr, patience: Duration) -> R
     for (client, done) in done.into_iter().enumerate() {
         done.map_err(|wrong| format!("client {client}: {wrong}"))?;
     }
-    clear(server, patience)
+    clear(&Listening::at(server, patience))
 }
 
 fn one(

@@ -10,6 +10,7 @@ mod caches;
 pub mod commands;
 pub mod draw;
 pub mod expected;
+pub mod place;
 mod run;
 pub mod script;
 mod shrink;
@@ -18,7 +19,7 @@ pub mod state;
 pub mod wire;
 
 pub use at_once::run_at_once;
-pub use run::run;
+pub use run::{run, run_at};
 pub use script::Script;
 pub use site::is_in_use;
 
@@ -77,25 +78,35 @@ pub fn check_script(
     patience: Duration,
     servers: &mut dyn FnMut(bool) -> Vec<SocketAddr>,
 ) -> Result<(), Box<Found>> {
-    let Err(mut wrong) = run(script, &servers(false), patience) else { return Ok(()) };
-    let began = Instant::now();
-    let mut failed = true;
-    let mut attempt = |script: &Script, failed: &mut bool| {
-        let done = run(script, &servers(*failed), SHRINKING_PATIENCE.min(patience));
-        *failed = done.is_err();
+    let mut failed = None;
+    check(script, &mut |script| {
+        let patience = if failed.is_some() { SHRINKING_PATIENCE.min(patience) } else { patience };
+        let done = run(script, &servers(failed.unwrap_or(false)), patience);
+        failed = Some(done.is_err());
         done
-    };
+    })
+}
+
+/// Makes a script short that fails; `attempt` runs one.
+///
+/// # Errors
+/// As [`check_script`].
+pub fn check(
+    script: &Script,
+    attempt: &mut dyn FnMut(&Script) -> Result<(), String>,
+) -> Result<(), Box<Found>> {
+    let Err(mut wrong) = attempt(script) else { return Ok(()) };
+    let began = Instant::now();
     let kind = kind(&wrong);
     let mut fails = |candidate: &Script| {
         let tries = if began.elapsed() < SHRINKING { TRIES } else { 0 };
-        let mut same =
-            |_| attempt(candidate, &mut failed).err().filter(|it| self::kind(it) == kind);
+        let mut same = |_| attempt(candidate).err().filter(|it| self::kind(it) == kind);
         let found = (0..tries).find_map(&mut same);
         found.map(|found| wrong = found).is_some()
     };
     // Only what fails again can be made shorter.
     let script = if fails(script) { shrink::shrink(script, &mut fails) } else { script.clone() };
-    let often = (0..8).filter(|_| attempt(&script, &mut failed).is_err()).count();
+    let often = (0..8).filter(|_| attempt(&script).is_err()).count();
     Err(Box::new(Found { wrong, script, often: (often, 8) }))
 }
 

@@ -6,6 +6,7 @@
 use super::busy::Busy;
 use super::commands::{Words, upper};
 use super::expected::{Expected, shown};
+use super::place::{Listening, Place};
 use super::script::{Script, Step, request};
 use super::site::Site;
 use super::wire::Frame;
@@ -20,10 +21,8 @@ const SETTLED_EVERY: usize = 3;
 /// # Errors
 /// The first thing that is wrong.
 pub fn run(script: &Script, servers: &[SocketAddr], patience: Duration) -> Result<(), String> {
-    let mut sites = Vec::new();
-    for address in servers {
-        sites.push(Site::begin(*address, script, patience)?);
-    }
+    let places: Vec<_> = servers.iter().map(|at| Listening::at(*at, patience)).collect();
+    let mut sites = begin(script, &mut places.iter().map(|place| place as &dyn Place))?;
     let busy = script.busy.then(|| {
         let start = |address: &SocketAddr| Busy::start(*address, patience);
         servers.iter().map(start).collect::<Vec<_>>()
@@ -37,7 +36,24 @@ pub fn run(script: &Script, servers: &[SocketAddr], patience: Duration) -> Resul
     sites.iter_mut().try_for_each(Site::clear)
 }
 
-fn all_steps(script: &Script, sites: &mut [Site]) -> Result<(), String> {
+/// The same with a server that is reached in another way, without clients that are busy meanwhile.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn run_at(script: &Script, place: &dyn Place) -> Result<(), String> {
+    let mut sites = begin(script, &mut [place].into_iter())?;
+    all_steps(script, &mut sites)?;
+    sites.iter_mut().try_for_each(Site::clear)
+}
+
+fn begin<'p>(
+    script: &Script,
+    places: &mut dyn Iterator<Item = &'p dyn Place>,
+) -> Result<Vec<Site<'p>>, String> {
+    places.map(|place| Site::begin(place, script)).collect()
+}
+
+fn all_steps(script: &Script, sites: &mut [Site<'_>]) -> Result<(), String> {
     for (at, step) in script.steps.iter().enumerate() {
         let within = |wrong| format!("pipeline {at} (client {}): {wrong}", step.client);
         let mut first: Option<Vec<(Frame, bool)>> = None;
@@ -67,7 +83,7 @@ fn compare(step: &Step, one: &[(Frame, bool)], other: &[(Frame, bool)]) -> Resul
 }
 
 /// The replies to a pipeline, and of each whether another server must give the very same.
-fn run_step(site: &mut Site, step: &Step, settles: bool) -> Result<Vec<(Frame, bool)>, String> {
+fn run_step(site: &mut Site<'_>, step: &Step, settles: bool) -> Result<Vec<(Frame, bool)>, String> {
     site.see_all_writes(step.client)?;
     let mut replies = Vec::new();
     if let [words] = &step.requests[..]
@@ -94,7 +110,7 @@ fn run_step(site: &mut Site, step: &Step, settles: bool) -> Result<Vec<(Frame, b
 }
 
 /// Where `WAIT` is to be asked within a pipeline: before a transaction that goes on beyond it.
-fn barrier_at(site: &Site, step: &Step) -> Option<usize> {
+fn barrier_at(site: &Site<'_>, step: &Step) -> Option<usize> {
     let mut open = None;
     let mut queues = site.queues(step.client);
     for (at, words) in step.requests.iter().enumerate() {
@@ -115,7 +131,7 @@ fn with_barrier(requests: &[Words], at: Option<usize>) -> Vec<Words> {
     all
 }
 
-fn reply_to(site: &mut Site, client: usize, words: &Words) -> Result<(Frame, bool), String> {
+fn reply_to(site: &mut Site<'_>, client: usize, words: &Words) -> Result<(Frame, bool), String> {
     let name = upper(&words[0]);
     let subscribes = ["SUBSCRIBE", "UNSUBSCRIBE", "PSUBSCRIBE"].contains(&name.as_str());
     let reply = if subscribes && !site.queues(client) && words.len() > 1 {
@@ -134,7 +150,7 @@ fn reply_to(site: &mut Site, client: usize, words: &Words) -> Result<(Frame, boo
 }
 
 /// A whole scan gives all base keys, each once.
-fn scan(site: &mut Site, client: usize, words: &Words) -> Result<(), String> {
+fn scan(site: &mut Site<'_>, client: usize, words: &Words) -> Result<(), String> {
     let keys = site.state.all_keys();
     let (mut cursor, mut given) = (b"0".to_vec(), Vec::new());
     for round in 0.. {

@@ -1,12 +1,13 @@
 //! One server while a script runs: its clients' connections, and what it must know.
 
 use super::commands::{LONG_KEY, LONG_KEY_BYTES, Words};
+use super::place::Place;
 use super::script::Script;
 use super::state::{Message, Session, State};
 use super::wire::{Frame, Wire, encoded};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What names of the clients begin with.
 const NAME: &str = "checking";
@@ -20,9 +21,8 @@ struct Line {
 }
 
 /// A server.
-pub(super) struct Site {
-    address: SocketAddr,
-    patience: Duration,
+pub(super) struct Site<'p> {
+    place: &'p dyn Place,
     lines: Vec<Line>,
     /// What it must know.
     pub(super) state: State,
@@ -37,13 +37,8 @@ fn words(all: &[&str]) -> Words {
 
 impl Line {
     /// Connects a client; the number that the server gives it.
-    fn begin(
-        address: SocketAddr,
-        patience: Duration,
-        at: usize,
-        protocol: u8,
-    ) -> Result<(Self, i64), String> {
-        let mut wire = Wire::connect(address, patience)?;
+    fn begin(place: &dyn Place, at: usize, protocol: u8) -> Result<(Self, i64), String> {
+        let mut wire = Wire::to(place)?;
         if protocol == 3 {
             wire.protocol = 3;
             wire.ask(&["HELLO", "3"])?;
@@ -56,25 +51,21 @@ impl Line {
     }
 }
 
-impl Site {
+impl<'p> Site<'p> {
     /// Connects the clients of a script to a server, which must be empty.
-    pub(super) fn begin(
-        address: SocketAddr,
-        script: &Script,
-        patience: Duration,
-    ) -> Result<Self, String> {
+    pub(super) fn begin(place: &'p dyn Place, script: &Script) -> Result<Self, String> {
         // Those of the script before may have hung up a moment ago.
-        are_gone(address, patience, &|line| field(line, "name").starts_with(NAME))?;
+        are_gone(place, &|line| field(line, "name").starts_with(NAME))?;
         let mut state = State::default();
-        let mut wire = Wire::connect(address, patience)?;
+        let mut wire = Wire::to(place)?;
         state.shards = match wire.ask(&["SHARD.LIST"])?.1 {
             Frame::Array(shards) => shards.len() as i64,
             other => return Err(format!("SHARD.LIST: {other:?}")),
         };
         let (written, lines) = (BTreeSet::new(), Vec::new());
-        let mut site = Self { address, patience, lines, state, written, fences: 0 };
+        let mut site = Self { place, lines, state, written, fences: 0 };
         for (at, protocol) in script.protocols.iter().enumerate() {
-            let (line, id) = Line::begin(address, patience, at, *protocol)?;
+            let (line, id) = Line::begin(place, at, *protocol)?;
             site.lines.push(line);
             site.state.sessions.push(Session::new(id));
         }
@@ -87,12 +78,12 @@ impl Site {
 
     /// How it is named in what is told of it.
     pub(super) fn label(&self) -> String {
-        format!("{} with {} shard(s)", self.address, self.state.shards)
+        format!("{} with {} shard(s)", self.place.name(), self.state.shards)
     }
 
     /// Empties the server.
     pub(super) fn clear(&mut self) -> Result<(), String> {
-        clear(self.address, self.patience)
+        clear(self.place)
     }
 
     /// Whether a client's requests are queued for EXEC.
@@ -255,7 +246,7 @@ impl Site {
         }
         if !killed.is_empty() {
             let is_one = |line: &str| ids.iter().any(|id| field(line, "id") == *id);
-            are_gone(self.address, self.patience, &is_one)?;
+            are_gone(self.place, &is_one)?;
         }
         for at in 0..self.lines.len() {
             let session = &self.state.sessions[at];
@@ -269,16 +260,15 @@ impl Site {
     }
 
     fn settle_one(&mut self, client: usize) -> Result<(), String> {
-        let began = Instant::now();
+        let began = self.place.now();
         loop {
             self.fences += 1;
             let text = format!("fence{}", self.fences);
             self.ask(client, &words(&["ECHO", &text]))?;
             let Err(wrong) = self.is_settled(client) else { break };
-            if began.elapsed() > self.patience {
+            if !self.place.wait(began) {
                 return Err(wrong);
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
         self.lines[client].heard.clear();
         let session = &mut self.state.sessions[client];
@@ -309,7 +299,7 @@ impl Site {
         }
         self.lines[client].wire.end()?;
         let protocol = self.lines[client].protocol;
-        let (line, id) = Line::begin(self.address, self.patience, client, protocol)?;
+        let (line, id) = Line::begin(self.place, client, protocol)?;
         self.lines[client] = line;
         self.state.begin_again(client, id);
         self.written.remove(&client);
@@ -324,28 +314,24 @@ fn field<'l>(line: &'l str, name: &str) -> &'l str {
 }
 
 /// Waits until the server has let go of all clients of which lines of `CLIENT LIST` say this.
-fn are_gone(
-    address: SocketAddr,
-    patience: Duration,
-    is_one: &dyn Fn(&str) -> bool,
-) -> Result<(), String> {
-    let mut wire = Wire::connect(address, patience)?;
-    let began = Instant::now();
+fn are_gone(place: &dyn Place, is_one: &dyn Fn(&str) -> bool) -> Result<(), String> {
+    let mut wire = Wire::to(place)?;
+    let began = place.now();
     loop {
         let (_, reply) = wire.ask(&["CLIENT", "LIST"])?;
         let text = reply.text().ok_or_else(|| format!("CLIENT LIST: {reply:?}"))?;
         let text = String::from_utf8_lossy(&text).into_owned();
         match text.lines().find(|line| is_one(line)) {
             None => return Ok(()),
-            Some(line) if began.elapsed() > patience => return Err(format!("it stays: {line}")),
-            Some(_) => std::thread::sleep(Duration::from_millis(1)),
+            Some(line) if !place.wait(began) => return Err(format!("it stays: {line}")),
+            Some(_) => {}
         }
     }
 }
 
 /// Removes all keys and joins of a server.
-pub(super) fn clear(address: SocketAddr, patience: Duration) -> Result<(), String> {
-    let mut wire = Wire::connect(address, patience)?;
+pub(super) fn clear(place: &dyn Place) -> Result<(), String> {
+    let mut wire = Wire::to(place)?;
     wire.protocol = 3;
     wire.ask(&["HELLO", "3"])?;
     wire.ask(&["FLUSHALL"])?;

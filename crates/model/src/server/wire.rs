@@ -2,8 +2,9 @@
 //!
 //! Written a second time, for the reason that the oracle is: what a client library forgives is not forgiven here.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use super::place::{Listening, Place, Stream};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Nesting that a reply may have.
@@ -52,7 +53,7 @@ impl Frame {
 
 /// A connection.
 pub struct Wire {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     /// 2 or 3.
     pub protocol: u8,
     /// Bytes that have come, and how many of them have been looked at.
@@ -66,21 +67,27 @@ impl Wire {
     /// # Errors
     /// There is no connection.
     pub fn connect(address: SocketAddr, patience: Duration) -> Result<Self, String> {
-        let connect = || {
-            let stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(patience))?;
-            stream.set_write_timeout(Some(patience))?;
-            Ok(stream)
-        };
-        let stream = connect().map_err(|error: std::io::Error| format!("{address}: {error}"))?;
-        Ok(Self { stream, protocol: 2, bytes: Vec::new(), at: 0 })
+        Self::to(&Listening::at(address, patience))
+    }
+
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub fn to(place: &dyn Place) -> Result<Self, String> {
+        Ok(Self::over(place.connect()?))
+    }
+
+    /// Speaks over a connection.
+    #[must_use]
+    pub fn over(stream: Box<dyn Stream>) -> Self {
+        Self { stream, protocol: 2, bytes: Vec::new(), at: 0 }
     }
 
     /// The address of the client's end.
     #[must_use]
     pub fn own_address(&self) -> String {
-        self.stream.local_addr().map(|address| address.to_string()).unwrap_or_default()
+        self.stream.own_address()
     }
 
     /// Sends bytes, in pieces that end at `cuts` (in thousandths of the whole).
@@ -93,7 +100,7 @@ impl Wire {
             let to = (bytes.len() * cut / 1000).clamp(from, bytes.len());
             self.piece(&bytes[from..to])?;
             // So that the pieces come one by one, mostly.
-            std::thread::sleep(Duration::from_micros(200));
+            self.stream.pause();
             from = to;
         }
         self.piece(&bytes[from..])
@@ -288,6 +295,7 @@ pub fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::net::TcpListener;
 
     /// What is read of these bytes until they end or are wrong.

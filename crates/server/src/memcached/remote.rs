@@ -96,12 +96,11 @@ impl Resp {
             return self.memcached_await_writes(request, work);
         }
         let to = route(self.node.engine().placement()?, request);
-        let kind = if writes(request) {
-            Kind::Write
-        } else if self.may_be_derived_item(request) {
-            Kind::Derived
-        } else {
-            Kind::Plain
+        let kind = match (writes(request), self.may_be_derived_item(request)) {
+            (true, true) => Kind::Both,
+            (true, false) => Kind::Write,
+            (false, true) => Kind::Derived,
+            (false, false) => Kind::Plain,
         };
         let at = match &to {
             To::Here => return None,
@@ -284,15 +283,24 @@ impl Resp {
         Some(answer_of(|out| out.bulk(&reply)))
     }
 
-    /// Whether a request reads keys that joins may give.
+    /// Whether a request concerns keys that joins may give.
     fn may_be_derived_item(&self, request: &Request<'_>) -> bool {
         let engine = self.node.engine();
         match request {
             Request::Get { keys, .. } => keys.into_iter().any(|key| engine.may_derive(key)),
-            Request::MetaGet(meta) | Request::MetaDebug(meta) => meta
+            Request::MetaGet(meta)
+            | Request::MetaDebug(meta)
+            | Request::MetaSet { meta, .. }
+            | Request::MetaDelete(meta)
+            | Request::MetaCount(meta) => meta
                 .key_flag()
                 .is_ok_and(|flags| engine.may_derive(meta.key(&flags, &mut [0; KEY_BYTES_MAX]))),
-            Request::Invoke { key, update: false, .. } => engine.may_derive(key),
+            // Whether a key is there may come before that it cannot be written.
+            Request::Invoke { key, .. }
+            | Request::Store { key, .. }
+            | Request::Count { key, .. }
+            | Request::Delete { key, .. }
+            | Request::Touch { key, .. } => engine.may_derive(key),
             _ => false,
         }
     }

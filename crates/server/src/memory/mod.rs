@@ -130,7 +130,8 @@ impl Meter for Gauge {
 impl Gauge {
     /// A gauge of this process, to be used by this thread.
     pub(crate) fn new(common: Option<CommonShare>) -> io::Result<Self> {
-        let apart = common.as_ref().is_some_and(|common| !common.is_first());
+        // Simulated shards are one thread's, and too many for an arena each.
+        let apart = common.as_ref().is_some_and(|common| !common.is_first()) && !cfg!(test);
         let gauge = Self {
             heap: Heap::new(apart)?,
             bound: Cell::new(None),

@@ -27,6 +27,11 @@ impl ProgramPages {
         Self { program: Program::of_this_process(), due: first, interval: first }
     }
 
+    /// None, for servers within a test.
+    pub(crate) fn none() -> Self {
+        Self { program: Program::default(), due: u64::MAX, interval: 0 }
+    }
+
     /// Lets all go; those that are needed come back.
     pub(crate) fn forget(&self) {
         self.program.forget();

@@ -260,6 +260,12 @@ impl Office {
         &self.slow
     }
 
+    /// What has come for a shard and was not taken: whoever simulates the threads gives it in the order in which it is to come.
+    #[cfg(test)]
+    pub(crate) fn mails_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<Mail>> {
+        self.of(shard).mails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has a shard come round.
     pub(crate) fn ring(&self, shard: Shard) {
         self.of(shard).ring();

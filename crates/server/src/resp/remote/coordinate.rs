@@ -6,7 +6,7 @@
 
 use super::asks::MOVED;
 use super::locks::{LOCK_WAIT_MAX, queue_of};
-use super::{after_of, copies_of, pending_of, reads_as_well};
+use super::{after_of, copies_of, pending_of};
 use crate::resp::session::{Queue, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
@@ -67,9 +67,8 @@ impl Resp {
             // They were found, and read, when they were queued.
             let Ok(spec) = find(args) else { continue };
             let Ok(command) = decode(spec, args) else { continue };
-            let reads = !spec.flags.has(Flags::WRITE) || reads_as_well(spec);
             let derived =
-                reads && !spec.flags.has(Flags::ADMIN) && self.may_be_derived(&command, args, spec);
+                !spec.flags.has(Flags::ADMIN) && self.may_be_derived(&command, args, spec);
             plan.add(self.node.engine().placement()?, (spec, &command, args), derived, false);
         }
         let (bytes, denies_oom, stores) = (queue.bytes as u64, queue.denies_oom, queue.stores);

@@ -77,8 +77,7 @@ impl Resp {
         }
         let route = route(self.node.engine().placement()?, spec, command, args);
         let is_elsewhere = !matches!(route, Route::Here | Route::Several);
-        let reads = !spec.flags.has(Flags::WRITE) || reads_as_well(spec);
-        let derived = is_elsewhere && reads && self.may_be_derived(command, args, spec);
+        let derived = is_elsewhere && self.may_be_derived(command, args, spec);
         let kind = Kind::of(spec, command, derived);
         let at = match &route {
             Route::At(at) => Some(*at),
@@ -183,7 +182,8 @@ impl Resp {
         origin.shard != shards.me && shards.post.is_crowded(origin.shard, bytes)
     }
 
-    /// Whether a reading command may concern keys that joins give.
+    /// Whether a command may concern keys that joins give. One that writes, too: it is refused, but whether the key is there may come
+    /// first (`SET … NX`, `EXPIRE`).
     pub(super) fn may_be_derived(
         &self,
         command: &Command<'_>,
@@ -193,7 +193,8 @@ impl Resp {
         let engine = self.node.engine();
         match command {
             Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
-            Command::Data(Data::Ranges(_) | Data::Functions(_)) => true,
+            Command::Data(Data::Ranges(_)) => !spec.flags.has(Flags::WRITE),
+            Command::Data(Data::Functions(_)) => true,
             Command::Sharding(Sharding::Wait { .. }) => true,
             _ => {
                 let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
@@ -215,7 +216,7 @@ impl Resp {
             return self.await_all(*millis, args, work);
         }
         let is_read = match command {
-            Command::Data(_) => !spec.flags.has(Flags::WRITE) || reads_as_well(spec),
+            Command::Data(_) => true,
             Command::Transaction(Transaction::Watch { .. }) => true,
             Command::Transaction(Transaction::Exec) => {
                 let watched = &work.connection.session.watched;
@@ -443,14 +444,6 @@ impl Resp {
             work.out.truncate(before);
         }
     }
-}
-
-/// Whether a command that writes shows what is there as well: of the key that it writes, or of another one.
-fn reads_as_well(spec: &Spec) -> bool {
-    matches!(
-        spec.id,
-        Id::Copy | Id::Rename | Id::RenameNx | Id::SetNx | Id::MSetNx | Id::FnCall | Id::FnRange
-    )
 }
 
 /// How a client keeps copies of what it reads.

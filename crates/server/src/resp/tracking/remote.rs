@@ -79,10 +79,17 @@ impl Resp {
         if copies == Copies::None {
             return;
         }
+        let is_own = origin.shard == self.me();
         let engine = self.node.engine_mut();
         for key in spec.keys.positions(args.len()).filter_map(|at| args.get(at)) {
             if copies == Copies::Broadcast {
                 self.tracking.remember(key, None, work.peers, engine);
+                continue;
+            }
+            if is_own {
+                // A part of what several shards do for a client of this one. By mail it would come behind what that client reads
+                // and writes here meanwhile.
+                self.tracking.remember(key, Some(origin.session), work.peers, engine);
                 continue;
             }
             self.tracking.homed.add(key, Some(origin.shard), |_| false);

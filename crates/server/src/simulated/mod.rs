@@ -1,0 +1,15 @@
+//! Servers of several shards whose threads, clock and clients are drawn from a seed: everything between the bytes that a client sends
+//! and those that it gets is what is shipped.
+//!
+//! One thread gives the shards their turns in an order that is drawn, has what they write to each other come late (each
+//! sender's in its order), and lets time pass. So whatever order of events threads could bring about can come up, each seed is the same
+//! each time, and a wait that does not end is found at once, by a clock that costs nothing.
+//!
+//! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
+//! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards.
+
+mod pipe;
+mod tests;
+mod world;
+
+pub(crate) use pipe::ServerEnd;

@@ -1,0 +1,47 @@
+//! What clients of a simulated server are answered.
+
+use super::world::{Simulated, World};
+use headwater_model::server::{check, draw, run_at};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn shards(otherwise: &str) -> Vec<u16> {
+    let named = std::env::var("HEADWATER_SIMULATED_SHARDS");
+    let named = named.unwrap_or_else(|_| otherwise.to_owned());
+    named.split(',').map(|number| number.parse().expect("a number of shards")).collect()
+}
+
+/// Seeds that failed once, with two shards.
+const FAILED_ONCE: [u64; 2] = [2768, 12432];
+
+/// The seeds to run: one, or so many and those that failed once.
+fn seeds(otherwise: u64) -> Vec<u64> {
+    match number("HEADWATER_SIMULATED_SEED") {
+        Some(seed) => vec![seed],
+        None => {
+            let many = number("HEADWATER_SIMULATED_SEEDS").unwrap_or(otherwise);
+            FAILED_ONCE.into_iter().chain(1..=many).collect()
+        }
+    }
+}
+
+fn simulated(shards: u16, seed: u64) -> Simulated {
+    Simulated(Rc::new(RefCell::new(World::new(shards, seed, &|_| {}))))
+}
+
+#[test]
+fn every_reply_is_the_oracles_whatever_order_threads_have() {
+    for count in shards("2,3,5") {
+        for seed in seeds(60) {
+            let script = draw::script(seed, &[String::from("busy")]);
+            let checked = check(&script, &mut |script| run_at(script, &simulated(count, seed)));
+            let name =
+                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+            checked.unwrap_or_else(|found| panic!("{name}: {found}"));
+        }
+    }
+}

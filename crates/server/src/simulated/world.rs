@@ -1,0 +1,231 @@
+//! The shards, their time, and what is on its way.
+
+use super::pipe::{Pipe, ServerEnd};
+use crate::config::{Config, ShardCount};
+use crate::connection::ConnectionId;
+use crate::reactor::Reactor;
+use crate::resp::Resp;
+use crate::service::Time;
+use crate::shards::{Mail, Office, Shards};
+use headwater_base::{Millis, Shard};
+use headwater_model::server::place::{Place, Stream};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What takes longer, in milliseconds of the simulated time, never ends.
+const PATIENCE: u64 = 60_000;
+/// Turns in which nothing has come of anything before time passes faster.
+const QUIET: u32 = 400;
+/// The time of day at which it begins.
+const BEGIN: u64 = 1_800_000_000_000;
+
+/// Draws numbers from a seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draws(u64);
+
+impl Draws {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end.max(1)
+    }
+}
+
+struct Client {
+    shard: usize,
+    id: ConnectionId,
+    pipe: Pipe,
+}
+
+/// A server.
+pub(super) struct World {
+    office: Arc<Office>,
+    reactors: Vec<Reactor<Resp>>,
+    clients: Vec<Client>,
+    pub(super) draws: Draws,
+    /// Milliseconds since it began.
+    uptime: u64,
+    /// Turns in which no client has sent or got anything.
+    quiet: u32,
+    connected: u16,
+}
+
+impl World {
+    /// A server of so many shards, two or more.
+    pub(super) fn new(shards: u16, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
+        let mut config = Config::default();
+        config.listen.shards = ShardCount::Number(shards);
+        config.listen.bind = Vec::new();
+        change(&mut config);
+        let office = Office::new(shards);
+        let reactor = |at| {
+            let shards = Shards::of(Shard(at), &office);
+            let service = Resp::new(config.clone(), Some(shards), None).unwrap();
+            Reactor::bind(&config, service, false).unwrap()
+        };
+        let reactors = (0..shards).map(reactor).collect();
+        let (clients, draws) = (Vec::new(), Draws::new(seed));
+        Self { office, reactors, clients, draws, uptime: 0, quiet: 0, connected: 0 }
+    }
+
+    /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point.
+    fn set_aside(&mut self, at: usize) -> Vec<Mail> {
+        let late: BTreeSet<u16> =
+            (0..self.reactors.len() as u16).filter(|_| self.draws.below(3) == 0).collect();
+        let mut mails = self.office.mails_of(Shard(at as u16));
+        let (mut now, mut later, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for mail in mails.drain(..) {
+            let from = mail.from.0;
+            if held.contains(&from) || (late.contains(&from) && self.draws.below(2) == 0) {
+                held.insert(from);
+                later.push(mail);
+            } else {
+                now.push(mail);
+            }
+        }
+        *mails = now;
+        later
+    }
+
+    /// Gives some shard a turn.
+    pub(super) fn step(&mut self) {
+        let at = self.draws.below(self.reactors.len());
+        if self.quiet > QUIET {
+            self.uptime += 20;
+        } else if self.draws.below(8) == 0 {
+            self.uptime += 1;
+        }
+        let later = self.set_aside(at);
+        let mut news = Vec::new();
+        for client in self.clients.iter().filter(|client| client.shard == at) {
+            let mut state = client.pipe.state();
+            if core::mem::take(&mut state.news) {
+                news.push((client.id, state.client_ended));
+            }
+        }
+        let time = Time { wall: Millis(BEGIN + self.uptime), uptime: self.uptime };
+        let told = |world: &Self| -> usize {
+            world.clients.iter().map(|client| client.pipe.state().told.len()).sum()
+        };
+        let before = told(self);
+        self.reactors[at].simulate_turn(time, &news);
+        let is_quiet = news.is_empty() && told(self) == before && !self.reactors[at].is_busy();
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        if !later.is_empty() {
+            let mut mails = self.office.mails_of(Shard(at as u16));
+            let come = core::mem::replace(&mut *mails, later);
+            mails.extend(come);
+            drop(mails);
+            self.office.ring(Shard(at as u16));
+        }
+        self.clients.retain(|client| {
+            let state = client.pipe.state();
+            state.news || !(state.server_ended || state.client_ended)
+        });
+    }
+}
+
+/// A server that clients reach by giving it turns.
+#[derive(Clone)]
+pub(super) struct Simulated(pub(super) Rc<RefCell<World>>);
+
+impl Place for Simulated {
+    fn connect(&self) -> Result<Box<dyn Stream>, String> {
+        let mut world = self.0.borrow_mut();
+        let pipe = Pipe::default();
+        world.connected = world.connected.wrapping_add(1).max(1024);
+        let peer = SocketAddr::from(([10, 0, 0, 1], world.connected));
+        let shards = world.reactors.len();
+        let shard = world.draws.below(shards);
+        let id = world.reactors[shard].simulate_client(ServerEnd(pipe.clone()), peer);
+        world.clients.push(Client { shard, id, pipe: pipe.clone() });
+        drop(world);
+        Ok(Box::new(ClientEnd { world: self.clone(), pipe, peer }))
+    }
+
+    fn name(&self) -> String {
+        String::from("simulated")
+    }
+
+    fn wait(&self, began: Duration) -> bool {
+        (0..10).for_each(|_| self.0.borrow_mut().step());
+        self.now() < began + Duration::from_millis(PATIENCE)
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.borrow().uptime)
+    }
+}
+
+/// A client's end of a connection.
+pub(super) struct ClientEnd {
+    world: Simulated,
+    pub(super) pipe: Pipe,
+    peer: SocketAddr,
+}
+
+impl Read for ClientEnd {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let began = self.world.0.borrow().uptime;
+        loop {
+            {
+                let mut state = self.pipe.state();
+                if !state.told.is_empty() {
+                    return state.told.read(into);
+                }
+                if state.server_ended {
+                    return Ok(0);
+                }
+            }
+            let mut world = self.world.0.borrow_mut();
+            if world.uptime > began + PATIENCE {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            world.step();
+        }
+    }
+}
+
+impl Write for ClientEnd {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.pipe.state();
+        if state.server_ended {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        state.asked.extend(bytes);
+        state.news = true;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for ClientEnd {
+    fn own_address(&self) -> String {
+        self.peer.to_string()
+    }
+
+    fn pause(&self) {
+        let steps = self.world.0.borrow_mut().draws.below(12);
+        (0..steps).for_each(|_| self.world.0.borrow_mut().step());
+    }
+}
+
+impl Drop for ClientEnd {
+    fn drop(&mut self) {
+        let mut state = self.pipe.state();
+        state.client_ended = true;
+        state.news = true;
+    }
+}
