@@ -20,6 +20,7 @@
 
 mod accept;
 mod ending;
+mod limits;
 mod safety;
 #[cfg(test)]
 mod simulated;
@@ -319,24 +320,6 @@ impl<S: Service> Reactor<S> {
         }
     }
 
-    /// Ends the connections that take most, of those that take more than `least` bytes, until all together take what they may
-    /// with so many `bytes` more.
-    #[cold]
-    fn end_largest_beyond(&mut self, bytes: usize, least: usize) {
-        while self.connections.bytes().saturating_add(bytes) > self.service.clients_bytes_max() {
-            let Some(slot) = self.connections.largest(S::may_end) else { return };
-            let Some(connection) = self.connections.take(slot) else { return };
-            if connection.counted_bytes < least {
-                self.connections.put(connection);
-                return;
-            }
-            self.service.evicted_client();
-            let (peer, bytes) = (&connection.peer, connection.counted_bytes);
-            event!(warn, "clients", "client_evicted", %peer, bytes, "a client was ended: all together take too much memory");
-            self.end(connection);
-        }
-    }
-
     /// Reads, executes and sends for one connection. `false`: it is to end now.
     fn advance(&mut self, connection: &mut Connection<S::Session>) -> bool {
         let bounds = self.service.bounds();
@@ -534,37 +517,6 @@ impl<S: Service> Reactor<S> {
     fn attend_dirty(&mut self) {
         for id in self.connections.take_dirty() {
             self.give_turn(id.slot, Some(id.number), |connection| connection.dirty = false);
-        }
-    }
-
-    /// Ends connections that are idle or stuck for too long.
-    fn check_all(&mut self) {
-        self.checked = self.time.uptime;
-        let now = self.time.uptime;
-        let stuck_max = self.service.bounds().output_stuck_max;
-        let late: Vec<usize> = self
-            .connections
-            .iter()
-            .filter(|connection| {
-                let stuck = connection.unsent() > 0 && stuck_max > 0;
-                let (stuck, idle) = (
-                    stuck && now > connection.taken + stuck_max,
-                    self.service.is_idle(connection, now),
-                );
-                let peer = &connection.peer;
-                if stuck {
-                    event!(info, "clients", "client_stuck", %peer, "a client takes no replies: it was ended");
-                } else if idle {
-                    event!(debug, "clients", "client_idle", %peer, "a client was silent for too long: it was ended");
-                }
-                stuck || idle
-            })
-            .map(|connection| connection.id.slot)
-            .collect();
-        for slot in late {
-            if let Some(connection) = self.connections.take(slot) {
-                self.end(connection);
-            }
         }
     }
 

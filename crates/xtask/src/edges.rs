@@ -71,9 +71,11 @@ pub const ROOMS: &[Room] = &[
     room("functions", &["base"]),
     room("postgres", &["base"]),
     room("webhook", &[]),
-    room(
-        "server",
-        &[
+    // Its tests run several shards under simulated time, against the oracle.
+    Room {
+        folder: "server",
+        pure: false,
+        uses: &[
             "base",
             "buffers",
             "command",
@@ -87,7 +89,8 @@ pub const ROOMS: &[Room] = &[
             "postgres",
             "webhook",
         ],
-    ),
+        tests_use: &["model"],
+    },
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),

@@ -12,10 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const ACCOUNTS: usize = 6;
-const EACH: i64 = 1000;
+/// How many accounts there are.
+pub const ACCOUNTS: usize = 6;
+/// What each holds at first.
+pub const EACH: i64 = 1000;
 
-fn account(at: usize) -> String {
+/// The key of an account.
+#[must_use]
+pub fn account(at: usize) -> String {
     format!("~account|{at}")
 }
 

@@ -19,6 +19,7 @@ pub mod state;
 pub mod wire;
 
 pub use at_once::run_at_once;
+pub use busy::{ACCOUNTS, EACH, account};
 pub use run::{run, run_at};
 pub use script::Script;
 pub use site::is_in_use;

@@ -29,6 +29,17 @@ pub trait Place {
 
     /// How long it is since some moment.
     fn now(&self) -> Duration;
+
+    /// Has clients be busy with the accounts from now on, if there are any to do so.
+    fn disturb(&self) {}
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// What these clients have found wrong.
+    fn calm(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A server that listens at an address.

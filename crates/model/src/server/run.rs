@@ -36,13 +36,18 @@ pub fn run(script: &Script, servers: &[SocketAddr], patience: Duration) -> Resul
     sites.iter_mut().try_for_each(Site::clear)
 }
 
-/// The same with a server that is reached in another way, without clients that are busy meanwhile.
+/// The same with a server that is reached in another way.
 ///
 /// # Errors
 /// The first thing that is wrong.
 pub fn run_at(script: &Script, place: &dyn Place) -> Result<(), String> {
     let mut sites = begin(script, &mut [place].into_iter())?;
-    all_steps(script, &mut sites)?;
+    if script.busy {
+        place.disturb();
+    }
+    let done = all_steps(script, &mut sites);
+    place.calm()?;
+    done?;
     sites.iter_mut().try_for_each(Site::clear)
 }
 

@@ -38,6 +38,7 @@ impl Resp {
             queue.broken = true;
         }
         self.stats.errors += 1;
+        self.refused_tracked(None, work);
         self.answered(work, |_, work| {
             refusal.write(&mut encoder(work));
             Flow::Next
@@ -77,6 +78,7 @@ impl Resp {
                          QUIT / RESET are allowed in this context"
                     ),
                 );
+                service.refused_tracked(Some(spec), work);
                 return Flow::Next;
             }
             service.execute(spec, args, work)
@@ -142,6 +144,7 @@ impl Resp {
             Err(refusal) => {
                 self.stats.errors += 1;
                 refusal.write(&mut encoder(work));
+                self.refused_tracked(Some(spec), work);
                 return Flow::Next;
             }
         };
@@ -155,9 +158,13 @@ impl Resp {
             return flow;
         }
         if let Err(flow) = self.admission(spec, args, &command, work) {
+            if flow == Flow::Next {
+                self.refused_tracked(Some(spec), work);
+            }
             return flow;
         }
         if !self.may_write(spec, work) {
+            self.refused_tracked(Some(spec), work);
             return Flow::Next;
         }
         let before = work.out.len();

@@ -8,6 +8,7 @@
 //! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
 //! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards.
 
+mod busy;
 mod pipe;
 mod tests;
 mod world;

@@ -26,6 +26,19 @@ impl Pipe {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The client sends these bytes.
+    pub(super) fn ask(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        state.asked.extend(bytes);
+        state.news = true;
+    }
+
+    /// The client hangs up.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        (state.client_ended, state.news) = (true, true);
+    }
 }
 
 /// The server's end.

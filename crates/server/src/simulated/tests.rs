@@ -1,5 +1,6 @@
 //! What clients of a simulated server are answered.
 
+use super::busy::{Busy, beginning};
 use super::world::{Simulated, World};
 use headwater_model::server::{check, draw, run_at};
 use std::cell::RefCell;
@@ -16,7 +17,7 @@ fn shards(otherwise: &str) -> Vec<u16> {
 }
 
 /// Seeds that failed once, with two shards.
-const FAILED_ONCE: [u64; 2] = [2768, 12432];
+const FAILED_ONCE: [u64; 3] = [2768, 12432, 16482];
 
 /// The seeds to run: one, or so many and those that failed once.
 fn seeds(otherwise: u64) -> Vec<u64> {
@@ -37,11 +38,45 @@ fn simulated(shards: u16, seed: u64) -> Simulated {
 fn every_reply_is_the_oracles_whatever_order_threads_have() {
     for count in shards("2,3,5") {
         for seed in seeds(60) {
-            let script = draw::script(seed, &[String::from("busy")]);
+            let script = draw::script(seed, &[]);
             let checked = check(&script, &mut |script| run_at(script, &simulated(count, seed)));
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
             checked.unwrap_or_else(|found| panic!("{name}: {found}"));
         }
     }
+}
+
+#[test]
+fn what_many_clients_do_at_once_is_seen_whole() {
+    for count in shards("2,3,5") {
+        for seed in seeds(30) {
+            let place = simulated(count, seed);
+            let done = at_once(&place, seed);
+            let name =
+                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+            let answers = done.unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+            assert!(answers > 50, "{name}: {answers} answers");
+        }
+    }
+}
+
+/// Has clients be busy for a while; how many answers they got.
+fn at_once(place: &Simulated, seed: u64) -> Result<u64, String> {
+    let world = &mut *place.0.borrow_mut();
+    let (first, _) = world.connect();
+    first.ask(&beginning());
+    while first.state().told.is_empty() {
+        world.turn();
+    }
+    let mut busy = Busy::new(2 + seed as usize % 7, seed, false);
+    busy.begin(world);
+    for _ in 0..6000 {
+        if world.draws.below(3) == 0 {
+            busy.step(world);
+        }
+        world.turn();
+    }
+    busy.end(world)?;
+    Ok(busy.answers)
 }

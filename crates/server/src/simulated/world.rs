@@ -1,5 +1,6 @@
 //! The shards, their time, and what is on its way.
 
+use super::busy::Busy;
 use super::pipe::{Pipe, ServerEnd};
 use crate::config::{Config, ShardCount};
 use crate::connection::ConnectionId;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What takes longer, in milliseconds of the simulated time, never ends.
-const PATIENCE: u64 = 60_000;
+pub(super) const PATIENCE: u64 = 60_000;
 /// Turns in which nothing has come of anything before time passes faster.
 const QUIET: u32 = 400;
 /// The time of day at which it begins.
@@ -53,10 +54,12 @@ pub(super) struct World {
     clients: Vec<Client>,
     pub(super) draws: Draws,
     /// Milliseconds since it began.
-    uptime: u64,
+    pub(super) uptime: u64,
     /// Turns in which no client has sent or got anything.
     quiet: u32,
     connected: u16,
+    /// Clients that are busy meanwhile.
+    pub(super) busy: Option<Busy>,
 }
 
 impl World {
@@ -74,7 +77,7 @@ impl World {
         };
         let reactors = (0..shards).map(reactor).collect();
         let (clients, draws) = (Vec::new(), Draws::new(seed));
-        Self { office, reactors, clients, draws, uptime: 0, quiet: 0, connected: 0 }
+        Self { office, reactors, clients, draws, uptime: 0, quiet: 0, connected: 0, busy: None }
     }
 
     /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point.
@@ -96,8 +99,30 @@ impl World {
         later
     }
 
-    /// Gives some shard a turn.
+    /// A connection to some shard.
+    pub(super) fn connect(&mut self) -> (Pipe, SocketAddr) {
+        let pipe = Pipe::default();
+        self.connected = self.connected.wrapping_add(1).max(1024);
+        let peer = SocketAddr::from(([10, 0, 0, 1], self.connected));
+        let shard = self.draws.below(self.reactors.len());
+        let id = self.reactors[shard].simulate_client(ServerEnd(pipe.clone()), peer);
+        self.clients.push(Client { shard, id, pipe: pipe.clone() });
+        (pipe, peer)
+    }
+
+    /// Has something happen.
     pub(super) fn step(&mut self) {
+        if let Some(mut busy) = self.busy.take() {
+            if self.draws.below(3) == 0 {
+                busy.step(self);
+            }
+            self.busy = Some(busy);
+        }
+        self.turn();
+    }
+
+    /// Gives some shard a turn.
+    pub(super) fn turn(&mut self) {
         let at = self.draws.below(self.reactors.len());
         if self.quiet > QUIET {
             self.uptime += 20;
@@ -140,15 +165,7 @@ pub(super) struct Simulated(pub(super) Rc<RefCell<World>>);
 
 impl Place for Simulated {
     fn connect(&self) -> Result<Box<dyn Stream>, String> {
-        let mut world = self.0.borrow_mut();
-        let pipe = Pipe::default();
-        world.connected = world.connected.wrapping_add(1).max(1024);
-        let peer = SocketAddr::from(([10, 0, 0, 1], world.connected));
-        let shards = world.reactors.len();
-        let shard = world.draws.below(shards);
-        let id = world.reactors[shard].simulate_client(ServerEnd(pipe.clone()), peer);
-        world.clients.push(Client { shard, id, pipe: pipe.clone() });
-        drop(world);
+        let (pipe, peer) = self.0.borrow_mut().connect();
         Ok(Box::new(ClientEnd { world: self.clone(), pipe, peer }))
     }
 
@@ -163,6 +180,18 @@ impl Place for Simulated {
 
     fn now(&self) -> Duration {
         Duration::from_millis(self.0.borrow().uptime)
+    }
+
+    fn disturb(&self) {
+        let world = &mut *self.0.borrow_mut();
+        let mut busy = Busy::new(2, world.draws.below(usize::MAX) as u64, true);
+        busy.begin(world);
+        world.busy = Some(busy);
+    }
+
+    fn calm(&self) -> Result<(), String> {
+        let world = &mut *self.0.borrow_mut();
+        world.busy.take().map_or(Ok(()), |mut busy| busy.end(world))
     }
 }
 
@@ -197,12 +226,10 @@ impl Read for ClientEnd {
 
 impl Write for ClientEnd {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut state = self.pipe.state();
-        if state.server_ended {
+        if self.pipe.state().server_ended {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        state.asked.extend(bytes);
-        state.news = true;
+        self.pipe.ask(bytes);
         Ok(bytes.len())
     }
 
@@ -224,8 +251,6 @@ impl Stream for ClientEnd {
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
-        let mut state = self.pipe.state();
-        state.client_ended = true;
-        state.news = true;
+        self.pipe.end();
     }
 }

@@ -476,6 +476,19 @@ impl Resp {
         }
     }
 
+    /// A request was refused before it was executed: CLIENT CACHING was about it all the same. `spec`: of what command it is.
+    #[cold]
+    pub(super) fn refused_tracked(&mut self, spec: Option<&Spec>, work: &mut Turn<'_>) {
+        let session = &mut work.connection.session;
+        let in_transaction = self.executing_queue || session.queue.is_some();
+        if let Some(tracks) = session.tracking.as_deref_mut()
+            && !in_transaction
+            && !spec.is_some_and(|spec| spec.full_name.starts_with("client|"))
+        {
+            tracks.caching = false;
+        }
+    }
+
     /// Before a request: what has changed is nobody's doing who is connected.
     #[inline]
     pub(super) fn before_request(&mut self, work: &mut Turn<'_>) {

@@ -1,0 +1,56 @@
+//! Clients that are ended: they are idle, take no replies, or take too much memory.
+
+use super::Reactor;
+use crate::log::event;
+use crate::service::Service;
+
+impl<S: Service> Reactor<S> {
+    /// Ends the connections that take most, of those that take more than `least` bytes, until all together take what they may
+    /// with so many `bytes` more.
+    #[cold]
+    pub(super) fn end_largest_beyond(&mut self, bytes: usize, least: usize) {
+        while self.connections.bytes().saturating_add(bytes) > self.service.clients_bytes_max() {
+            let Some(slot) = self.connections.largest(S::may_end) else { return };
+            let Some(connection) = self.connections.take(slot) else { return };
+            if connection.counted_bytes < least {
+                self.connections.put(connection);
+                return;
+            }
+            self.service.evicted_client();
+            let (peer, bytes) = (&connection.peer, connection.counted_bytes);
+            event!(warn, "clients", "client_evicted", %peer, bytes, "a client was ended: all together take too much memory");
+            self.end(connection);
+        }
+    }
+
+    /// Ends connections that are idle or stuck for too long.
+    pub(super) fn check_all(&mut self) {
+        self.checked = self.time.uptime;
+        let now = self.time.uptime;
+        let stuck_max = self.service.bounds().output_stuck_max;
+        let late: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|connection| {
+                let stuck = connection.unsent() > 0 && stuck_max > 0;
+                let (stuck, idle) = (
+                    stuck && now > connection.taken + stuck_max,
+                    self.service.is_idle(connection, now),
+                );
+                let peer = &connection.peer;
+                if stuck {
+                    event!(info, "clients", "client_stuck", %peer, "a client takes no replies: it was ended");
+                } else if idle {
+                    event!(debug, "clients", "client_idle", %peer, "a client was silent for too long: it was ended");
+                }
+                stuck || idle
+            })
+            .map(|connection| connection.id.slot)
+            .collect();
+        for slot in late {
+            if let Some(connection) = self.connections.take(slot) {
+                self.end(connection);
+            }
+        }
+    }
+}
