@@ -54,7 +54,7 @@ pub(super) struct Busy {
 }
 
 /// Bytes that have come, as a stream.
-struct Come(VecDeque<u8>);
+pub(super) struct Come(pub(super) VecDeque<u8>);
 
 impl Read for Come {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -86,7 +86,7 @@ const PAIR: [&str; 2] = ["~pair|one", "~pair|two"];
 const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
 const COUNT: &str = "~count";
 
-fn request(words: &[&str]) -> Vec<u8> {
+pub(super) fn request(words: &[&str]) -> Vec<u8> {
     encoded(&words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
 }
 

@@ -9,6 +9,7 @@
 //! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards.
 
 mod busy;
+mod mirror;
 mod pipe;
 mod tests;
 mod world;

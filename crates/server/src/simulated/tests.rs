@@ -1,8 +1,9 @@
 //! What clients of a simulated server are answered.
 
-use super::busy::{Busy, beginning};
-use super::world::{Simulated, World};
-use headwater_model::server::{check, draw, run_at};
+use super::busy::{Busy, beginning, request};
+use super::mirror::{Mirror, Pairs};
+use super::world::{PATIENCE, Simulated, World};
+use headwater_model::server::{ACCOUNTS, EACH, check, draw, run_at};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -69,6 +70,11 @@ fn at_once(place: &Simulated, seed: u64) -> Result<u64, String> {
     while first.state().told.is_empty() {
         world.turn();
     }
+    // What joins give of keys of all shards, and of each.
+    for (name, join) in [("a", "d|<n> = copy ~account|<n>"), ("b", "e = sum ~account|<n>")] {
+        first.ask(&request(&["JOIN.ADD", name, join]));
+    }
+    let mut mirrors = [["~", ""], ["d|", "d}"], ["e", "f"]].map(|it| Mirror::begin(world, it));
     let mut busy = Busy::new(2 + seed as usize % 7, seed, false);
     busy.begin(world);
     for _ in 0..6000 {
@@ -76,7 +82,49 @@ fn at_once(place: &Simulated, seed: u64) -> Result<u64, String> {
             busy.step(world);
         }
         world.turn();
+        mirrors.iter_mut().try_for_each(Mirror::look)?;
     }
     busy.end(world)?;
+    // Whatever is still on its way comes.
+    while !(world.is_quiet() && mirrors.iter().all(Mirror::is_whole)) {
+        world.turn();
+        mirrors.iter_mut().try_for_each(Mirror::look)?;
+        if world.uptime > 10 * PATIENCE {
+            return Err(String::from("it never ends"));
+        }
+    }
+    let [all, copied, sum] = mirrors.map(|mirror| mirror.copy);
+    let now = read_all(world)?;
+    if now != all {
+        return Err(format!("a mirror has {}, but there is {}", shown(&all), shown(&now)));
+    }
+    let accounts = now.iter().filter_map(|(key, value)| {
+        let name = key.strip_prefix(b"~account|")?;
+        Some(([b"d|", name].concat(), value.clone()))
+    });
+    if !copied.into_iter().eq(accounts) {
+        return Err(String::from("a mirror of copies is not what there is"));
+    }
+    let total = (ACCOUNTS as i64 * EACH).to_string().into_bytes();
+    if sum.into_values().collect::<Vec<_>>() != [total] {
+        return Err(String::from("the sum is not that of the accounts"));
+    }
     Ok(busy.answers)
+}
+
+/// All keys of the clients that are busy.
+fn read_all(world: &mut World) -> Result<Pairs, String> {
+    let mut mirror = Mirror::begin(world, ["~", ""]);
+    while !mirror.is_whole() {
+        world.turn();
+        mirror.look()?;
+    }
+    Ok(mirror.copy)
+}
+
+fn shown(pairs: &Pairs) -> String {
+    let shown = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+        format!("{} {}", key.escape_ascii(), value.escape_ascii())
+    };
+    pairs.iter().map(shown).collect::<Vec<_>>().join(", ")
 }

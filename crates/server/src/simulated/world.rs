@@ -99,6 +99,11 @@ impl World {
         later
     }
 
+    /// Whether nothing has happened for long.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet > QUIET
+    }
+
     /// A connection to some shard.
     pub(super) fn connect(&mut self) -> (Pipe, SocketAddr) {
         let pipe = Pipe::default();
