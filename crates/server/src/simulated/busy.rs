@@ -150,6 +150,10 @@ impl Busy {
             }
         }
         self.clients.drain(..).for_each(|client| client.pipe.end());
+        // What clients have begun that hung up goes on to its end.
+        while !world.is_quiet() {
+            world.turn();
+        }
         self.wrong.take().map_or(Ok(()), Err)
     }
 

@@ -69,7 +69,7 @@ impl Mirror {
 
     /// Whether it waits for nothing.
     pub(super) fn is_whole(&self) -> bool {
-        self.reads == 0 && self.bytes.is_empty()
+        self.reads == 0 && self.bytes.is_empty() && self.pipe.state().told.is_empty()
     }
 
     fn replied(&mut self, reply: &Frame) -> Result<(), String> {
