@@ -81,10 +81,11 @@ impl headwater_model::server::place::Stream for Come {
 }
 
 /// The keys that are always the same.
-const PAIR: [&str; 2] = ["~pair|one", "~pair|two"];
+pub(super) const PAIR: [&str; 2] = ["~pair|one", "~pair|two"];
 /// The places of which one has a key.
-const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
-const COUNT: &str = "~count";
+pub(super) const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
+/// What counts.
+pub(super) const COUNT: &str = "~count|all";
 
 pub(super) fn request(words: &[&str]) -> Vec<u8> {
     encoded(&words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
@@ -115,6 +116,16 @@ impl Busy {
         let clients = (0..count).map(|_| client()).collect();
         let (counts, draws) = (BTreeSet::new(), Draws::new(seed ^ 0xb5));
         Self { clients, draws, accounts_alone, counts, answers: 0, wrong: None }
+    }
+
+    /// The count that is acknowledged.
+    pub(super) fn counted(&self) -> i64 {
+        self.counts.last().copied().unwrap_or(0)
+    }
+
+    /// Counts go on from this one.
+    pub(super) fn count_on_from(&mut self, count: i64) {
+        self.counts.insert(count);
     }
 
     /// Connects them.

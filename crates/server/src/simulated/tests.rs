@@ -1,9 +1,9 @@
 //! What clients of a simulated server are answered.
 
-use super::busy::{Busy, beginning, request};
+use super::busy::{Busy, COUNT, PAIR, PLACES, beginning, request};
 use super::mirror::{Mirror, Pairs};
 use super::world::{PATIENCE, Simulated, World};
-use headwater_model::server::{ACCOUNTS, EACH, check, draw, run_at};
+use headwater_model::server::{ACCOUNTS, EACH, account, check, draw, run_at};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -110,6 +110,65 @@ fn at_once(place: &Simulated, seed: u64) -> Result<u64, String> {
         return Err(String::from("the sum is not that of the accounts"));
     }
     Ok(busy.answers)
+}
+
+#[test]
+fn a_crash_at_any_moment_leaves_every_step_whole() {
+    for count in shards("2,3") {
+        for seed in seeds(10) {
+            let done = crashes(count, seed);
+            let name =
+                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+            done.unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        }
+    }
+}
+
+/// Has a server end between any two turns of its shards again and again, and begin anew with what it has kept.
+fn crashes(shards: u16, seed: u64) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap().to_owned();
+    let mut acknowledged = 0;
+    for round in 0..6 {
+        let seed = seed.wrapping_mul(100) + round;
+        let mut world = World::new(shards, seed, &|config| config.data.data_dir.clone_from(&path));
+        let world = &mut world;
+        if round == 0 {
+            let (first, _) = world.connect();
+            first.ask(&beginning());
+            while first.state().told.is_empty() {
+                world.turn();
+            }
+        }
+        let all = read_all(world)?;
+        let number = |key: &str| -> Option<i64> {
+            String::from_utf8_lossy(all.get(key.as_bytes())?).parse().ok()
+        };
+        let total: Option<i64> = (0..ACCOUNTS).map(|at| number(&account(at))).sum();
+        let places = PLACES.iter().filter(|place| number(place).is_some()).count();
+        let is_whole = total == Some(ACCOUNTS as i64 * EACH)
+            && number(PAIR[0]) == number(PAIR[1])
+            && places == 1;
+        if !is_whole {
+            return Err(format!("after crash {round}: {}", shown(&all)));
+        }
+        if number(COUNT) < Some(acknowledged) {
+            let shown = shown(&all);
+            return Err(format!("after crash {round}: {acknowledged} were acknowledged: {shown}"));
+        }
+        let mut busy = Busy::new(4, seed, false);
+        busy.count_on_from(number(COUNT).unwrap_or(0));
+        busy.begin(world);
+        for _ in 0..200 + world.draws.below(600) {
+            if world.draws.below(3) == 0 {
+                busy.step(world);
+            }
+            world.turn();
+        }
+        busy.wrong.take().map_or(Ok(()), Err)?;
+        acknowledged = busy.counted();
+    }
+    Ok(())
 }
 
 /// All keys of the clients that are busy.
