@@ -173,7 +173,7 @@ impl<S: Service> Reactor<S> {
             }
             self.tell_time();
             self.send_safe_replies();
-            if self.accepting {
+            if self.accepting && self.service.may_accept() {
                 self.accept();
             }
             for id in core::mem::take(&mut self.queue) {
@@ -188,7 +188,12 @@ impl<S: Service> Reactor<S> {
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
-                    Token(token) if token < self.first_connection() => self.accept(),
+                    Token(token) if token < self.first_connection() => {
+                        self.accepting = true;
+                        if self.service.may_accept() {
+                            self.accept();
+                        }
+                    }
                     Token(token) => {
                         let readable = event.is_readable() || event.is_error();
                         let (ended, writable) = (event.is_read_closed(), event.is_writable());

@@ -14,6 +14,7 @@
 
 use super::meeting::Meeting;
 use super::names::Heard;
+use super::recorded::Recorded;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
@@ -189,6 +190,8 @@ pub(crate) struct Office {
     heard: Heard,
     /// The slow commands of all shards.
     slow: SlowCommands,
+    /// Transactions of which stores keep records.
+    recorded: Recorded,
 }
 
 #[derive(Debug, Default)]
@@ -236,8 +239,8 @@ impl Office {
         let sources = sources::Common::new(shards);
         let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow) = (Heard::default(), SlowCommands::default());
-        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow })
+        let (heard, slow, recorded) = Default::default();
+        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow, recorded })
     }
 
     /// What the shards tell of their memory.
@@ -258,6 +261,11 @@ impl Office {
     /// The slow commands of all shards.
     pub(crate) fn slow(&self) -> &SlowCommands {
         &self.slow
+    }
+
+    /// Transactions of which stores keep records.
+    pub(crate) fn recorded(&self) -> &Recorded {
+        &self.recorded
     }
 
     /// Has a shard come round.
