@@ -18,7 +18,7 @@
 //! ```
 //!
 //! # Cost
-//! Of a part's requests, a copy in the log of each other shard that has a part. Nothing where only one shard writes.
+//! Of a part's requests, a copy in the log of each other shard that has a part. Nothing where one shard alone writes, and all at once.
 
 use crate::answer::{Answer, answer_of};
 use crate::ask::{Reader, Requests, put_bytes, put_requests, put_u16, put_u32, put_u64};
@@ -76,7 +76,7 @@ pub struct Recording {
 }
 
 impl Plan {
-    /// Has the shards that keep data write down what a crash must not leave by half, where several write what is kept: `keeps` says
+    /// Has the shards that keep data write down what a crash must not leave by half, where what is kept is written at several, or one after the other: `keeps` says
     /// whether a request does. It is `now`.
     pub fn record(&mut self, placement: &Placement, now: Millis, keeps: impl Fn(Args<'_>) -> bool) {
         if self.reads || self.locks.is_none() {
@@ -107,7 +107,9 @@ impl Plan {
                 _ => {}
             }
         }
-        if writers.len() > 1 {
+        // One that writes in several rounds has a batch for each.
+        let has_rounds = self.items.len() > 1 && self.needs_rounds();
+        if writers.len() > 1 || has_rounds && !writers.is_empty() {
             self.recording =
                 Some(Recording { time: now, parts: recorded, decided: BTreeMap::new() });
         }

@@ -87,9 +87,11 @@ impl Recorded {
         number
     }
 
-    /// A shard has a record of an open transaction, which is not synced yet.
-    pub(crate) fn hold(&self, number: u64) {
-        *self.state().open.entry(number).or_default() += 1;
+    /// A shard has a record of an open transaction, which is not synced yet; gives the floor.
+    pub(crate) fn hold(&self, number: u64) -> u64 {
+        let mut state = self.state();
+        *state.open.entry(number).or_default() += 1;
+        state.open.first_key_value().map_or(number, |(first, _)| *first)
     }
 
     /// One of the reasons for which it is open is gone.
