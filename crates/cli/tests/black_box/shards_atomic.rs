@@ -195,6 +195,36 @@ fn whatever_logs_end_before_their_part_all_of_a_step_is_there_or_nothing() {
     }
 }
 
+#[test]
+fn what_was_done_before_a_partition_moved_is_not_done_again() {
+    for durability in DURABILITIES {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path().join("data");
+        let server = start(&data, 3, durability);
+        let mut client = server.client(2);
+        let keys = keys(&mut client, 3);
+        let [from, to, other] = [0, 1, 4].map(|at| keys[at].as_str());
+        ask(&mut client, &format!("MSET {from} thing {other} 5")).unwrap();
+        ask(&mut client, &format!("RENAME {from} {to}")).unwrap();
+        for line in ["MULTI", &format!("DECR {other}"), &format!("INCR {from}"), "EXEC"] {
+            ask(&mut client, line).unwrap();
+        }
+        for key in [to, other] {
+            let (partition, _) = home(&mut client, key);
+            ask(&mut client, &format!("SHARD.MOVE {partition} 2")).unwrap();
+        }
+        ask(&mut client, &format!("SET {to} new")).unwrap();
+        let held = all(&mut client);
+        kill(server);
+        let expected = [(from, "1"), (to, "new"), (other, "4")];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(held, BTreeMap::from(expected));
+        for _ in 0..2 {
+            assert_eq!(held_by(&data, durability), held, "{durability}");
+        }
+    }
+}
+
 const CLIENTS: u64 = 4;
 const ACCOUNTS: u64 = 7;
 const EACH: i64 = 1000;

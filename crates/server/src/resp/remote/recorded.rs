@@ -3,6 +3,7 @@
 //! Where a store keeps data, and more than one shard writes what is kept, each part's batch has a record with what the others do
 //! ([`headwater_router::Transaction::record_of`]). It takes no message and no sync of its own.
 
+use super::redoing::end_unfinished;
 use crate::resp::Resp;
 use headwater_command::{Args, Flags, Id};
 use headwater_protocol::resp::find;
@@ -23,6 +24,10 @@ impl Resp {
         let writes = spec.flags.has(Flags::WRITE) && !spec.flags.has(Flags::ADMIN);
         if !writes || matches!(spec.id, Id::StreamAppend | Id::StreamTrim) {
             return false;
+        }
+        if matches!(spec.id, Id::FnCall | Id::FnRange) {
+            // Functions write keys that they do not name.
+            return true;
         }
         let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at)).peekable();
         // What names no keys writes any.
@@ -48,8 +53,7 @@ impl Resp {
                 _ => None,
             });
             if let Some((code, text)) = lacks.next() {
-                let text = text.escape_ascii();
-                panic!("data-dir: what a crash has left by half cannot be finished: {code} {text}");
+                end_unfinished(&format!("{code} {}", text.escape_ascii()));
             }
         }
         if answer.is_error() || answer.token() == Token::Integer(0) {

@@ -31,6 +31,18 @@ pub(crate) struct Redoing {
     count: usize,
 }
 
+/// Ends the process: a transaction cannot be finished, and nobody may see a part of it. The next start tries again.
+pub(super) fn end_unfinished(why: &str) -> ! {
+    event!(
+        error,
+        "store",
+        "transactions_unfinished",
+        why,
+        "a transaction that a crash had cut off cannot be finished"
+    );
+    panic!("data-dir: a transaction that a crash had cut off cannot be finished: {why}")
+}
+
 impl Resp {
     /// Whether what a crash has left by half is being finished.
     #[inline]
@@ -116,10 +128,9 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let Some(redoing) = &mut self.redoing else { return };
         while let Some((number, redo)) = redoing.left.front_mut() {
-            let steps = redo.next(core::mem::take(&mut answers)).unwrap_or_else(|error| {
-                let error = error.escape_ascii();
-                panic!("data-dir: what a crash has left by half cannot be finished: {error}")
-            });
+            let steps = redo
+                .next(core::mem::take(&mut answers))
+                .unwrap_or_else(|error| end_unfinished(&error.escape_ascii().to_string()));
             if steps.is_empty() {
                 shards.post.office().recorded().close(*number);
                 redoing.left.pop_front();
@@ -137,7 +148,7 @@ impl Resp {
         let count = redoing.count;
         event!(
             info,
-            "data",
+            "store",
             "transactions_finished",
             count,
             "transactions over several shards were finished that a crash had cut off"
