@@ -34,6 +34,6 @@ pub use pending::{Encode, Inner, Kind, Pending, Scattered};
 pub use plan::lock_set;
 pub use program::{Program, Step, StepAsk};
 pub use record::{Place, Recording};
-pub use redo::Redo;
+pub use redo::{RecordedStep, Redo};
 pub use route::{Request, Route, route};
 pub use transaction::{Finished, Item, ItemAnswer, Next, Plan, Transaction};

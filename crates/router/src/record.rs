@@ -264,7 +264,7 @@ impl Record {
                     };
                     let parts = read_parts(bytes)?;
                     let wanted = parts.iter().enumerate();
-                    let wanted = wanted.filter(|(_, (_, request))| request.args().len() > 0);
+                    let wanted = wanted.filter(|(_, (_, request))| !request.args().is_empty());
                     recorded.extend(wanted.map(|(part, _)| (at, part)));
                     Item::Parts { merge: Merge::Same, parts, kind }
                 }

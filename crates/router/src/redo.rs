@@ -33,6 +33,9 @@ pub struct Redo {
     known: Vec<Option<Inner>>,
 }
 
+/// A step, and what its shard keeps with it.
+pub type RecordedStep = (Step, Option<Vec<u8>>);
+
 /// What becomes of a step.
 enum Found {
     /// It was answered so.
@@ -87,7 +90,7 @@ impl Redo {
     ///
     /// # Errors
     /// A shard has refused its part.
-    pub fn next(&mut self, answers: Vec<Inner>) -> Result<Vec<(Step, Option<Vec<u8>>)>, Vec<u8>> {
+    pub fn next(&mut self, answers: Vec<Inner>) -> Result<Vec<RecordedStep>, Vec<u8>> {
         let mut asked = answers.into_iter();
         let known = core::mem::take(&mut self.known).into_iter();
         let mut answers: Vec<Inner> =

@@ -408,7 +408,7 @@ impl Transaction {
         for (at, item) in self.plan.items.iter().enumerate().take(self.next).skip(from) {
             let Item::Parts { parts, .. } = item else { continue };
             for (place, (shard, request)) in parts.iter().enumerate() {
-                if request.args().len() == 0 {
+                if request.args().is_empty() {
                     // A crash has left this part.
                     continue;
                 }

@@ -8,7 +8,8 @@ use headwater_base::{Millis, Placement, Shard};
 use headwater_command::{OwnedArgs, Reply};
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{
-    Ask, Inner, Next, Place, Plan, PutValue, Redo, Step, Transaction, TransactionId, answer_of,
+    Ask, Inner, Next, Place, Plan, PutValue, RecordedStep, Redo, Step, Transaction, TransactionId,
+    answer_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,9 +258,8 @@ impl World {
                 if steps.is_empty() {
                     break;
                 }
-                let own = |(step, record): (Step, Option<Vec<u8>>)| {
-                    (step, record.map(|record| (number, record)))
-                };
+                let own =
+                    |(step, record): RecordedStep| (step, record.map(|record| (number, record)));
                 answers = self.ask(steps.into_iter().map(own).collect());
             }
         }

@@ -177,7 +177,7 @@ fn whatever_logs_end_before_their_part_all_of_a_step_is_there_or_nothing() {
         copy(&data, &after);
         assert_ne!(old, new, "case {at}");
         let more = number("HEADWATER_ATOMIC_KILLS", 0) > 0;
-        for set in 1..8 {
+        for set in 1..7_u32 {
             compose(&made, set, (&after, &before), 3);
             let expected = if set & case.writers == 0 { &old } else { &new };
             assert_eq!(held_by(&made, durability), *expected, "case {at}, shards {set:03b}");
@@ -186,7 +186,7 @@ fn whatever_logs_end_before_their_part_all_of_a_step_is_there_or_nothing() {
             }
             // What was finished may be lost again, at any of them; or nothing of it is.
             compose(&unfinished, set, (&after, &before), 3);
-            for kept in 1..8 {
+            for kept in (1..8_u32).filter(|kept| more || kept.count_ones() == 1) {
                 compose(&again, kept, (&made, &unfinished), 3);
                 let what = format!("case {at}, shards {set:03b}, then {kept:03b}");
                 assert_eq!(held_by(&again, durability), *expected, "{what}");
@@ -271,7 +271,7 @@ fn check(server: &Server, acknowledged: &[u64]) -> Vec<u64> {
             [format!("c|{me}"), format!("c|z{me}")].map(|key| get(key).unwrap_or(0));
         assert_eq!(copied, shown, "client {me}");
         let prefix = format!("r|{me}x");
-        let there = renamed.iter().filter_map(|(key, _)| key.strip_prefix(&prefix)?.parse().ok());
+        let there = renamed.keys().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
         let there: Vec<u64> = there.collect();
         let [renamed] = there[..] else { panic!("client {me}: its key is at {there:?}") };
         for done in [transferred, set, renamed, copied] {
