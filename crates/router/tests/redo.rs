@@ -199,10 +199,11 @@ impl World {
         plan
     }
 
-    fn ask(&mut self, steps: Vec<(Step, Option<(u64, Vec<u8>)>)>) -> Vec<Inner> {
+    fn ask(&mut self, number: u64, steps: Vec<RecordedStep>) -> Vec<Inner> {
         self.round += 1;
         let (round, homes) = (self.round, &mut self.homes);
         let answers = steps.into_iter().map(|(Step { at, ask, .. }, record)| {
+            let record = record.map(|record| (number, record));
             let answer = ask.borrow(|ask| homes[usize::from(at.0)].take(ask, record, round));
             Inner { from: at, answer, digests: Vec::new() }
         });
@@ -215,9 +216,10 @@ impl World {
         while let Next::Ask(steps) = transaction.next(&self.placement, &answers) {
             let recorded = steps.into_iter().map(|step| {
                 let record = transaction.record_of(&self.placement, &step);
-                (step, record.map(|record| (number, record)))
+                (step, record)
             });
-            answers = self.ask(recorded.collect());
+            let recorded = recorded.collect();
+            answers = self.ask(number, recorded);
         }
     }
 
@@ -258,9 +260,7 @@ impl World {
                 if steps.is_empty() {
                     break;
                 }
-                let own =
-                    |(step, record): RecordedStep| (step, record.map(|record| (number, record)));
-                answers = self.ask(steps.into_iter().map(own).collect());
+                answers = self.ask(number, steps);
             }
         }
         count

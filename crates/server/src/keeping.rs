@@ -17,7 +17,6 @@ pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
 use crate::service::Safety;
-use crate::shards::Recorded;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
@@ -295,52 +294,6 @@ impl Keeping {
     pub(crate) fn journal(&self) -> Result<KeptJournal, ConfigError> {
         KeptJournal::open(self.store.notes())
             .map_err(|why| ConfigError(format!("data-dir '{}': {why}", self.path)))
-    }
-
-    /// Finds the records of transactions over several shards, and tells them.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub(crate) fn find_records(&mut self, me: Shard, told: &Recorded) -> Result<(), ConfigError> {
-        let (records, found) = KeptRecords::open(self.store.notes())
-            .map_err(|why| ConfigError(format!("data-dir '{}': {why}", self.path)))?;
-        told.found(me, found);
-        self.records = Some(records);
-        Ok(())
-    }
-
-    /// Keeps the record of a transaction, in one batch with what it has written in this turn.
-    pub(crate) fn keep_record(&mut self, number: u64, record: &[u8], recorded: &Recorded) {
-        if let Some(records) = &mut self.records {
-            records.keep(number, record, recorded);
-        }
-    }
-
-    /// Lets records go that nobody needs any more.
-    #[inline]
-    pub(crate) fn look_at_records(&mut self, recorded: &Recorded) {
-        if let Some(records) = &mut self.records {
-            records.end_turn(&self.store, recorded);
-        }
-    }
-
-    /// Waits until all records are safe from a failure of the machine.
-    ///
-    /// # Errors
-    /// They will not be.
-    pub(crate) fn sync_records(&mut self, recorded: &Recorded) -> Result<(), String> {
-        let is_synced =
-            |keeping: &Self| keeping.records.as_ref().is_none_or(KeptRecords::are_synced);
-        self.look_at_records(recorded);
-        if is_synced(self) {
-            return Ok(());
-        }
-        let (begun, all) = (Instant::now(), self.store.ask_sync());
-        while !self.store.failed() && self.store.durable() < all && begun.elapsed() < SETTLE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.look_at_records(recorded);
-        is_synced(self).then_some(()).ok_or_else(|| String::from("data cannot be synced"))
     }
 
     /// A flow was added, by these words.
