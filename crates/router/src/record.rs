@@ -320,3 +320,33 @@ fn read_parts(bytes: &mut Reader<'_>) -> Option<Vec<(Shard, OwnedArgs)>> {
     }
     Some(parts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+
+    #[test]
+    fn what_expires_in_a_while_expires_at_a_moment() {
+        for (asked, told) in [
+            ("SET k v EX 2", "SET k v PXAT 3000"),
+            ("set k v nx px 5", "set k v nx PXAT 1005"),
+            ("SET k EX", "SET k EX"),
+            ("SET k v EXAT 9", "SET k v EXAT 9"),
+            ("SETEX k 2 v", "SET k v PXAT 3000"),
+            ("psetex k 2 v", "SET k v PXAT 1002"),
+            ("GETEX k EX 1", "GETEX k PXAT 2000"),
+            ("EXPIRE k 3 NX", "PEXPIREAT k 4000 NX"),
+            ("PEXPIRE k -3", "PEXPIREAT k 997"),
+            ("PEXPIREAT k 3", "PEXPIREAT k 3"),
+            ("EXPIRE k x", "EXPIRE k x"),
+            ("SETEX k 9223372036854775807 v", "SETEX k 9223372036854775807 v"),
+            ("DEL EX 5", "DEL EX 5"),
+        ] {
+            let words: OwnedArgs = asked.split(' ').map(str::as_bytes).collect();
+            let words = absolute(&words, Millis(1000));
+            let words: Vec<_> = words.args().iter().map(String::from_utf8_lossy).collect();
+            assert_eq!(words.join(" "), told);
+        }
+    }
+}

@@ -375,6 +375,18 @@ fn logs_that_end_anywhere_leave_each_transaction_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_value_was_carried_to_where_its_key_lived_then() {
+    let mut world = World::new();
+    world.execute(0, &[request(&["SET", "k|0", "1"])]);
+    world.execute(1, &[request(&["RENAME", "k|0", "k|1"])]);
+    for key in [&b"k|0"[..], b"k|1"] {
+        let to = Shard((world.placement.home(key).0 + 1) % SHARDS);
+        world.placement.assign(world.placement.partition(key), to);
+    }
+    assert_eq!(world.redo(), 0, "all is done");
+}
+
+#[test]
 fn a_record_that_is_cut_is_none() {
     let mut world = World::new();
     let requests = [request(&["SET", "k|0", "1"]), request(&["RENAME", "k|0", "k|1"])];

@@ -106,7 +106,7 @@ impl KeptRecords {
         kept.iter().for_each(|record| free[record.place as usize] = false);
         let free = (0..places).filter(|&place| free[place as usize]).collect();
         kept.sort_unstable_by_key(|record| record.number);
-        let (unsynced, new) = (VecDeque::new(), (LOOK_RECORDS, 0));
+        let (unsynced, new) = (VecDeque::new(), (LOOK_RECORDS, LOOK_BYTES));
         let found = FoundRecords { floor, records };
         let kept = kept.into();
         Ok((Self { notes, kept, free, places, unsynced, unsynced_bytes: 0, new, asked: 0 }, found))
@@ -164,18 +164,32 @@ impl KeptRecords {
     }
 
     fn remove_needless(&mut self, recorded: &Recorded) {
+        let looks_at_all = self.new.1 >= LOOK_BYTES;
         self.new = (0, 0);
         let (floor, before) = (recorded.floor(), self.kept.len());
-        while let Some(first) = self.kept.front()
+        let Self { notes, kept, free, .. } = self;
+        let mut remove = |record: &Kept| {
+            notes.remove(&name_of(record.place));
+            free.push(record.place);
+        };
+        while let Some(first) = kept.front()
             && first.number < floor
-            && (self.kept.len() > LOOK_RECORDS || first.bytes > STAYS_BYTES)
+            && kept.len() > LOOK_RECORDS
         {
-            self.notes.remove(&name_of(first.place));
-            self.free.push(first.place);
-            self.kept.pop_front();
+            remove(first);
+            kept.pop_front();
         }
-        if self.kept.len() < before {
-            self.notes.put(FLOOR, &floor.to_be_bytes());
+        if looks_at_all {
+            kept.retain(|record| {
+                let stays = record.number >= floor || record.bytes <= STAYS_BYTES;
+                if !stays {
+                    remove(record);
+                }
+                stays
+            });
+        }
+        if kept.len() < before {
+            notes.put(FLOOR, &floor.to_be_bytes());
         }
     }
 
@@ -302,10 +316,17 @@ mod tests {
         end_turn(&mut records, true);
         assert!(records.are_synced() && recorded.floor() == number);
         drop((records, store));
-        let (_store, records, found) = open(place.path());
+        let (store, mut records, found) = open(place.path());
         assert_eq!(found.records[&number], record(3, 1), "the furthest one");
-        assert!(records.kept.len() <= 2 * LOOK_RECORDS + 1, "{}", records.kept.len());
         assert_eq!(found.floor, number);
+        let recorded = Recorded::default();
+        recorded.found(Shard(0), found);
+        records.end_turn(&store, &recorded);
+        let kept = records.kept.len();
+        assert!((1..=LOOK_RECORDS).contains(&kept), "{kept}");
         assert!(records.kept.iter().all(|kept| kept.bytes <= STAYS_BYTES), "long ones are gone");
+        drop((records, store));
+        let (_store, records, found) = open(place.path());
+        assert_eq!((records.kept.len(), found.floor), (kept, number + 1));
     }
 }
