@@ -476,9 +476,9 @@ impl Store {
         Position(self.front.shared.survives.load(Ordering::Acquire))
     }
 
-    /// Has everything that was told synced soon, whatever the durability.
-    pub fn ask_sync(&self) {
-        self.front.ask_sync();
+    /// Has everything that was told synced soon, whatever the durability; gives the last operation of it, notes included.
+    pub fn ask_sync(&self) -> Position {
+        self.front.ask_sync()
     }
 
     /// Whether so much waits for the writer that it has enough to do for a while.

@@ -42,6 +42,9 @@ pub struct AskHeader {
     pub placement: u64,
     /// How far each shard must have come, by the shard that executes this, before it reads what is derived; empty: no matter.
     pub after: Vec<u64>,
+    /// What a shard that keeps data is to keep with what the request writes ([`crate::Transaction::record_of`]), and the number of
+    /// its transaction among those of which something is kept.
+    pub record: Option<(u64, Vec<u8>)>,
 }
 
 /// What requests need besides their locks.
@@ -138,20 +141,23 @@ mod kind {
     pub(super) const ITEM: u8 = 7;
 }
 
+/// What the byte of copies tells besides.
+const WANTS_DIGESTS: u8 = 0x80;
+const HAS_RECORD: u8 = 0x40;
 /// What stands for no expiry.
 const NEVER: u64 = u64::MAX;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
-fn put_u16(out: &mut Vec<u8>, number: usize) {
+pub(crate) fn put_u16(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&(number as u16).to_le_bytes());
 }
 
-fn put_u32(out: &mut Vec<u8>, number: usize) {
+pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&(number as u32).to_le_bytes());
 }
 
-fn put_u64(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
@@ -161,12 +167,12 @@ fn put_args(out: &mut Vec<u8>, args: Args<'_>) {
     args.iter().for_each(|arg| out.extend_from_slice(arg));
 }
 
-fn put_requests(out: &mut Vec<u8>, requests: &Requests) {
+pub(crate) fn put_requests(out: &mut Vec<u8>, requests: &Requests) {
     put_u32(out, requests.len());
     requests.iter().for_each(|request| put_args(out, request.args()));
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, bytes.len());
     out.extend_from_slice(bytes);
 }
@@ -189,10 +195,16 @@ fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 pub fn write_ask(header: &AskHeader, ask: &Ask<'_>, out: &mut Vec<u8>) {
     frame(out, |out| {
         put_u64(out, header.id);
-        out.push(header.copies as u8 | u8::from(header.wants_digests) << 7);
+        let digests = if header.wants_digests { WANTS_DIGESTS } else { 0 };
+        let record = if header.record.is_some() { HAS_RECORD } else { 0 };
+        out.push(header.copies as u8 | digests | record);
         put_u64(out, header.placement);
         put_u16(out, header.after.len());
         header.after.iter().for_each(|&position| put_u64(out, position));
+        if let Some((number, record)) = &header.record {
+            put_u64(out, *number);
+            put_bytes(out, record);
+        }
         write_body(ask, out);
     });
 }
@@ -368,8 +380,8 @@ impl<'a> Frames<'a> {
         let mut frame = self.next_frame()?;
         let id = frame.u64()?;
         let kinds = frame.u8()?;
-        let wants_digests = kinds >> 7 != 0;
-        let copies = match kinds & 0x7f {
+        let wants_digests = kinds & WANTS_DIGESTS != 0;
+        let copies = match kinds & !(WANTS_DIGESTS | HAS_RECORD) {
             0 => Copies::None,
             1 => Copies::Broadcast,
             2 => Copies::Keys,
@@ -378,8 +390,12 @@ impl<'a> Frames<'a> {
         let placement = frame.u64()?;
         let count = frame.u16()?;
         let after = frame.numbers(count)?;
+        let record = match kinds & HAS_RECORD {
+            0 => None,
+            _ => Some((frame.u64()?, frame.bytes()?.to_vec())),
+        };
         let ask = frame.ask(spans)?;
-        Some((AskHeader { id, copies, wants_digests, placement, after }, ask))
+        Some((AskHeader { id, copies, wants_digests, placement, after, record }, ask))
     }
 
     /// Passes over the next request; the first key that it names, where that is a command's first argument. `None`: what is left is
@@ -399,13 +415,16 @@ impl<'a> Frames<'a> {
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+/// Reads what was written, piece by piece.
+pub(crate) struct Reader<'a> {
+    pub(crate) rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     fn first_key(&mut self) -> Option<&'a [u8]> {
-        self.cut(17)?;
+        if self.cut(17)?[8] & HAS_RECORD != 0 {
+            return None;
+        }
         let after = self.u16()?;
         self.cut(8 * after)?;
         if self.u8()? != kind::COMMAND {
@@ -426,27 +445,27 @@ impl<'a> Reader<'a> {
         Some(head)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.cut(1).map(|byte| byte[0])
     }
 
-    fn flag(&mut self) -> Option<bool> {
+    pub(crate) fn flag(&mut self) -> Option<bool> {
         self.u8().map(|byte| byte != 0)
     }
 
-    fn u16(&mut self) -> Option<usize> {
+    pub(crate) fn u16(&mut self) -> Option<usize> {
         Some(u16::from_le_bytes(self.cut(2)?.try_into().ok()?).into())
     }
 
-    fn u32(&mut self) -> Option<usize> {
+    pub(crate) fn u32(&mut self) -> Option<usize> {
         Some(u32::from_le_bytes(self.cut(4)?.try_into().ok()?) as usize)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.cut(8)?.try_into().ok()?))
     }
 
-    fn bytes(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.cut(len)
     }
@@ -482,7 +501,7 @@ impl<'a> Reader<'a> {
         self.cut(end)
     }
 
-    fn requests(&mut self) -> Option<Requests> {
+    pub(crate) fn requests(&mut self) -> Option<Requests> {
         let count = self.u32()?;
         // Each has four bytes at least.
         let mut requests = Vec::with_capacity(count.min(self.rest.len() / 4));
@@ -603,6 +622,7 @@ mod tests {
                     wants_digests: at % 2 == 0,
                     placement: 3,
                     after,
+                    record: (at % 4 == 1).then(|| (7, b"record".to_vec())),
                 },
                 ask,
             );

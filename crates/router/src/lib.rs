@@ -18,6 +18,8 @@ mod merge;
 mod pending;
 mod plan;
 mod program;
+mod record;
+mod redo;
 mod route;
 mod transaction;
 
@@ -31,5 +33,7 @@ pub use merge::Merge;
 pub use pending::{Encode, Inner, Kind, Pending, Scattered};
 pub use plan::lock_set;
 pub use program::{Program, Step, StepAsk};
+pub use record::{Place, Recording};
+pub use redo::{RecordedStep, Redo};
 pub use route::{Request, Route, route};
 pub use transaction::{Finished, Item, ItemAnswer, Next, Plan, Transaction};

@@ -51,6 +51,7 @@ impl Plan {
             prepare: BTreeMap::new(),
             budget: Budget::default(),
             wait,
+            recording: None,
         }
     }
 

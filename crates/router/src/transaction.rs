@@ -24,6 +24,7 @@ use crate::locks::{LockSet, TransactionId};
 use crate::merge::Merge;
 use crate::pending::{Inner, Kind};
 use crate::program::{Goes, Program, Step, StepAsk};
+use crate::record::{Place, Recording};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use headwater_base::{Placement, Shard};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub budget: Budget,
     /// Milliseconds that each lock may take.
     pub wait: u64,
+    /// What shards that keep data write down of it, where several do.
+    pub recording: Option<Recording>,
 }
 
 /// How a request of a transaction is answered.
@@ -137,6 +140,8 @@ pub struct Transaction {
     in_the_way: u64,
     /// The first request that was not executed.
     next: usize,
+    /// How far it has come.
+    place: Place,
     /// Whether the answers to the last steps are arrays of one.
     wrapped: Vec<bool>,
     /// The answers of the parts that are there, by request and part.
@@ -157,7 +162,8 @@ impl Transaction {
         let (locked, parts) = (Vec::new(), BTreeMap::new());
         let (in_the_way, next, answers, wrapped) = (0, 0, Vec::new(), Vec::new());
         let state = State::Begin;
-        Self { plan, state, locked, refusal: None, in_the_way, next, wrapped, parts, answers }
+        let (refusal, place) = (None, Place::default());
+        Self { plan, state, locked, refusal, in_the_way, next, place, wrapped, parts, answers }
     }
 
     /// Memory that it takes, about.
@@ -174,6 +180,42 @@ impl Transaction {
             + items.sum::<usize>()
             + prepared.sum::<usize>()
             + self.parts.values().map(|part| part.capacity() + size_of::<Vec<u8>>()).sum::<usize>()
+    }
+
+    /// How far it has come.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Whether it waits for locks.
+    pub(crate) fn is_locking(&self) -> bool {
+        matches!(self.state, State::Locking)
+    }
+
+    /// What the shard of a step that [`Transaction::next`] has just given is to keep together with what the step writes there,
+    /// where a crash must leave all of the transaction or nothing.
+    #[must_use]
+    pub fn record_of(&self, placement: &Placement, step: &Step) -> Option<Vec<u8>> {
+        let recording = self.plan.recording.as_ref()?;
+        let is_step = |program: &Program| {
+            let carries = matches!(program, Program::Carry { .. } | Program::Checked { .. });
+            carries && matches!(step.ask, StepAsk::Put { .. } | StepAsk::Whole(Ask::Execute { .. }))
+        };
+        let is_recorded = match &self.state {
+            // Whoever has given something to others, and goes on, knows what that was.
+            State::Executing(_) if self.plan.items.len() > 1 && self.plan.needs_rounds() => true,
+            State::Executing(round) => {
+                let mut own = round.asked.iter().filter(|(shard, _)| *shard == step.at);
+                own.any(|(_, parts)| parts.iter().any(|part| recording.parts.contains(part)))
+            }
+            State::Stepping => match self.plan.items.get(self.next) {
+                Some(Item::Program(program)) => is_step(program),
+                _ => false,
+            },
+            _ => false,
+        };
+        is_recorded
+            .then(|| recording.write(&self.plan.items, (self.place, self.next), placement, step))
     }
 
     /// Its requests, of which some may have to be executed by the session.
@@ -228,6 +270,10 @@ impl Transaction {
                 self.go_on(placement)
             }
             State::Stepping => {
+                if let Some(recording) = &mut self.plan.recording {
+                    let told = answers.iter().map(|inner| inner.answer.clone());
+                    recording.decided.insert(self.place, told.collect());
+                }
                 let answers = answers.iter().filter_map(|inner| Answer::whole(&inner.answer));
                 let answers: Vec<_> = answers.zip(&self.wrapped).map(unwrapped).collect();
                 self.step(placement, &answers)
@@ -300,6 +346,9 @@ impl Transaction {
         self.wrapped.clear();
         let answer = match goes {
             Goes::Ask(steps) => {
+                let item = self.next as u32;
+                let before = if self.place.item == item { self.place.step } else { 0 };
+                self.place = Place { item, step: before + 1 };
                 self.state = State::Stepping;
                 return Next::Ask(steps.into_iter().map(|step| self.under_locks(step)).collect());
             }
@@ -348,6 +397,7 @@ impl Transaction {
     /// part at each shard.
     fn round(&mut self, transaction: Option<TransactionId>) -> (Round, Vec<Step>) {
         let from = self.next;
+        self.place = Place { item: from as u32, step: 0 };
         self.next = self.plan.end_of_round(from);
         let mut by_shard: BTreeMap<Shard, (Requests, Vec<(usize, usize)>)> = BTreeMap::new();
         let last = self.next == self.plan.items.len();
@@ -358,6 +408,10 @@ impl Transaction {
         for (at, item) in self.plan.items.iter().enumerate().take(self.next).skip(from) {
             let Item::Parts { parts, .. } = item else { continue };
             for (place, (shard, request)) in parts.iter().enumerate() {
+                if request.args().is_empty() {
+                    // A crash has left this part.
+                    continue;
+                }
                 let (requests, places) = by_shard.entry(*shard).or_default();
                 requests.push(request.clone());
                 places.push((at, place));
@@ -427,7 +481,7 @@ impl Transaction {
 
 impl Plan {
     /// Whether a request depends on what another one does elsewhere.
-    fn needs_rounds(&self) -> bool {
+    pub(crate) fn needs_rounds(&self) -> bool {
         self.items.iter().any(|item| matches!(item, Item::Program(_)))
             || self.end_of_round(0) < self.items.len()
     }

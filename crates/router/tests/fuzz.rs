@@ -27,6 +27,7 @@ fn corpus() -> Vec<Vec<u8>> {
         wants_digests: true,
         placement: 1,
         after: vec![1, 2, 3],
+        record: Some((1, vec![1, 2])),
     };
     let asks = [
         Ask::Command(table::lookup(b"set").unwrap(), request.args()),

@@ -10,6 +10,7 @@
 
 mod homes;
 mod journal;
+mod records;
 
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
@@ -21,6 +22,7 @@ use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
 use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options, Store};
 use homes::{Homes, Unwritten};
+use records::KeptRecords;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -85,6 +87,8 @@ pub(crate) struct Keeping {
     tables: BTreeMap<String, Table>,
     /// The modules that clients sent before the start.
     modules: Vec<SentModule>,
+    /// The records of transactions over several shards; `None`: there is one shard.
+    records: Option<KeptRecords>,
     /// By which placement keys of a partition are looked for.
     surveyed: Option<Placement>,
     /// The store has failed, no command can write any more, and a turn of the loop has begun since: nothing waits
@@ -158,6 +162,7 @@ impl Keeping {
             always,
             tables,
             modules,
+            records: None,
             surveyed: None,
             given_up: false,
         }))

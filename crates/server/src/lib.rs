@@ -88,6 +88,7 @@ impl Server {
             }
             None => Threads::default(),
         };
+        reactor.service.find_unfinished()?;
         let http = match config.listen.http_port.number() {
             Some(port) => Some(reactor.service.serve_http(port)?),
             None => None,

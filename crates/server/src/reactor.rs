@@ -190,7 +190,12 @@ impl<S: Service> Reactor<S> {
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
-                    Token(token) if token < self.first_connection() => self.accept(),
+                    Token(token) if token < self.first_connection() => {
+                        self.accepting = true;
+                        if self.service.may_accept() {
+                            self.accept();
+                        }
+                    }
                     Token(token) => {
                         let news = News {
                             readable: event.is_readable() || event.is_error(),
@@ -217,7 +222,7 @@ impl<S: Service> Reactor<S> {
     /// What a turn begins with: connections that may go on without news.
     fn begin_turn(&mut self) {
         self.send_safe_replies();
-        if self.accepting {
+        if self.accepting && self.service.may_accept() {
             self.accept();
         }
         for id in core::mem::take(&mut self.queue) {

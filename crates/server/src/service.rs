@@ -186,6 +186,12 @@ pub(crate) trait Service {
     #[inline]
     fn post(&mut self) {}
 
+    /// Whether clients that come are served now.
+    #[inline]
+    fn may_accept(&self) -> bool {
+        true
+    }
+
     /// Whether the loop may wait for sockets now; others wake it from now on, until [`Service::awoke`].
     #[inline]
     fn may_sleep(&mut self) -> bool {

@@ -33,6 +33,7 @@ mod receiver;
 mod removals;
 mod shards;
 mod shards_as_one;
+mod shards_atomic;
 mod shards_told;
 mod shards_transactions;
 mod slices;

@@ -163,6 +163,22 @@ impl Engine {
         true
     }
 
+    /// Whether the embedded store may keep a key that is written.
+    #[must_use]
+    pub fn may_keep(&self, key: &[u8]) -> bool {
+        if !self.loads.persistence.is_some() {
+            return false;
+        }
+        match self.store.table_of(key) {
+            Some(table) if self.loads.own(table).is_some() => self.has_kept(table),
+            Some(table) => {
+                let role = self.catalog.role(table);
+                table != Store::<GroupNote>::UNNAMED && role.is_none_or(|it| it.keep != Some(false))
+            }
+            None => true,
+        }
+    }
+
     /// Has the embedded store keep a table.
     pub(crate) fn keep_table(&mut self, table: TableId) {
         let prefix = self.store.table(table).prefix().to_vec();

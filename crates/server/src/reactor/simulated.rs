@@ -32,6 +32,11 @@ impl<S: Service> Reactor<S> {
         id
     }
 
+    /// Whether clients may come.
+    pub(crate) fn is_open(&self) -> bool {
+        self.service.may_accept()
+    }
+
     /// Whether something goes on without anybody's doing.
     pub(crate) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.connections.any_dirty()

@@ -26,6 +26,10 @@ impl Resp {
     #[inline]
     pub(super) fn may_write(&mut self, spec: &Spec, work: &mut Turn<'_>) -> bool {
         let Some(why) = self.write_refusal() else { return true };
+        if self.is_redoing() {
+            // It was taken before, and room is left for it.
+            return true;
+        }
         if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.takes_removals() {
             return true;
         }

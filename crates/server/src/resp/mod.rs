@@ -177,6 +177,8 @@ pub(crate) struct Resp {
     serves_others: bool,
     /// The other shards, where there are several.
     pub(crate) shards: Option<Box<Shards>>,
+    /// What a crash has left by half, while it is finished; at the first shard.
+    redoing: Option<Box<remote::Redoing>>,
     /// Clients that others accepted, to be served here.
     new_clients: Vec<remote::Client>,
     pub(crate) time: Time,
@@ -230,6 +232,9 @@ impl Resp {
                 None => Placement::even(count),
             };
             node.engine_mut().set_placement(me, placement);
+            if let Some(keeping) = &mut keeping {
+                keeping.find_records(me, shards.post.office().recorded())?;
+            }
         }
         let kept = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
@@ -287,6 +292,7 @@ impl Resp {
             stopping: false,
             serves_others: false,
             shards,
+            redoing: None,
             new_clients: Vec::new(),
             time: Time::default(),
             config: Config::default(),

@@ -167,6 +167,7 @@ impl Service for Resp {
         self.take_late_loads();
         self.take_mail_of_shards(connections);
         self.lapse_locks(connections);
+        self.begin_redoing();
         self.send_held_back(connections);
         self.wake_crowded(connections);
         self.wake_late(connections);
@@ -220,6 +221,11 @@ impl Service for Resp {
         self.keeping.as_ref().map_or_else(Safety::default, Keeping::safety)
     }
 
+    #[inline]
+    fn may_accept(&self) -> bool {
+        !self.is_redoing()
+    }
+
     fn may_sleep(&mut self) -> bool {
         self.shards.as_ref().is_none_or(|shards| shards.post.may_sleep())
     }
@@ -232,6 +238,7 @@ impl Service for Resp {
 
     #[inline]
     fn end_turn(&mut self) {
+        self.look_at_records();
         if let Some(keeping) = &self.keeping {
             self.node.end_turn();
             let told = keeping.end_turn();

@@ -157,6 +157,8 @@ pub(crate) struct RemoteSession {
     pub(crate) wants_digests: bool,
     /// The beginning of its answer, while it waits.
     pub(crate) partial: Vec<u8>,
+    /// What is kept together with what it writes, and the number of its transaction.
+    pub(crate) record: Option<(u64, Vec<u8>)>,
     /// A part of a transaction over several shards is executed.
     pub(crate) part: Option<TransactionPart>,
     /// When the lock that it waits for is given up.

@@ -14,6 +14,7 @@
 
 use super::meeting::Meeting;
 use super::names::Heard;
+use super::recorded::Recorded;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
@@ -189,6 +190,8 @@ pub(crate) struct Office {
     heard: Heard,
     /// The slow commands of all shards.
     slow: SlowCommands,
+    /// Transactions of which stores keep records.
+    recorded: Recorded,
 }
 
 #[derive(Debug, Default)]
@@ -236,8 +239,8 @@ impl Office {
         let sources = sources::Common::new(shards);
         let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow) = (Heard::default(), SlowCommands::default());
-        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow })
+        let (heard, slow, recorded) = Default::default();
+        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow, recorded })
     }
 
     /// What the shards tell of their memory.
@@ -264,6 +267,11 @@ impl Office {
     #[cfg(test)]
     pub(crate) fn mails_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<Mail>> {
         self.of(shard).mails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Transactions of which stores keep records.
+    pub(crate) fn recorded(&self) -> &Recorded {
+        &self.recorded
     }
 
     /// Has a shard come round.

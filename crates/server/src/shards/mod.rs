@@ -14,6 +14,7 @@ mod mail;
 mod meeting;
 mod names;
 mod position;
+mod recorded;
 mod turns;
 
 pub(crate) use count::settle;
@@ -22,6 +23,7 @@ pub(crate) use mail::{Letter, Mail, Office, Post};
 pub(crate) use meeting::Stays;
 pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
+pub(crate) use recorded::{FoundRecords, Recorded};
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;

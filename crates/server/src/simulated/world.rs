@@ -75,9 +75,23 @@ impl World {
             let service = Resp::new(config.clone(), Some(shards), None).unwrap();
             Reactor::bind(&config, service, false).unwrap()
         };
-        let reactors = (0..shards).map(reactor).collect();
+        let mut reactors: Vec<_> = (0..shards).map(reactor).collect();
+        reactors[0].service.find_unfinished().unwrap();
         let (clients, draws) = (Vec::new(), Draws::new(seed));
-        Self { office, reactors, clients, draws, uptime: 0, quiet: 0, connected: 0, busy: None }
+        let mut world = Self {
+            office,
+            reactors,
+            clients,
+            draws,
+            uptime: 0,
+            quiet: 0,
+            connected: 0,
+            busy: None,
+        };
+        while !world.reactors.iter().all(Reactor::is_open) {
+            world.turn();
+        }
+        world
     }
 
     /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point.

@@ -7,6 +7,7 @@
 
 use super::after_of;
 use super::locks::{LockTurn, queue_of};
+use super::redoing::REDO;
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
 use crate::resp::session::{Across, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
@@ -135,7 +136,8 @@ impl Resp {
                 let (after, placement) = (after.unwrap_or_default(), self.placement_digest());
                 let remote = work.connection.session.remote()?;
                 let (id_of, wants_digests) = (remote.id, remote.wants_digests);
-                let header = AskHeader { id: id_of, copies, wants_digests, placement, after };
+                let header =
+                    AskHeader { id: id_of, copies, wants_digests, placement, after, record: None };
                 let mut frame = Vec::new();
                 write_ask(&header, &ask, &mut frame);
                 self.hand_on_ask(home, &frame, work);
@@ -167,6 +169,7 @@ impl Resp {
         let Some(remote) = session.remote() else { return };
         remote.id = header.id;
         remote.wants_digests = header.wants_digests;
+        remote.record.clone_from(&header.record);
         if header.copies != Copies::None {
             let shard = remote.origin.shard;
             self.track_for(shard);
@@ -226,7 +229,12 @@ impl Resp {
             return Some(Self::parked(work));
         }
         let partial = core::mem::take(&mut remote.partial);
-        let part = remote.part.take();
+        let (part, record) = (remote.part.take(), remote.record.take());
+        if let Some((number, record)) = record {
+            let answer = if partial.is_empty() { &work.out[begins..] } else { &partial };
+            let is_redone = remote.origin.session == REDO;
+            self.keep_record(number, &record, answer, is_redone);
+        }
         if let Some(part) = part {
             self.end_part(&part, work);
         }

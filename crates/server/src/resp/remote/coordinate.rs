@@ -27,6 +27,8 @@ pub(crate) struct Coordinated {
     is_exec: bool,
     /// It has watched keys.
     watches: bool,
+    /// Its number among those of which shards keep records, once they do.
+    number: Option<u64>,
 }
 
 /// Whether a shard says that keys have got other homes.
@@ -84,16 +86,18 @@ impl Resp {
     /// Has a plan carried out.
     pub(super) fn coordinate(
         &mut self,
-        plan: Plan,
+        mut plan: Plan,
         requests: Vec<OwnedArgs>,
         is_exec: bool,
         work: &mut Turn<'_>,
     ) -> Flow {
+        self.record_plan(&mut plan);
         let Some(shards) = &self.shards else { return Flow::Next };
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
-        let transaction = Transaction::new(plan);
-        let coordinated = Box::new(Coordinated { transaction, requests, is_exec, watches });
+        let (transaction, number) = (Transaction::new(plan), None);
+        let coordinated = Coordinated { transaction, requests, is_exec, watches, number };
+        let coordinated = Box::new(coordinated);
         let flow = self.take_steps(coordinated, Vec::new(), work);
         Self::end_coordinated(flow, work);
         flow
@@ -139,7 +143,8 @@ impl Resp {
                 Next::Ask(steps) if steps.is_empty() => answers = Vec::new(),
                 Next::Ask(steps) => {
                     for step in &steps {
-                        self.ask_step(step, work);
+                        let record = self.record_of(&mut coordinated, step);
+                        self.ask_step(step, record, work);
                     }
                     let session = &mut work.connection.session;
                     if let Some(pending) = session.pending() {
@@ -148,22 +153,37 @@ impl Resp {
                     session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
                     return Flow::Parked;
                 }
-                Next::Finished(finished) => return self.finish(&coordinated, finished, work),
+                Next::Finished(finished) => {
+                    if let (Some(number), Some(shards)) = (coordinated.number, &self.shards) {
+                        shards.post.office().recorded().close(number);
+                    }
+                    return self.finish(&coordinated, finished, work);
+                }
             }
         }
     }
 
     /// Asks a shard (this one, too) for something whose answer is not the client's.
-    fn ask_step(&mut self, step: &Step, work: &mut Turn<'_>) {
-        self.make_room_to_pass(step.ask.bytes());
+    fn ask_step(&mut self, step: &Step, record: Option<(u64, Vec<u8>)>, work: &mut Turn<'_>) {
+        let recorded = record.as_ref().map_or(0, |(_, record)| record.len());
+        self.make_room_to_pass(step.ask.bytes() + recorded);
         let placement = self.placement_digest();
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
         let copies = copies_of(session);
         let id = pending_of(session, shards).expect_inner(step.at, step.kind);
-        let header = AskHeader { id, copies, wants_digests: true, placement, after };
+        let header = AskHeader { id, copies, wants_digests: true, placement, after, record };
         step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
+    }
+
+    /// What the shard of a step is to keep with it, with the transaction's number, which it gets with the first such step: all locks are
+    /// its own then.
+    fn record_of(&self, coordinated: &mut Coordinated, step: &Step) -> Option<(u64, Vec<u8>)> {
+        let (placement, shards) = (self.node.engine().placement()?, self.shards.as_ref()?);
+        let record = coordinated.transaction.record_of(placement, step)?;
+        let begin = || shards.post.office().recorded().begin();
+        Some((*coordinated.number.get_or_insert_with(begin), record))
     }
 
     /// Keys have got other homes since it was planned: nothing was executed, and it is planned once more.

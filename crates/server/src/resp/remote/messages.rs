@@ -1,6 +1,7 @@
 //! Letters of other shards: requests to execute, replies, and what the engines have to say to one another.
 
 use super::form::ClientForm;
+use super::redoing::REDO;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::resp::session::{Across, Origin, RemoteSession, Session};
@@ -119,6 +120,9 @@ impl Resp {
         bytes: &[u8],
         connections: &mut Connections<Session>,
     ) {
+        if session == REDO {
+            return self.redo_answered(from, bytes);
+        }
         let Some(connection) = connections.get_mut(session) else { return };
         let mut form = ClientForm::of(&connection.session);
         let Session { across: Across::Client(pending), positions, .. } = &mut connection.session
@@ -197,6 +201,7 @@ impl Resp {
                 id: 0,
                 wants_digests: false,
                 partial: Vec::new(),
+                record: None,
                 part: None,
                 lock_deadline: None,
                 is_in_transaction: false,

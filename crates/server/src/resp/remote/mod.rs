@@ -14,6 +14,8 @@ mod locks;
 mod messages;
 mod moves;
 mod partitions;
+mod recorded;
+mod redoing;
 mod sharding;
 mod sources;
 mod transactions;
@@ -40,6 +42,7 @@ use std::net::SocketAddr;
 pub(crate) use coordinate::Coordinated;
 pub(crate) use form::ClientForm;
 pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
+pub(crate) use redoing::Redoing;
 
 /// A client that another shard accepted.
 pub(super) type Client = (TcpStream, SocketAddr, Door);
@@ -294,7 +297,7 @@ impl Resp {
         let copies = copies_of(session);
         let silent = silent || session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies, wants_digests: false, placement, after };
+        let header = AskHeader { id, copies, wants_digests: false, placement, after, record: None };
         shards.ask(at, work.connection.id, &header, &Ask::Command(spec, args));
     }
 
@@ -309,7 +312,7 @@ impl Resp {
         shards.ask(
             at,
             work.connection.id,
-            &AskHeader { id, copies, wants_digests: false, placement, after },
+            &AskHeader { id, copies, wants_digests: false, placement, after, record: None },
             ask,
         );
     }

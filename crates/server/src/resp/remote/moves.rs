@@ -98,8 +98,13 @@ impl Resp {
         // Writes of this turn are handed to the store whole, with what flows note of them.
         self.node.record_writes();
         self.node.end_turn();
+        // What was done while its partitions lived where they do is never to be done again.
+        let synced = self.sync_records();
         if !meeting.wait() {
             return;
+        }
+        if let Err(why) = synced {
+            meeting.give(Err(why.into()));
         }
         if let Err(busy) = self.flows_may_move(way) {
             meeting.give(Err(busy));

@@ -179,7 +179,7 @@ impl Resp {
         let (after, copies) = (after_of(session, shards), copies_of(session));
         let silent = session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, Kind::Both, silent);
-        let header = AskHeader { id, copies, wants_digests: false, placement, after };
+        let header = AskHeader { id, copies, wants_digests: false, placement, after, record: None };
         shards.ask(at, work.connection.id, &header, &Ask::Exec(requests));
     }
 }
