@@ -6,7 +6,7 @@
 //! each time, and a wait that does not end is found at once, by a clock that costs nothing.
 //!
 //! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
-//! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards.
+//! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards, `HEADWATER_SIMULATED_SCRIPT=FILE` what clients ask, as a failure shows it.
 
 mod busy;
 mod mirror;

@@ -3,7 +3,7 @@
 use super::busy::{Busy, COUNT, PAIR, PLACES, beginning, request};
 use super::mirror::{Mirror, Pairs};
 use super::world::{PATIENCE, Simulated, World};
-use headwater_model::server::{ACCOUNTS, EACH, account, check, draw, run_at};
+use headwater_model::server::{ACCOUNTS, EACH, Script, account, check, draw, run_at};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -32,6 +32,14 @@ fn seeds(otherwise: u64) -> Vec<u64> {
     }
 }
 
+/// What clients ask: what a file says, or what is drawn.
+fn script_of(seed: u64) -> Script {
+    match std::env::var("HEADWATER_SIMULATED_SCRIPT") {
+        Ok(path) => Script::parse(&std::fs::read_to_string(path).unwrap()).unwrap(),
+        Err(_) => draw::script(seed, &[]),
+    }
+}
+
 fn simulated(shards: u16, seed: u64) -> Simulated {
     Simulated(Rc::new(RefCell::new(World::new(shards, seed, &|_| {}))))
 }
@@ -40,7 +48,7 @@ fn simulated(shards: u16, seed: u64) -> Simulated {
 fn every_reply_is_the_oracles_whatever_order_threads_have() {
     for count in shards("2,3,5") {
         for seed in seeds(60) {
-            let script = draw::script(seed, &[]);
+            let script = script_of(seed);
             let checked = check(&script, &mut |script| {
                 let run = || run_at(script, &simulated(count, seed));
                 catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(String::from("it panics")))

@@ -55,7 +55,7 @@ pub(super) struct World {
     pub(super) draws: Draws,
     /// Milliseconds since it began.
     pub(super) uptime: u64,
-    /// Turns in which no client has sent or got anything.
+    /// Turns in which nothing has come from anywhere.
     quiet: u32,
     connected: u16,
     /// Clients that are busy meanwhile.
@@ -149,6 +149,7 @@ impl World {
             self.uptime += 1;
         }
         let later = self.set_aside(at);
+        let has_mail = !self.office.mails_of(Shard(at as u16)).is_empty();
         let mut news = Vec::new();
         for client in self.clients.iter().filter(|client| client.shard == at) {
             let mut state = client.pipe.state();
@@ -162,7 +163,8 @@ impl World {
         };
         let before = told(self);
         self.reactors[at].simulate_turn(time, &news);
-        let is_quiet = news.is_empty() && told(self) == before && !self.reactors[at].is_busy();
+        let is_quiet =
+            news.is_empty() && !has_mail && told(self) == before && !self.reactors[at].is_busy();
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         if !later.is_empty() {
             let mut mails = self.office.mails_of(Shard(at as u16));
