@@ -440,8 +440,11 @@ impl Pending {
         let own = home == self.me;
         let is_older = |entry: &Entry| match entry {
             Entry::Own(_) => own,
-            // What this shard asks of itself is executed at a moment that its answer does not tell.
-            Entry::Answer { from, answer, .. } => *from == home && (own || answer.is_some()),
+            // What this shard asks of itself is executed at a moment that its answer does not tell; and a transaction may have read
+            // what has changed before the rest of it is executed.
+            Entry::Answer { from, answer, kind, .. } => {
+                *from == home && (own || answer.is_some() || *kind == Kind::Both)
+            }
             Entry::Scattered(scattered) => {
                 let mut parts = scattered.parts.iter();
                 parts.any(|(shard, _, answer)| *shard == home && (own || answer.is_some()))
