@@ -27,6 +27,7 @@ mod flush;
 mod fold;
 mod follow;
 mod functions;
+mod gaps;
 mod gather;
 mod handles;
 mod in_the_way;
