@@ -29,6 +29,7 @@ mod follow;
 mod functions;
 mod gaps;
 mod gather;
+mod grouping;
 mod handles;
 mod in_the_way;
 mod invariants;
