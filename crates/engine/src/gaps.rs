@@ -210,13 +210,15 @@ impl Engine {
         behind.next().is_none_or(|(next, _)| !next.starts_with(stem))
     }
 
-    /// Files the targets of the range before `first` for no more than that range: another one is the last now.
-    fn uproot_before(&mut self, join: u32, first: &[u8]) {
+    /// Files the targets of the range before `first` that fixes the same for no more than that range: another one is the last now.
+    fn uproot_before(&mut self, join: u32, first: &[u8], fixed: Fixed) {
         let below = (Bound::Unbounded, Bound::Excluded(first));
         let before = self.catalog.join(join).cover.range::<[u8], _>(below).next_back();
         let Some((_, &id)) = before else { return };
         let status = self.statuses.get(id);
-        if status.rooted && !status.open && !self.fan_outs.concern(id) {
+        let is_near = status.fixed == fixed
+            && fixed.stem(first).is_some_and(|stem| status.first.starts_with(stem));
+        if is_near && status.rooted && !status.open && !self.fan_outs.concern(id) {
             let range = status.range();
             self.resize(id, &range, false);
         }
@@ -263,7 +265,7 @@ impl Engine {
             self.catalog.join_mut(join).part_ends.retain(|end| !is_filled(end));
         }
         if rooted {
-            self.uproot_before(join, &gap.first);
+            self.uproot_before(join, &gap.first, fixed);
         }
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.statuses.get_mut(id);

@@ -43,8 +43,9 @@ fn posts_of(client: &mut Connection, user: &str) -> u64 {
 
 #[test]
 fn joins_give_tables_with_keys_a_boundary_and_groups_come_by_and_by() {
-    let server = Server::start(&["--shards", "1", "--slice-rows", "10"]);
+    let server = Server::start(&["--shards", "1"]);
     let client = &mut server.client(2);
+    ask::<()>(client, &["CONFIG", "SET", "slice-rows", "10"]);
     load(client);
     ask::<()>(client, &["TABLE.SET", "p", "BOUNDARY", "0"]);
     ask::<Value>(client, &["JOIN.ADD", "timeline", TIMELINE]);
@@ -63,8 +64,9 @@ fn joins_give_tables_with_keys_a_boundary_and_groups_come_by_and_by() {
     assert_eq!(ask::<Vec<Value>>(client, &["VERIFY", "t|", "t}"]), []);
     // What was set holds, also when it is none.
     assert_eq!((of_table(client, "p", "boundary"), of_table(client, "p", "groups")), (0, 0));
-    let told: String = ask(client, &["EXPLAIN", "s|u000|u100"]);
-    assert!(told.contains("  grouped by: 1 component, as a join reads them"), "{told}");
+    let told: Vec<String> = ask(client, &["EXPLAIN", "s|u000|u100"]);
+    let line = "  grouped by: 1 component, as a join reads them";
+    assert!(told.iter().any(|told| told == line), "{told:?}");
     // What was inferred stays without the join, until another one is set.
     ask::<()>(client, &["JOIN.DROP", "timeline"]);
     assert_eq!(of_table(client, "s", "boundary"), 1);
