@@ -246,8 +246,7 @@ impl Engine {
         let pattern = plan.pattern(level);
         let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
         let Some(span) = span else { return };
-        let is_far = |ahead: &Ahead<'_>| !self.is_here_ahead(&plan, level, &span, ahead.loads);
-        if execution.ahead.as_ref().is_some_and(is_far) {
+        if self.is_missing_ahead(execution, level, &span) {
             execution.limit(Extent::Cut);
             return;
         }
@@ -294,13 +293,8 @@ impl Engine {
             if leading > most {
                 return ControlFlow::Break(());
             }
-            if divides && let Some(ahead) = &mut execution.ahead {
-                let asked = ahead.asked;
-                ahead.found +=
-                    usize::from(!leads_into(asked, &plan, (pattern, key), bindings, &mut prefix));
-                if ahead.is_over() {
-                    return ControlFlow::Break(());
-                }
+            if divides && execution.is_too_far(&plan, (pattern, key), bindings, &mut prefix) {
+                return ControlFlow::Break(());
             }
             if leads {
                 text.extend_from_slice(key);
@@ -337,9 +331,7 @@ impl Engine {
                 self.warm_level(&plan, level, bindings, &text[start..], &ends[at..], start);
             }
             let mut inner = *bindings;
-            if let Some(ahead) = execution.ahead.as_mut().filter(|_| level == 0) {
-                ahead.progress = (at + 1, ends.len());
-            }
+            execution.note_progress(level, (at + 1, ends.len()));
             if pattern.bind(&text[start..end], &mut inner)
                 && (!execution.sifted || self.may_own(&plan, &inner))
             {

@@ -16,6 +16,8 @@
 //! # Cost
 //! That of two executions at most, beyond that of the gap itself; where a range is extended, of as many more rows as it holds.
 
+use crate::catalog::Plan;
+use crate::divide::leads_into;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::slice::SLICED_READS_MAX;
@@ -24,7 +26,7 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
-use headwater_pattern::{Bindings, Mode};
+use headwater_pattern::{Bindings, Mode, Pattern};
 
 /// So many outputs beyond what was asked for are few.
 pub(crate) const AHEAD_MIN: usize = 32;
@@ -77,10 +79,43 @@ impl Ahead<'_> {
     }
 }
 
+impl Execution<'_> {
+    /// Notes that a key of a source was met: whether there are too many that lead beyond what was asked for.
+    pub(crate) fn is_too_far(
+        &mut self,
+        plan: &Plan,
+        key: (&Pattern, &[u8]),
+        bindings: &Bindings<'_>,
+        prefix: &mut Vec<u8>,
+    ) -> bool {
+        let Some(ahead) = &mut self.ahead else { return false };
+        ahead.found += usize::from(!leads_into(ahead.asked, plan, key, bindings, prefix));
+        ahead.is_over()
+    }
+
+    /// Notes of how many rows of a source so many have been looked at; the first source counts.
+    pub(crate) fn note_progress(&mut self, level: usize, progress: (usize, usize)) {
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| level == 0) {
+            ahead.progress = progress;
+        }
+    }
+}
+
 impl Engine {
     /// Sets how many outputs beyond what was asked for are few, for tests: worlds are small there.
     pub fn set_growth(&mut self, outputs: usize) {
         self.growth = outputs;
+    }
+
+    /// Whether an execution looks beyond what was asked for, and lacks data for that.
+    pub(crate) fn is_missing_ahead(
+        &mut self,
+        execution: &Execution<'_>,
+        level: usize,
+        span: &KeyRange,
+    ) -> bool {
+        let Some(ahead) = &execution.ahead else { return false };
+        !self.is_here_ahead(&execution.plan, level, span, ahead.loads)
     }
 
     /// Fills a gap, extending a neighbour where it fixes the same components.
