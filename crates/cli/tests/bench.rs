@@ -55,8 +55,17 @@ fn check(report: &Value, peer: &str) {
 #[test]
 fn timelines_agree_in_every_system() {
     let twip = ["twip", "--users", "300", "--scale", "0.2"];
-    let peers =
-        ["client", "push-all", "pull", "celebrities", "valkey", "redis", "memcached", "postgres"];
+    let peers = [
+        "client",
+        "push-all",
+        "pull",
+        "celebrities",
+        "boundary",
+        "valkey",
+        "redis",
+        "memcached",
+        "postgres",
+    ];
     for peer in peers {
         if let Some(report) = report(&twip, peer) {
             assert_eq!(report["workload"], "twip");

@@ -127,6 +127,8 @@ pub(crate) struct Installed {
     pub(crate) canonical: String,
     pub(crate) plan: Rc<Plan>,
     pub(crate) warnings: Vec<String>,
+    /// Tables whose boundary was inferred when it was installed.
+    pub(crate) boundaries: Vec<(String, usize)>,
     /// The table that holds its outputs (C3).
     pub(crate) layer: TableId,
     /// Greater for joins installed later.
@@ -179,6 +181,8 @@ pub(crate) struct Role {
     pub(crate) merged: usize,
     /// It stays, keys or not: TABLE.SET was called for it, for example.
     pub(crate) declared: bool,
+    /// TABLE.SET said what its boundary is (E1).
+    pub(crate) boundary_set: bool,
     /// Whether the embedded store keeps it; `None`: if it has a name.
     pub(crate) keep: Option<bool>,
     /// Writes of its base keys are noted.

@@ -6,6 +6,7 @@ use crate::fan_out::FanOuts;
 use crate::flush::Discarded;
 use crate::follow::Follows;
 use crate::functions::Calls;
+use crate::gaps::AHEAD_MIN;
 use crate::gather::Gathering;
 use crate::in_the_way::InTheWay;
 use crate::listing::Listings;
@@ -72,6 +73,8 @@ pub struct Engine {
     pub(crate) spilled: SpilledValues,
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
+    /// How many outputs beyond what was asked for are few (G1).
+    pub(crate) growth: usize,
     /// Changes that large fan-outs have yet to bring to some ranges.
     pub(crate) fan_outs: FanOuts,
     /// Reads that are given in slices.
@@ -129,6 +132,7 @@ impl Engine {
             spilling: Spilling::default(),
             spilled: SpilledValues::default(),
             slices: Slices::default(),
+            growth: AHEAD_MIN,
             fan_outs: FanOuts::default(),
             long_reads: LongReads::default(),
             listings: Listings::default(),

@@ -11,6 +11,7 @@
 use crate::catalog::Plan;
 use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
+use crate::gaps::Ahead;
 use crate::gather::Step;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
@@ -118,6 +119,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
     began: usize,
+    /// It may look beyond what was asked for, if little is there; with more it is cut.
+    pub(crate) ahead: Option<Ahead<'r>>,
     /// A range that cannot be divided is gathered.
     pub(crate) may_gather: bool,
     /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
@@ -150,6 +153,7 @@ impl<'r> Execution<'r> {
             missed: 0,
             rows_max: usize::MAX,
             began: 0,
+            ahead: None,
             may_gather: false,
             gathers: false,
             step: None,
@@ -192,7 +196,12 @@ impl Engine {
             execution.rows_max = self.slices.rows_max();
         }
         self.level(execution, level, bindings);
-        if execution.extent == Extent::Cut {
+        if execution.extent == Extent::Cut
+            && let Some(ahead) = &mut execution.ahead
+        {
+            let tuples = &execution.tuples;
+            ahead.give_up((0..tuples.tuples.len()).map(|at| tuples.key(at)));
+        } else if execution.extent == Extent::Cut {
             if !execution.gathers {
                 execution.split = execution.dividing_key();
                 execution.gathers = execution.split.is_none() && execution.may_gather;
@@ -237,6 +246,10 @@ impl Engine {
         let pattern = plan.pattern(level);
         let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
         let Some(span) = span else { return };
+        if self.is_missing_ahead(execution, level, &span) {
+            execution.limit(Extent::Cut);
+            return;
+        }
         if self.prepare(execution, level, &span).is_err() {
             execution.limit(Extent::Lacking);
         }
@@ -280,6 +293,9 @@ impl Engine {
             if leading > most {
                 return ControlFlow::Break(());
             }
+            if divides && execution.is_too_far(&plan, (pattern, key), bindings, &mut prefix) {
+                return ControlFlow::Break(());
+            }
             if leads {
                 text.extend_from_slice(key);
                 ends.push(text.len());
@@ -294,7 +310,7 @@ impl Engine {
         if level == 0 {
             execution.step = step;
         }
-        if execution.gathers {
+        if execution.gathers || execution.ahead.as_ref().is_some_and(Ahead::is_over) {
             execution.limit(Extent::Cut);
             return;
         }
@@ -308,10 +324,14 @@ impl Engine {
         follow_span(execution, &plan, level, bindings, span);
         let mut start = 0;
         for (at, &end) in ends.iter().enumerate() {
+            if execution.extent == Extent::Cut {
+                break;
+            }
             if at % WARM_MAX == 0 {
                 self.warm_level(&plan, level, bindings, &text[start..], &ends[at..], start);
             }
             let mut inner = *bindings;
+            execution.note_progress(level, (at + 1, ends.len()));
             if pattern.bind(&text[start..end], &mut inner)
                 && (!execution.sifted || self.may_own(&plan, &inner))
             {
@@ -400,7 +420,7 @@ impl Engine {
             // What the loops above have visited leaves it as much as they had.
             most => most.saturating_sub(execution.values),
         };
-        let (mut rows_here, mut is_cut) = (0, false);
+        let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
         let gathered_from =
             if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
@@ -427,14 +447,21 @@ impl Engine {
                 tuples.text.truncate(start);
                 return ControlFlow::Continue(());
             }
+            if let Some(ahead) = &mut ahead
+                && !ahead.asked.contains(key)
+            {
+                ahead.found += 1;
+                is_cut = ahead.is_over();
+            }
             let end = tuples.text.len();
             if plan.picks.is_some() {
                 tuples.text.extend_from_slice(row);
             }
             let source_key = end..tuples.text.len();
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
-            ControlFlow::Continue(())
+            if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+        execution.ahead = ahead;
         execution.values += rows_here;
         execution.missed += rows_here.saturating_sub(tuples.tuples.len() - retained);
         execution.rows += rows_here;
@@ -454,7 +481,9 @@ impl Engine {
         if rows.is_err() {
             execution.limit(Extent::Lacking);
         }
-        if tuples.bytes() > allowance {
+        if tuples.bytes() > allowance && execution.ahead.is_some() {
+            is_cut = true;
+        } else if tuples.bytes() > allowance {
             self.gave_up(tuples.bytes());
             execution.limit(Extent::Lacking);
         }

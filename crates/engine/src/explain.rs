@@ -111,6 +111,10 @@ impl Engine {
         lines.push(line(1, "stored now", format!(
             "{part_of_all}{keys} keys, {key_bytes} bytes of keys, {value_bytes} bytes of values ({shared} shared)"
         )));
+        let boundary = self.store.table(table).boundary();
+        if boundary > 0 {
+            lines.push(line(1, "grouped by", self.explain_boundary(table, boundary)));
+        }
         if replicas > 0 {
             let text = format!("{replicas} keys of other shards, which joins read here");
             lines.push(line(1, "replicas", text));

@@ -125,11 +125,12 @@ impl Engine {
         let from = gathering.at.clone();
         let status = self.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let filed = status.filed();
         let plan = self.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan, &range);
-        execution.follow = Some((&range, fixed));
+        execution.follow = Some((&filed, fixed));
         execution.step = Some(Step { from, most, next: None });
         self.run(&mut execution, 0, &bindings)?;
         // What came meanwhile concerns what was added before (N1).

@@ -163,7 +163,7 @@ impl Engine {
         let mut targets = Vec::new();
         status.targets.extend(&mut targets);
         assert!(!status.is_invalid() || targets.is_empty(), "R3: an invalid range has no target");
-        let range = status.range();
+        let range = status.filed();
         for &(updater, context) in &targets {
             let span = self.span_of_target(id, &range, updater, context);
             assert!(self.updaters.is_filed(updater, &span, Target::new(id, context)), "U1");

@@ -76,6 +76,7 @@ impl Engine {
         let tables: Vec<_> =
             join.sources.iter().map(|source| source.pattern.clone()).collect::<Vec<_>>();
         let tables: Vec<_> = tables.iter().map(|pattern| self.pinned_table(pattern)).collect();
+        let boundaries = self.infer_boundaries(&join, output_table, &tables);
         let sources = join.sources.len();
         let canonical = join.to_string();
         let plan = Rc::new(Plan::new(join, output_table, &tables));
@@ -86,6 +87,7 @@ impl Engine {
             canonical,
             plan,
             warnings,
+            boundaries,
             vacated: 0,
             gatherings: 0,
             layer: output_table,
@@ -279,6 +281,7 @@ impl Engine {
             name: join.name.clone(),
             canonical: join.canonical.clone(),
             warnings: join.warnings.clone(),
+            boundaries: join.boundaries.clone(),
             counters: alloc::vec![
                 ("status_ranges", join.cover.len() as u64),
                 (
@@ -355,6 +358,9 @@ impl Engine {
             Some("") => self.end_source(table),
             Some(source) if self.loads.own(table).is_none() => self.begin_source(table, source),
             _ => {}
+        }
+        if options.boundary.is_some() {
+            self.catalog.role_for(table).boundary_set = true;
         }
         if let Some(boundary) = options.boundary
             && boundary != self.store.table(table).boundary()

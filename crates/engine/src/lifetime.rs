@@ -33,6 +33,7 @@ impl Engine {
             last: range.last.as_slice().into(),
             fixed,
             open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
+            rooted: false,
             sifted,
             group,
             work: None,
@@ -53,26 +54,32 @@ impl Engine {
         id
     }
 
-    /// Changes a status range's ends and files its targets anew.
-    pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange) {
+    /// Changes a status range's ends and files its targets anew, where that matters.
+    pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange, rooted: bool) {
         debug_assert!(!self.fan_outs.concern(id), "N1");
         let sifted = self.spans_homes(whole);
         let status = self.statuses.get_mut(id);
         status.sifted = sifted;
-        let old = status.range();
+        let old = status.filed();
         let join = status.join;
-        let mut targets = Vec::new();
-        status.targets.extend(&mut targets);
-        status.first = whole.first.as_slice().into();
+        if *status.first != *whole.first {
+            let cover = &mut self.catalog.join_mut(join).cover;
+            cover.remove(&*status.first);
+            cover.insert(whole.first.as_slice().into(), id);
+            status.first = whole.first.as_slice().into();
+        }
         status.last = whole.last.as_slice().into();
         status.open = is_open(&status.first[..status.fixed.prefix_bytes], &status.last);
-        let cover = &mut self.catalog.join_mut(join).cover;
-        cover.remove(&*old.first);
-        cover.insert(whole.first.as_slice().into(), id);
-        for (updater, context) in targets {
-            let before = self.span_of_target(id, &old, updater, context);
-            let after = self.span_of_target(id, whole, updater, context);
-            self.updaters.refile(updater, &before, &after, Target::new(id, context));
+        status.rooted = rooted;
+        let filed = status.filed();
+        if filed != old {
+            let mut targets = Vec::new();
+            status.targets.extend(&mut targets);
+            for (updater, context) in targets {
+                let before = self.span_of_target(id, &old, updater, context);
+                let after = self.span_of_target(id, &filed, updater, context);
+                self.updaters.refile(updater, &before, &after, Target::new(id, context));
+            }
         }
         self.note(id);
     }
@@ -100,7 +107,7 @@ impl Engine {
         self.store.table_mut(layer).0.note_mut(group).set_clean(id, clean);
     }
 
-    /// The source span under which a target is filed while its status range is `range`.
+    /// The source span under which a target is filed while those of its status range are filed for `range`.
     pub(crate) fn span_of_target(
         &self,
         id: StatusId,
@@ -217,7 +224,7 @@ impl Engine {
 
     fn drop_targets(&mut self, id: StatusId) {
         self.fan_outs.forget(id);
-        let range = self.statuses.get(id).range();
+        let range = self.statuses.get(id).filed();
         let mut targets = Vec::new();
         self.statuses.get(id).targets.extend(&mut targets);
         for (updater, context) in targets {

@@ -179,9 +179,12 @@ impl Engine {
         let is_there = !was_there;
         self.counters.checks_applied += 1;
         let Some(bindings) = bindings else { return Ok(()) };
-        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
+        let status = self.statuses.get(id);
+        let (join, fixed) = (status.join, status.fixed);
+        let wider = status.filed_wider();
+        let filed = wider.as_ref().unwrap_or(range);
         let mut execution = Execution::new(join, plan.clone(), range);
-        execution.follow = Some((range, fixed));
+        execution.follow = Some((filed, fixed));
         self.run(&mut execution, source + 1, bindings)?;
         // What came meanwhile comes before what is about to change (N1).
         self.feed(id);

@@ -257,7 +257,7 @@ impl Engine {
                 if let Some(old) = table.insert_in(pool, group, suffix, value) {
                     pool.release(old);
                 }
-            } else if self.statuses.get(target.status()).open {
+            } else if self.statuses.get(target.status()).ends_by_suffix() {
                 self.copy_to(target.status(), suffix, new, &mut output);
             } else {
                 self.update_target(plan, target, key, old, new, &mut output);
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// A plain copy into a range that reaches to the end of its fixed prefix.
+    /// A plain copy into a range of whose fixed prefix all outputs end alike, if that lies in it.
     #[inline]
     fn copy_to(
         &mut self,
@@ -326,7 +326,7 @@ impl Engine {
         output: &mut Vec<u8>,
     ) {
         let status = self.statuses.get(id);
-        if status.is_invalid() || *suffix < status.first[status.fixed.prefix_bytes..] {
+        if status.is_invalid() || !status.contains_suffix(suffix) {
             return;
         }
         let join = status.join;

@@ -1,7 +1,6 @@
 //! Freshness: making the status ranges of a read cover it, and clean (Pequod §3.2, §3.3).
 //!
-//! Gaps are filled by execution; a neighbour that fixes the same components is extended rather
-//! than a new range made, so that reading page by page leaves one range. Logged check keys
+//! Gaps are filled by execution ([`crate::gaps`]). Logged check keys
 //! are applied by running the rest of the loops with the key bound (partial invalidation).
 //! Where keys of several check sources changed, the tuples that both concern cannot be told
 //! apart any more, and the range is recomputed as a whole (complete invalidation).
@@ -13,8 +12,7 @@
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
-use crate::slice::SLICED_READS_MAX;
-use crate::status::{Fixed, StatusId};
+use crate::status::StatusId;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
@@ -217,142 +215,7 @@ impl Engine {
         self.dirty(id).invalid = true;
     }
 
-    /// Fills a gap, extending a neighbour where it fixes the same components.
-    fn fill(&mut self, join: u32, gap: &KeyRange) -> Result<(), Missing> {
-        let plan = self.catalog.join(join).plan.clone();
-        if plan.join.mode == Mode::Push {
-            let before = self.neighbour_before(join, &gap.first);
-            let behind = self.catalog.join(join).cover.get(&*gap.last).copied();
-            for neighbour in [before, behind].into_iter().flatten() {
-                let status = self.statuses.get(neighbour);
-                // What is large goes in one step some day.
-                if self.slices.rows().is_some_and(|most| status.rows as usize > 2 * most) {
-                    continue;
-                }
-                let mut whole = status.range();
-                if before == Some(neighbour) {
-                    whole.last.clone_from(&gap.last);
-                } else {
-                    whole.first.clone_from(&gap.first);
-                }
-                if Fixed::of(&plan.join.output, &whole) == status.fixed {
-                    return self.extend(neighbour, gap, whole);
-                }
-            }
-        }
-        let fixed = Fixed::of(&plan.join.output, gap);
-        let mut bindings = Bindings::new();
-        fixed.bind(&plan.join.output, &gap.first, &mut bindings);
-        let mut execution = Execution::new(join, plan.clone(), gap);
-        if plan.join.mode == Mode::Push {
-            execution.follow = Some((gap, fixed));
-        }
-        execution.rows_max = self.slices.rows_max();
-        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, gap);
-        let outer = self.begin_snapshot(plan.join.mode);
-        let done = self.run(&mut execution, 0, &bindings);
-        let oldest = self.end_snapshot(outer);
-        if done.is_err() {
-            self.divide_gap(join, gap, execution.split, execution.gathers);
-            return Err(Missing);
-        }
-        let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
-        self.note_whole(join, visited);
-        let id = self.make_status(join, gap);
-        if plan.join.mode != Mode::Push {
-            self.date_snapshot(id, oldest);
-            let is_filled = |end: &[u8]| *end > *gap.first && end_at_most(end, &gap.last);
-            self.catalog.join_mut(join).part_ends.retain(|end| !is_filled(end));
-        }
-        let rows = spans.len() + 2 * tuples.tuples.len();
-        let status = self.statuses.get_mut(id);
-        status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        status.visited = visited;
-        self.link(id, spans, read);
-        let folded = self.fold(&plan, tuples);
-        self.catalog.join_mut(join).counters.fills += 1;
-        self.put_all(join, folded);
-        self.drain();
-        Ok(())
-    }
-
-    /// Where filling a gap takes more than a slice: what is to be computed next is the part before `split`, if there is
-    /// one; or else the gap is gathered, if that is what is to be done.
-    fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>, gathers: bool) {
-        if gathers {
-            let id = self.make_status(join, gap);
-            self.begin_gathering(id);
-        }
-        let Some(split) = split else { return };
-        if self.catalog.join(join).mode() != Mode::Push {
-            // A range of it is what was computed at one moment.
-            let ends = &mut self.catalog.join_mut(join).part_ends;
-            ends.retain(|end| **end != *split);
-            if ends.len() >= SLICED_READS_MAX {
-                ends.remove(0);
-            }
-            ends.push(split.into());
-            return;
-        }
-        for part in [KeyRange::new(&gap.first, &split), KeyRange::new(&split, &gap.last)] {
-            let id = self.make_status(join, &part);
-            self.dirty(id).invalid = true;
-        }
-    }
-
-    fn neighbour_before(&self, join: u32, first: &[u8]) -> Option<StatusId> {
-        let cover = &self.catalog.join(join).cover;
-        let below = (core::ops::Bound::Unbounded, core::ops::Bound::Excluded(first));
-        let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
-        (*self.statuses.get(id).last == *first).then_some(id)
-    }
-
-    /// Grows a status range over the gap beside it.
-    fn extend(&mut self, id: StatusId, gap: &KeyRange, whole: KeyRange) -> Result<(), Missing> {
-        let all = self.statuses.get(id).range();
-        // Logged keys would otherwise be applied to the gap, whose execution sees them already.
-        self.refresh(id, &all)?;
-        let (join, fixed) = (self.statuses.get(id).join, self.statuses.get(id).fixed);
-        let plan = self.catalog.join(join).plan.clone();
-        let mut bindings = Bindings::new();
-        let first = self.statuses.get(id).first.clone();
-        fixed.bind(&plan.join.output, &first, &mut bindings);
-        let mut execution = Execution::new(join, plan.clone(), gap);
-        execution.follow = Some((&whole, fixed));
-        execution.rows_max = self.slices.rows_max();
-        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, gap);
-        if self.run(&mut execution, 0, &bindings).is_err() {
-            self.divide_gap(join, gap, execution.split, execution.gathers);
-            return Err(Missing);
-        }
-        // What came meanwhile concerns the range as it was: the gap's execution has seen it (N1).
-        self.feed(id);
-        let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
-        self.note_whole(join, visited);
-        let clean = self.statuses.get(id).is_clean();
-        self.resize(id, &whole);
-        if self.statuses.get(id).is_invalid() {
-            tuples.release(&mut self.store.pool);
-            return Ok(());
-        }
-        let rows = spans.len() + 2 * tuples.tuples.len();
-        let status = self.statuses.get_mut(id);
-        status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
-        status.visited += visited;
-        self.link(id, spans, read);
-        let folded = self.fold(&plan, tuples);
-        self.catalog.join_mut(join).counters.fills += 1;
-        self.put_all(join, folded);
-        if !clean {
-            self.invalidate(id);
-        }
-        self.drain();
-        Ok(())
-    }
-
-    fn put_all(&mut self, join: u32, folded: Vec<Folded>) {
+    pub(crate) fn put_all(&mut self, join: u32, folded: Vec<Folded>) {
         for Folded { key, value, fold } in folded {
             self.put_output(join, &key, value, fold);
         }
@@ -459,12 +322,12 @@ impl Engine {
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
         let status = self.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
-        let sifted = status.sifted;
+        let (sifted, filed) = (status.sifted, status.filed());
         let plan = self.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), &range);
-        execution.follow = Some((&range, fixed));
+        execution.follow = Some((&filed, fixed));
         if plan.join.mode == Mode::Push {
             execution.rows_max = self.slices.rows_max();
         }

@@ -256,6 +256,8 @@ pub struct JoinReport {
     pub canonical: String,
     /// Warnings given at install.
     pub warnings: Vec<String>,
+    /// Tables, by name, that were given a boundary when it was installed, with that.
+    pub boundaries: Vec<(String, usize)>,
     /// Counters and bytes: name and number.
     pub counters: Vec<(&'static str, u64)>,
 }

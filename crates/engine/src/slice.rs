@@ -271,7 +271,7 @@ impl Engine {
     }
 
     /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what expires and of memory that
-    /// is given back. To be called once in
+    /// is given back, and of keys that are grouped. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
         if !self.fan_outs.is_empty() {
@@ -284,6 +284,9 @@ impl Engine {
         }
         if self.has_discarded() {
             self.dissolve(self.slices.rows().unwrap_or(usize::MAX));
+        }
+        if self.store.is_regrouping() {
+            self.regroup_slice();
         }
         if self.removals.is_under_way() {
             self.remove_slice(self.slices.rows().unwrap_or(usize::MAX));
@@ -307,6 +310,7 @@ impl Engine {
             || !self.fan_outs.is_empty()
             || self.removals.is_under_way()
             || self.has_discarded()
+            || self.store.is_regrouping()
             || self.is_late()
     }
 

@@ -21,7 +21,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use headwater_base::key::{SEPARATOR, before_end, end_at_most};
+use headwater_base::key::{SEPARATOR, before_end, end_at_most, prefix_end};
 use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_policy::{Evictor, Heat};
@@ -107,6 +107,8 @@ pub(crate) struct Status {
     pub(crate) fixed: Fixed,
     /// Whether the range reaches to the end of its fixed prefix.
     pub(crate) open: bool,
+    /// Whether its targets are filed as if it did, so that they stay where they are as it grows.
+    pub(crate) rooted: bool,
     /// Whether outputs of other homes may lie in it, of which only own ones are its.
     pub(crate) sifted: bool,
     /// The group of the output table in which the whole range lies.
@@ -141,6 +143,18 @@ impl Status {
         KeyRange::new(&self.first, &self.last)
     }
 
+    /// The range for which its targets are filed: it holds at least this one (U1).
+    pub(crate) fn filed(&self) -> KeyRange {
+        self.filed_wider().unwrap_or_else(|| self.range())
+    }
+
+    /// The range for which its targets are filed, where that is not this range itself.
+    pub(crate) fn filed_wider(&self) -> Option<KeyRange> {
+        let prefix = &self.first[..self.fixed.prefix_bytes];
+        (self.rooted && !self.open)
+            .then(|| KeyRange { first: self.first.to_vec(), last: prefix_end(prefix) })
+    }
+
     /// Makes `range` this range.
     pub(crate) fn copy_range(&self, range: &mut KeyRange) {
         range.first.clear();
@@ -159,6 +173,20 @@ impl Status {
     #[inline]
     pub(crate) fn covers(&self, first: &[u8], last: &[u8]) -> bool {
         *self.first <= *first && end_at_most(last, &self.last)
+    }
+
+    /// Whether what follows the fixed prefix in a key tells if the key lies in the range.
+    #[inline]
+    pub(crate) fn ends_by_suffix(&self) -> bool {
+        self.open || self.last.starts_with(&self.first[..self.fixed.prefix_bytes])
+    }
+
+    /// Whether the key in which `suffix` follows the fixed prefix lies in the range, of which
+    /// [`Status::ends_by_suffix`] holds.
+    #[inline]
+    pub(crate) fn contains_suffix(&self, suffix: &[u8]) -> bool {
+        let prefix_bytes = self.fixed.prefix_bytes;
+        *suffix >= self.first[prefix_bytes..] && (self.open || *suffix < self.last[prefix_bytes..])
     }
 
     pub(crate) fn is_invalid(&self) -> bool {
@@ -201,6 +229,12 @@ impl Fixed {
             }
         });
         Self { prefix_bytes, components, slots }
+    }
+
+    /// What ranges that fix this have in common: nothing where it is no more than the table, or a whole key.
+    pub(crate) fn stem(self, first: &[u8]) -> Option<&[u8]> {
+        let prefix = &first[..self.prefix_bytes];
+        (self.components > 0 && prefix.ends_with(&[SEPARATOR])).then_some(prefix)
     }
 
     /// Binds the fixed slots to their values in `first`, the range's first key.

@@ -89,6 +89,7 @@ pub struct Equipped {
     store: Option<Box<dyn Stored>>,
     writes: u64,
     slice: Option<usize>,
+    growth: Option<usize>,
     /// Whether all slices of a read follow each other at once; otherwise other things happen between them.
     at_once: bool,
     now: Millis,
@@ -140,6 +141,7 @@ impl Equipped {
             store: None,
             writes: 0,
             slice: None,
+            growth: None,
             at_once: true,
             now: Millis(0),
             operations: 0,
@@ -191,6 +193,14 @@ impl Equipped {
         self
     }
 
+    /// Ranges grow beyond what was asked for only where so many outputs lie there, or as many as they hold.
+    #[must_use]
+    pub fn growing(mut self, outputs: usize) -> Self {
+        self.growth = Some(outputs);
+        self.engine().set_growth(outputs);
+        self
+    }
+
     /// What has happened for want of memory.
     #[must_use]
     pub fn short(&self) -> Short {
@@ -221,6 +231,9 @@ impl Equipped {
             engine.set_memory(pressure.clone(), Some(LIMIT_BY_CHANCE));
         }
         engine.set_slice(self.slice);
+        if let Some(outputs) = self.growth {
+            engine.set_growth(outputs);
+        }
         engine.advance(self.now);
         if let Some(bound) = self.bound {
             self.set_bound(bound);

@@ -415,6 +415,7 @@ impl Subject for Standin {
             name: name.to_string(),
             canonical: String::new(),
             warnings: Vec::new(),
+            boundaries: Vec::new(),
             counters: Vec::new(),
         };
         self.oracle.joins.iter().map(|installed| report(&installed.name)).collect()

@@ -59,6 +59,14 @@ fn reads_equal_recomputation_where_they_are_done_in_slices() {
     holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
 }
 
+/// Ranges that are read window by window end where more lies ahead than they may grow by.
+#[test]
+fn reads_equal_recomputation_where_ranges_grow_little() {
+    holds(Kind::Plain, 2, || Box::new(Equipped::default().growing(0)));
+    holds(Kind::Plain, 2, || Box::new(Equipped::default().growing(2)));
+    holds(Kind::Sources, 4, || Box::new(Equipped::default().growing(1)));
+}
+
 /// Everything that histories do happens between the slices of reads.
 #[test]
 fn reads_show_one_state_though_others_come_between_their_slices() {

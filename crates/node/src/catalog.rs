@@ -1,5 +1,6 @@
 //! Execution of the commands about joins and tables.
 
+use alloc::format;
 use alloc::string::String;
 use headwater_command::{Joins, Reply, Tables};
 use headwater_engine::{Engine, EngineError, JoinReport, Stop, TableOptions, TableReport};
@@ -57,10 +58,15 @@ fn write_warnings(warnings: &[String], reply: &mut impl Reply) {
 }
 
 fn write_join(join: &JoinReport, reply: &mut impl Reply) {
-    reply.map(3 + join.counters.len());
+    reply.map(4 + join.counters.len());
     write_text("name", &join.name, reply);
     write_text("spec", &join.canonical, reply);
     write_warnings(&join.warnings, reply);
+    reply.bulk(b"boundaries");
+    reply.array(join.boundaries.len());
+    for (table, boundary) in &join.boundaries {
+        reply.bulk(format!("{table} {boundary}").as_bytes());
+    }
     for (title, number) in &join.counters {
         write_number(title, *number, reply);
     }

@@ -339,8 +339,8 @@ pub struct Source {
 pub struct Table {
     /// Its name: the bytes before the first `|` of its keys.
     pub name: String,
-    /// How many components after the name group its keys.
-    pub boundary: usize,
+    /// How many components after the name group its keys; nothing where joins' patterns are to say it.
+    pub boundary: Option<usize>,
     /// The source that keeps its base data.
     pub source: Option<String>,
     /// What holds the rows there: a table of a database.

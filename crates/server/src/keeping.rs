@@ -198,7 +198,7 @@ impl Keeping {
         }
         let mut placement = Placement::of(shards, homes).ok_or("the homes are not those of all")?;
         for table in self.tables.values() {
-            placement.set_boundary(table.name.as_bytes(), table.boundary);
+            placement.set_boundary(table.name.as_bytes(), table.boundary.unwrap_or(0));
         }
         Ok(placement)
     }
@@ -604,7 +604,7 @@ mod tests {
         );
         let joins: Vec<_> = config.joins.iter().map(|j| (&*j.name, &*j.spec)).collect();
         assert_eq!(joins, [("a", "file"), ("b", "kept")]);
-        assert_eq!((config.tables[0].name.as_str(), config.tables[0].boundary), ("t", 2));
+        assert_eq!((config.tables[0].name.as_str(), config.tables[0].boundary), ("t", Some(2)));
         for (kind, text, told) in [("join", "name = 3", "not understood"), ("moon", "", "'moon'")] {
             let error = declare(&mut config, &[definition(kind, "x", text)]).err().unwrap();
             assert!(error.to_string().contains(told), "{error}");

@@ -33,6 +33,8 @@ pub struct Store<N> {
     pub(crate) compaction: Compaction,
     /// What tables held that were cleared.
     discarded: Vec<Table<N>>,
+    /// Tables whose keys are being grouped.
+    regrouping: Vec<TableId>,
     free: Vec<u32>,
     by_name: HashTable<u32>,
     /// Named tables by `name|`.
@@ -55,6 +57,7 @@ impl<N: Note> Store<N> {
             tables: alloc::vec![Some(unnamed)],
             compaction: Compaction::default(),
             discarded: Vec::new(),
+            regrouping: Vec::new(),
             free: Vec::new(),
             by_name: HashTable::new(),
             order: BTreeMap::new(),
@@ -146,6 +149,36 @@ impl<N: Note> Store<N> {
     /// outputs where another join may produce the same keys.
     pub fn create_layer(&mut self, prefix: &[u8], boundary: usize) -> TableId {
         self.add(Slot { table: Table::new(prefix, boundary, &self.secret), pins: 1 })
+    }
+
+    /// Gives a table without a boundary one, by which [`Store::regroup`] groups the keys that it has.
+    pub fn group_by(&mut self, id: TableId, boundary: usize) {
+        if self.slot_mut(id).table.begin_regrouping(boundary) {
+            self.regrouping.push(id);
+        }
+    }
+
+    /// Whether keys are still to be grouped.
+    #[inline]
+    #[must_use]
+    pub fn is_regrouping(&self) -> bool {
+        !self.regrouping.is_empty()
+    }
+
+    /// Groups the next keys of tables that were given a boundary, about `most` of them.
+    pub fn regroup(&mut self, most: usize) {
+        let mut left = most.max(1);
+        while left > 0
+            && let Some(&id) = self.regrouping.last()
+        {
+            let slot = self.tables[id.0 as usize].as_mut();
+            let done = slot.map_or(0, |slot| slot.table.regroup(&self.pool, left));
+            // Another table may have its number by now.
+            if done < left {
+                self.regrouping.pop();
+            }
+            left -= done;
+        }
     }
 
     /// Drops a layer and its keys.

@@ -9,6 +9,8 @@
 //!   ends with `|`; no short key lies between two of them.
 //! - B2. `groups`, `by_prefix` and `order` hold the same groups.
 //! - B3. A group without keys exists only while its note is not idle.
+//! - B4. While the table is being regrouped (`regroup`), all keys from some key on are short, however many components they have:
+//!   B1 holds of those before it.
 //!
 //! # Cost
 //! Reaching a group is one hash of its prefix and one comparison; a scan across groups takes
@@ -18,6 +20,7 @@
 mod discarded;
 mod mark;
 mod offer;
+mod regroup;
 mod scan;
 
 pub(crate) use offer::Place;
@@ -28,7 +31,6 @@ use crate::index::Index;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::ControlFlow;
 use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, key::SEPARATOR};
 use headwater_pool::{Pool, ValueRef, prefetch};
@@ -128,6 +130,8 @@ pub struct Table<N> {
     /// `name|`, or nothing for the unnamed table.
     prefix: Box<[u8]>,
     boundary: usize,
+    /// The keys from this one on are still to be grouped (B4).
+    ungrouped: Option<Box<[u8]>>,
     groups: Chunks<Option<Group<N>>>,
     free: Vec<u32>,
     by_prefix: Index,
@@ -163,6 +167,7 @@ impl<N: Note> Table<N> {
         Self {
             prefix: prefix.into(),
             boundary,
+            ungrouped: None,
             groups: Chunks::new(),
             free: Vec::new(),
             by_prefix: Index::default(),
@@ -224,7 +229,7 @@ impl<N: Note> Table<N> {
     #[inline]
     #[must_use]
     pub fn group_of(&self, key: &[u8]) -> Option<GroupId> {
-        let prefix = group_prefix(key, self.prefix.len(), self.boundary)?;
+        let prefix = self.grouped(key)?;
         self.find(prefix).map(GroupId)
     }
 
@@ -239,7 +244,7 @@ impl<N: Note> Table<N> {
     #[must_use]
     pub fn group_holding(&self, first: &[u8], last: &[u8]) -> Option<GroupId> {
         let prefix = group_prefix(first, self.prefix.len(), self.boundary)?;
-        if !ends_within(last, prefix) {
+        if !ends_within(last, prefix) || !self.is_regrouped(prefix) {
             return None;
         }
         self.find(prefix).map(GroupId)
@@ -249,7 +254,8 @@ impl<N: Note> Table<N> {
     /// range may hold keys of several groups or short ones.
     pub fn group_around(&mut self, range: &KeyRange) -> Option<GroupId> {
         let prefix = group_prefix(&range.first, self.prefix.len(), self.boundary)?;
-        ends_within(&range.last, prefix).then(|| GroupId(self.find_or_create(prefix)))
+        let lies_in = ends_within(&range.last, prefix) && self.is_regrouped(prefix);
+        lies_in.then(|| GroupId(self.find_or_create(prefix)))
     }
 
     /// Bytes that a group's pages and record take.
@@ -313,7 +319,7 @@ impl<N: Note> Table<N> {
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<ValueRef> {
-        let word = match group_prefix(key, self.prefix.len(), self.boundary) {
+        let word = match self.grouped(key) {
             None => self.short.get(&key[self.prefix.len()..]),
             Some(prefix) => self.group(self.find(prefix)?).tree.get(&key[prefix.len()..]),
         };
@@ -323,7 +329,7 @@ impl<N: Note> Table<N> {
     /// As [`Table::get`]; the byte that is kept with the entry becomes what `heat` makes of it.
     #[inline]
     pub fn touch(&mut self, key: &[u8], heat: impl FnOnce(u8) -> u8) -> Option<ValueRef> {
-        let word = match group_prefix(key, self.prefix.len(), self.boundary) {
+        let word = match self.grouped(key) {
             None => self.short.touch(&key[self.prefix.len()..], heat),
             Some(prefix) => {
                 let group = self.find(prefix)?;
@@ -354,7 +360,7 @@ impl<N: Note> Table<N> {
             after = pool.footprint(new);
             Some((new.to_word(), heat(old_heat)))
         };
-        let there = match group_prefix(key, self.prefix.len(), self.boundary) {
+        let there = match self.grouped(key) {
             None => self.short.update(&key[self.prefix.len()..], change),
             Some(prefix) => match self.find(prefix) {
                 Some(group) => self.group_mut(group).tree.update(&key[prefix.len()..], change),
@@ -400,7 +406,7 @@ impl<N: Note> Table<N> {
     /// caller's business.
     #[inline]
     pub fn insert(&mut self, pool: &Pool, key: &[u8], value: ValueRef) -> Option<ValueRef> {
-        match group_prefix(key, self.prefix.len(), self.boundary) {
+        match self.grouped(key) {
             None => {
                 let skip = self.prefix.len();
                 insert_into(
@@ -447,7 +453,7 @@ impl<N: Note> Table<N> {
 
     /// Removes `key` and hands back its value.
     pub fn remove(&mut self, pool: &Pool, key: &[u8]) -> Option<ValueRef> {
-        match group_prefix(key, self.prefix.len(), self.boundary) {
+        match self.grouped(key) {
             None => {
                 let skip = self.prefix.len();
                 remove_from(&mut self.short, &mut self.sizes, pool, &key[skip..])
@@ -468,7 +474,7 @@ impl<N: Note> Table<N> {
     /// Fetches what finding `key` reads first.
     #[inline]
     pub(crate) fn warm_first(&self, key: &[u8]) -> Trail {
-        match group_prefix(key, self.prefix.len(), self.boundary) {
+        match self.grouped(key) {
             Some(prefix) => {
                 let hash = self.secret.hash(prefix);
                 if let Some(slot) = self.by_prefix.first_slot(hash) {
@@ -542,18 +548,6 @@ impl<N: Note> Table<N> {
     #[cfg(test)]
     pub(crate) fn probes(&self) -> [Option<(usize, usize)>; 2] {
         [Some(self.by_prefix.probes()), self.short.probes()]
-    }
-
-    /// Regroups all keys by another boundary. Notes are lost.
-    pub fn set_boundary(&mut self, pool: &Pool, boundary: usize) {
-        let mut other = Self::new(&self.prefix, boundary, &self.secret);
-        other.marked = self.marked;
-        let all = Scan { pool, first: &self.prefix, last: b"", reverse: false };
-        let _ = self.scan(&all, &mut Vec::new(), &mut |key, value| {
-            other.insert(pool, key, value);
-            ControlFlow::Continue(())
-        });
-        *self = other;
     }
 }
 

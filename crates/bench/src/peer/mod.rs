@@ -21,6 +21,8 @@ pub enum System {
     Pull,
     /// Headwater that keeps the most-followed posters in a pull join.
     Celebrities,
+    /// Headwater whose tables have a boundary that was set, not inferred.
+    Boundary,
     /// Headwater as a plain cache, timelines kept by the clients.
     Client,
     /// Headwater with separate joins, read one by one.
@@ -48,12 +50,13 @@ impl System {
         matches!(self, Self::Items | Self::Memcached)
     }
 
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
         Self::Pull,
         Self::Celebrities,
+        Self::Boundary,
         Self::Client,
         Self::Separate,
         Self::Items,
@@ -74,6 +77,7 @@ impl System {
             Self::PushAll => "push-all",
             Self::Pull => "pull",
             Self::Celebrities => "celebrities",
+            Self::Boundary => "boundary",
             Self::Client => "client",
             Self::Separate => "separate",
             Self::Items => "items",

@@ -53,7 +53,7 @@ impl Backend for ClientManaged {
     }
 
     fn read(&mut self, out: &mut Vec<u8>, user: u32, since: u32) {
-        ask(out, user, since);
+        ask(out, user, since, None);
     }
 
     fn seen(

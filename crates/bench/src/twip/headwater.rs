@@ -17,6 +17,10 @@ pub struct Joins {
     pub all: bool,
     /// Celebrities have their own tables and a pull join.
     pub celebrities: bool,
+    /// Tables have a boundary that is set, not inferred.
+    pub boundary: bool,
+    /// Reads end at the moment of the newest post, not at the end of the timeline.
+    pub bounded: bool,
 }
 
 /// Headwater with a timeline join.
@@ -24,6 +28,8 @@ pub struct Joins {
 pub struct WithJoins {
     joins: Joins,
     celebrity: Vec<bool>,
+    /// The moment of the newest post.
+    now: u32,
 }
 
 impl WithJoins {
@@ -35,7 +41,7 @@ impl WithJoins {
         } else {
             vec![false; world.plan.graph.users]
         };
-        Self { joins, celebrity }
+        Self { joins, celebrity, now: world.now() }
     }
 
     fn post_key(&self, poster: u32, time: u32) -> Key {
@@ -49,19 +55,21 @@ impl WithJoins {
             "t|<user>|<time>|<poster> = {mode}check s|<user>|<poster> copy p|<poster>|<time>"
         );
         let out = &mut connection.out;
-        let mut commands = 4;
-        for table in [b"s", b"p", b"t"] {
-            resp::command(out, &[b"TABLE.SET", table, b"BOUNDARY", b"1"]);
+        let mut commands = 1;
+        if self.joins.boundary {
+            for table in [&b"s"[..], b"p", b"t", b"cp"] {
+                resp::command(out, &[b"TABLE.SET", table, b"BOUNDARY", b"1"]);
+                commands += 1;
+            }
         }
         resp::command(out, &[b"JOIN.ADD", b"timeline", timeline.as_bytes()]);
         if self.joins.celebrities {
             let by_time = b"ct|<time>|<poster> = copy cp|<poster>|<time>";
             let merged =
                 b"t|<user>|<time>|<poster> = pull copy ct|<time>|<poster> check s|<user>|<poster>";
-            resp::command(out, &[b"TABLE.SET", b"cp", b"BOUNDARY", b"1"]);
             resp::command(out, &[b"JOIN.ADD", b"celebrity_posts", by_time]);
             resp::command(out, &[b"JOIN.ADD", b"celebrity_timeline", merged]);
-            commands += 3;
+            commands += 2;
         }
         connection.flush()?;
         for _ in 0..commands {
@@ -71,11 +79,15 @@ impl WithJoins {
     }
 }
 
-/// Asks for the keys of `user`'s timeline from `since` on.
+/// Asks for the keys of `user`'s timeline from `since` on, up to those of `upto` if there is one.
 #[inline]
-pub(super) fn ask(out: &mut Vec<u8>, user: u32, since: u32) {
-    let first = Key::new(b"t|").user(user).text(b"|").time(since);
-    let last = Key::new(b"t|").user(user).text(b"}");
+pub(super) fn ask(out: &mut Vec<u8>, user: u32, since: u32, upto: Option<u32>) {
+    let name = Key::new(b"t|").user(user);
+    let first = name.text(b"|").time(since);
+    let last = match upto {
+        Some(upto) => name.text(b"|").time(upto + 1),
+        None => name.text(b"}"),
+    };
     resp::command(out, &[b"RANGE", &first, &last]);
 }
 
@@ -139,7 +151,7 @@ impl Backend for WithJoins {
     }
 
     fn read(&mut self, out: &mut Vec<u8>, user: u32, since: u32) {
-        ask(out, user, since);
+        ask(out, user, since, self.joins.bounded.then_some(self.now));
     }
 
     fn seen(
@@ -152,6 +164,7 @@ impl Backend for WithJoins {
     }
 
     fn post(&mut self, out: &mut Vec<u8>, post: Post<'_>) {
+        self.now = self.now.max(post.time);
         let key = self.post_key(post.poster, post.time);
         resp::command(out, &[b"SET", &key, post.text]);
     }

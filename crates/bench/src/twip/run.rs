@@ -56,6 +56,10 @@ pub struct Twip {
     /// Keep the most-followed 0.1 % of posters in tables and a pull join of their own.
     #[arg(long)]
     celebrities: bool,
+    /// End Headwater's reads of timelines at the newest post's moment (`RANGE t|u|last t|u|now`), as a client
+    /// does that goes by time, not at the end of the timeline.
+    #[arg(long)]
+    bounded: bool,
     /// Read every active user's timeline once before the measurement.
     #[arg(long)]
     warm: bool,
@@ -65,7 +69,7 @@ pub struct Twip {
 }
 
 /// The peers of this workload.
-const PEERS: [System; 9] = [
+const PEERS: [System; 10] = [
     System::Valkey,
     System::Redis,
     System::Memcached,
@@ -75,6 +79,7 @@ const PEERS: [System; 9] = [
     System::PushAll,
     System::Pull,
     System::Celebrities,
+    System::Boundary,
 ];
 
 impl Twip {
@@ -194,6 +199,7 @@ impl Twip {
             "window_posts": plan.window,
             "mode": format!("{:?}", self.mode).to_lowercase(),
             "celebrities": self.celebrities,
+            "bounded": self.bounded,
             "warm": self.warm,
             "pipeline": self.pipeline,
             "operations": plan.schedule.operations(),
@@ -204,7 +210,13 @@ impl Twip {
     }
 
     fn backend(&self, system: System, world: &World<'_>) -> Box<dyn Backend> {
-        let push = Joins { pull: false, all: false, celebrities: false };
+        let push = Joins {
+            pull: false,
+            all: false,
+            celebrities: false,
+            boundary: false,
+            bounded: self.bounded,
+        };
         let joins = match (system, self.mode) {
             (System::Valkey | System::Redis, _) => return Box::new(SortedSets::default()),
             (System::Memcached, _) => return Box::new(Strings::default()),
@@ -216,6 +228,7 @@ impl Twip {
                 Joins { all: true, ..push }
             }
             (System::Pull, _) | (System::Headwater, Mode::Pull) => Joins { pull: true, ..push },
+            (System::Boundary, _) => Joins { boundary: true, ..push },
             (System::Celebrities, _) => Joins { celebrities: true, ..push },
             (System::Headwater, Mode::Push) => Joins { celebrities: self.celebrities, ..push },
             _ => push,

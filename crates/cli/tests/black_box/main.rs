@@ -2,6 +2,7 @@
 
 mod bound;
 mod bound_shards;
+mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod data;

@@ -1,6 +1,7 @@
 //! What a read needs is here, or is asked for.
 
 use super::LoadedId;
+use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use headwater_base::KeyRange;
@@ -46,6 +47,36 @@ impl Engine {
             return Ok(());
         }
         self.ask(part, range)
+    }
+
+    /// Whether an execution that looks beyond what was asked for finds here what a source has in `span`, or may ask other shards for
+    /// it.
+    pub(crate) fn is_here_ahead(
+        &mut self,
+        plan: &Plan,
+        source: usize,
+        span: &KeyRange,
+        loads: bool,
+    ) -> bool {
+        let table = plan.source_tables[source];
+        if let Some(data) = self.loads.own_mut(table)
+            && !data.serve(span, &self.memory.ranges)
+        {
+            return false;
+        }
+        if loads || self.is_aligned(plan, source) {
+            return true;
+        }
+        let Some(placed) = self.placed.as_deref() else { return true };
+        let me = placed.me;
+        match placed.placement.home_of_range(span) {
+            Some(home) if home == me => true,
+            Some(home) => self
+                .loads
+                .data_mut(LoadedId { table, home: Some(home) })
+                .is_some_and(|data| data.serve(span, &self.memory.ranges)),
+            None => false,
+        }
     }
 
     /// Asks for what is not here of a part of a table's keys.

@@ -10,9 +10,10 @@
 //! Most timelines need none.
 //!
 //! # Invariants
-//! - U1. A target whose span ends before its updater's prefix does lies in `bounded` under
-//!   exactly its span; all others lie in `open`, and their lower end is checked against the
-//!   status range, which a change must touch anyway.
+//! - U1. A status range's targets are filed for a range that holds it (`Status::filed`): the range itself, or, where
+//!   it is the last under its fixed prefix, all up to the end of that prefix, so that nothing is filed anew when it grows.
+//!   A target whose span for that range ends before its updater's prefix does lies in `bounded` under exactly this span;
+//!   all others lie in `open`. What is beyond the status range is told by a look at it, which a change must touch anyway.
 //! - U2. An updater without targets does not exist, nor does a context without targets.
 //!
 //! # Cost

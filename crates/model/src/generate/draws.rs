@@ -148,6 +148,9 @@ impl World {
     }
 
     fn new_range(&self, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
+        if rng.chance(25) {
+            return self.window(rng);
+        }
         let first = self.bound(rng);
         match rng.below(12) {
             0..=4 => {
@@ -169,4 +172,39 @@ impl World {
             }
         }
     }
+
+    /// A part of what outputs have in common some components of: mostly one that goes on where an earlier one ended, or
+    /// overlaps it, goes back behind it, or leaves a gap.
+    fn window(&self, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
+        let earlier = {
+            let used = self.used_ranges.borrow();
+            let range = (!used.is_empty() && rng.chance(80)).then(|| rng.pick(&used).clone());
+            range.filter(|(first, last)| stem_of(first).is_some_and(|stem| last.starts_with(stem)))
+        };
+        let key = self.like_a_join(rng, 100);
+        let from = earlier.as_ref().map_or(&key, |(first, _)| first);
+        let stem = stem_of(from).map_or_else(|| key.clone(), <[u8]>::to_vec);
+        let inside = |rng: &mut Rng| {
+            let mut bound = [&stem[..], &self.component(rng)].concat();
+            if rng.chance(25) {
+                bound.push(b'|');
+                bound.extend(self.component(rng));
+            }
+            bound
+        };
+        let (one, other) = (inside(rng), inside(rng));
+        let (first, last) = match (earlier, rng.below(4)) {
+            (Some((_, last)), 0 | 1) => (last, one.max(other)),
+            (Some((first, _)), 2) => (one.min(other), first),
+            _ => (one.clone().min(other.clone()), one.max(other)),
+        };
+        if first > last { (last, first) } else { (first, last) }
+    }
+}
+
+/// What a bound has of a table and some components behind it.
+fn stem_of(bound: &[u8]) -> Option<&[u8]> {
+    let end = bound.iter().rposition(|&byte| byte == b'|')? + 1;
+    let components = bound[..end].iter().filter(|&&byte| byte == b'|').count();
+    (components > 1).then(|| &bound[..end])
 }

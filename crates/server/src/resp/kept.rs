@@ -68,7 +68,7 @@ impl Resp {
             Command::Data(Data::Joins(Joins::Drop { name })) => keeping.join_dropped(name),
             Command::Data(Data::Tables(Tables::Set { name, boundary, source, evict, keep })) => {
                 let change = |table: &mut Table| {
-                    table.boundary = boundary.unwrap_or(table.boundary);
+                    table.boundary = boundary.or(table.boundary);
                     table.evict = evict.or(table.evict);
                     table.keep = keep.or(table.keep);
                     let Some((source, mapping)) = source else { return };

@@ -39,7 +39,7 @@ pub(super) fn begin(
     for table in &config.tables {
         let refuse = |error: String| ConfigError(format!("table '{}': {error}", table.name));
         let options = TableOptions {
-            boundary: Some(table.boundary),
+            boundary: table.boundary,
             source: table.source.clone(),
             evict: table.evict,
             keep: table.keep,

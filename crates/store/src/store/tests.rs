@@ -37,7 +37,7 @@ fn groups_change_no_answer() {
         let mut model = Model::new();
         for step in 0..150 {
             let key = draws.key();
-            match draws.below(12) {
+            match draws.below(14) {
                 0..7 => {
                     let text = step.to_string().repeat(1 + draws.below(5));
                     let table = store.table_for(&key);
@@ -60,9 +60,14 @@ fn groups_change_no_answer() {
                         && id != Store::<()>::UNNAMED
                     {
                         let (table, pool) = store.table_mut(id);
-                        table.set_boundary(pool, draws.below(4));
+                        if table.boundary() > 0 || draws.below(2) == 0 {
+                            table.set_boundary(pool, draws.below(4));
+                        } else {
+                            store.group_by(id, 1 + draws.below(3));
+                        }
                     }
                 }
+                10 if draws.below(2) == 0 => store.regroup(1 + draws.below(6)),
                 _ => {
                     let last = if draws.below(4) == 0 { Vec::new() } else { draws.key() };
                     let mut expected: Vec<_> = model
@@ -80,6 +85,11 @@ fn groups_change_no_answer() {
         }
         let sizes = store.tables().map(|(_, table)| table.sizes().keys).sum::<usize>();
         assert_eq!(sizes, model.len());
+        while store.is_regrouping() {
+            store.regroup(3);
+        }
+        let all: Vec<_> = model.clone().into_iter().collect();
+        assert_eq!(held(&store, b"", b"", false), all);
         store.clear();
         assert_eq!(store.tables().count(), 1);
         assert!(held(&store, b"", b"", false).is_empty());

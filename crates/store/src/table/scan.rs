@@ -30,6 +30,46 @@ impl<N: Note> Table<N> {
         key: &mut Vec<u8>,
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        if let Some(ungrouped) = &self.ungrouped {
+            return self.scan_both(scan, ungrouped, key, each);
+        }
+        self.scan_grouped(scan, key, each)
+    }
+
+    /// Scans what is grouped, and what is not yet (B4).
+    #[cold]
+    fn scan_both(
+        &self,
+        scan: &Scan<'_>,
+        ungrouped: &[u8],
+        key: &mut Vec<u8>,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let rest = Scan { first: scan.first.max(ungrouped), ..*scan };
+        let has_rest = scan.last.is_empty() || *rest.first < *scan.last;
+        let last = if has_rest { ungrouped } else { scan.last };
+        let grouped = Scan { last, ..*scan };
+        let has_grouped = *scan.first < *last;
+        if scan.reverse && has_rest {
+            scan_tree(&self.short, &self.prefix, &rest, key, each)?;
+        }
+        if has_grouped {
+            self.scan_grouped(&grouped, key, each)?;
+        }
+        if !scan.reverse && has_rest {
+            scan_tree(&self.short, &self.prefix, &rest, key, each)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Scans keys all of which are grouped.
+    #[inline]
+    fn scan_grouped(
+        &self,
+        scan: &Scan<'_>,
+        key: &mut Vec<u8>,
+        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if let Some(prefix) = group_prefix(scan.first, self.prefix.len(), self.boundary)
             && ends_within(scan.last, prefix)
         {
@@ -113,7 +153,7 @@ impl<N: Note> Table<N> {
 
 /// Scans the keys of `tree`, which all have `prefix` before them.
 #[inline]
-fn scan_tree(
+pub(super) fn scan_tree(
     tree: &Tree,
     prefix: &[u8],
     scan: &Scan<'_>,
