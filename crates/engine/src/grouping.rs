@@ -121,7 +121,7 @@ mod tests {
             ("page|<a>|<id>|k|<c>|<w> = check m|<a>|<id>|<c>|<w> copy karma|<w>", 1, &[1, 0]),
             // One group for each moment would hold hardly more than a key.
             ("ct|<x>|<p> = copy cp|<p>|<x>", 0, &[0]),
-            ("t|<u>|<x>|<p> = pull copy ct|<x>|<p> check s|<u>|<p>", 1, &[0, 1]),
+            ("t|<u>|<x>|<p> = pull copy ct|<x>|<p> check s|<u>|<p>", 1, &[0, 0]),
             ("t|new|<u>|<x> = copy s|<u>|all|<x>", 2, &[1]),
             // Read as a whole, or key by key.
             ("all|<kind> = count p|<p>|<x> check kind|<kind>", 0, &[0, 0]),

@@ -98,10 +98,11 @@ fn at_once(place: &Simulated, seed: u64) -> Result<u64, String> {
     }
     busy.end(world)?;
     // Whatever is still on its way comes.
+    let ended = world.uptime;
     while !(world.is_quiet() && mirrors.iter().all(Mirror::is_whole)) {
         world.turn();
         mirrors.iter_mut().try_for_each(Mirror::look)?;
-        if world.uptime > 10 * PATIENCE {
+        if world.uptime > ended + 10 * PATIENCE {
             return Err(String::from("it never ends"));
         }
     }

@@ -25,6 +25,9 @@ const QUIET: u32 = 400;
 /// The time of day at which it begins.
 const BEGIN: u64 = 1_800_000_000_000;
 
+/// The uptime at which it begins: later than what the true clock said while it was made.
+const BEGIN_UPTIME: u64 = 600_000;
+
 /// Draws numbers from a seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draws(u64);
@@ -83,7 +86,7 @@ impl World {
             reactors,
             clients,
             draws,
-            uptime: 0,
+            uptime: BEGIN_UPTIME,
             quiet: 0,
             connected: 0,
             busy: None,
