@@ -38,6 +38,8 @@ pub struct AskHeader {
     pub copies: Copies,
     /// Whether the answer is to tell the digests of the shard's transactions.
     pub wants_digests: bool,
+    /// Its client stays where all clients together take too much.
+    pub no_evict: bool,
     /// The digest of the placement by which it was sent there.
     pub placement: u64,
     /// How far each shard must have come, by the shard that executes this, before it reads what is derived; empty: no matter.
@@ -189,7 +191,8 @@ fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 pub fn write_ask(header: &AskHeader, ask: &Ask<'_>, out: &mut Vec<u8>) {
     frame(out, |out| {
         put_u64(out, header.id);
-        out.push(header.copies as u8 | u8::from(header.wants_digests) << 7);
+        let flags = u8::from(header.wants_digests) << 7 | u8::from(header.no_evict) << 6;
+        out.push(header.copies as u8 | flags);
         put_u64(out, header.placement);
         put_u16(out, header.after.len());
         header.after.iter().for_each(|&position| put_u64(out, position));
@@ -368,8 +371,8 @@ impl<'a> Frames<'a> {
         let mut frame = self.next_frame()?;
         let id = frame.u64()?;
         let kinds = frame.u8()?;
-        let wants_digests = kinds >> 7 != 0;
-        let copies = match kinds & 0x7f {
+        let (wants_digests, no_evict) = (kinds & 0x80 != 0, kinds & 0x40 != 0);
+        let copies = match kinds & 0x3f {
             0 => Copies::None,
             1 => Copies::Broadcast,
             2 => Copies::Keys,
@@ -379,7 +382,7 @@ impl<'a> Frames<'a> {
         let count = frame.u16()?;
         let after = frame.numbers(count)?;
         let ask = frame.ask(spans)?;
-        Some((AskHeader { id, copies, wants_digests, placement, after }, ask))
+        Some((AskHeader { id, copies, wants_digests, no_evict, placement, after }, ask))
     }
 
     /// Passes over the next request; the first key that it names, where that is a command's first argument. `None`: what is left is
@@ -601,6 +604,7 @@ mod tests {
                     id: at as u64,
                     copies: Copies::Keys,
                     wants_digests: at % 2 == 0,
+                    no_evict: at % 3 == 0,
                     placement: 3,
                     after,
                 },

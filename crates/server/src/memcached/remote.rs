@@ -188,7 +188,7 @@ impl Resp {
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies: Copies::None, wants_digests: false, placement, after };
+        let header = AskHeader { id, placement, after, ..AskHeader::default() };
         shards.ask(at, work.connection.id, &header, &Ask::Item(bytes));
     }
 
@@ -223,8 +223,7 @@ impl Resp {
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
             let id = pending_of(session, shards).expect_part(at);
-            let header =
-                AskHeader { id, copies: Copies::None, wants_digests: false, placement, after };
+            let header = AskHeader { id, placement, after, ..AskHeader::default() };
             shards.ask(at, work.connection.id, &header, &Ask::Item(&bytes));
         }
         self.collect_own(work);

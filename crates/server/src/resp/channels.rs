@@ -89,6 +89,10 @@ impl Resp {
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
                 encoder(work).integer(receivers as i64);
+                if !self.executing_queue {
+                    // Its own message goes behind its answer.
+                    work.out.append(&mut work.connection.session.behind_answer);
+                }
             }
             PubSub::Channels { pattern } => {
                 let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
@@ -204,9 +208,8 @@ impl Resp {
     fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
         let bounds = self.lowered.clients.pubsub_output_bytes_max;
         let most = (bounds, self.clients_bytes_max);
-        let within = self.executing_queue;
         let hearing = self.channels.hearing(channel, message);
-        hearing.map(|(encoded, ids)| encoded.deliver(ids, within, most, work)).sum()
+        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
     }
 }
 
@@ -266,20 +269,18 @@ impl Encoded {
     }
 
     /// Writes it to the listeners. One whose output exceeds the first of `most` is ended, and so is
-    /// one with which all clients take more than the second. `within`: an answer of several parts is under way, which it
-    /// goes behind.
+    /// one with which all clients take more than the second. What the publisher itself hears goes behind its answer.
     fn deliver(
         &self,
         ids: &BTreeSet<ConnectionId>,
-        within: bool,
         most: (usize, usize),
         work: &mut Turn<'_>,
     ) -> usize {
         for &id in ids {
             if id == work.connection.id {
                 let session = &mut work.connection.session;
-                let out = if within { &mut session.behind_answer } else { &mut *work.out };
-                out.extend_from_slice(self.bytes(session.version));
+                let bytes = self.bytes(session.version);
+                session.behind_answer.extend_from_slice(bytes);
                 continue;
             }
             work.published_bytes += self.deliver_to(id, most, work.peers);

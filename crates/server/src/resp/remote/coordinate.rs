@@ -160,9 +160,9 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let copies = copies_of(session);
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_inner(step.at, step.kind);
-        let header = AskHeader { id, copies, wants_digests: true, placement, after };
+        let header = AskHeader { id, copies, wants_digests: true, no_evict, placement, after };
         step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
     }
 
