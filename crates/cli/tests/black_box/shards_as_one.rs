@@ -512,3 +512,69 @@ fn clients_of_all_shards_share_what_they_may_take() {
     });
     assert!(!of_clients(&mut client, "qbuf").is_empty());
 }
+
+/// What comes of a transaction of these requests: the answer of EXEC, and so many messages behind it.
+fn within(wire: &mut Wire, requests: &[&[&str]], messages: usize) -> Vec<Frame> {
+    let exec = [&[&["MULTI"][..]], requests, &[&["EXEC"]]].concat();
+    let word = |word: &&str| word.as_bytes().to_vec();
+    let bytes = exec.iter().flat_map(|it| encoded(&it.iter().map(word).collect::<Vec<_>>()));
+    wire.send(&bytes.collect::<Vec<_>>(), &[]).unwrap();
+    let mut frames: Vec<_> = (0..exec.len() + messages).map(|_| wire.frame().unwrap()).collect();
+    frames.split_off(exec.len() - 1)
+}
+
+#[test]
+fn what_a_client_is_told_changes_within_exec_from_there_on() {
+    let server = several();
+    let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+    let news: [&[&str]; 4] = [
+        &["SUBSCRIBE", "news"],
+        &["PUBLISH", "news", "x"],
+        &["UNSUBSCRIBE", "news"],
+        &["PUBLISH", "news", "y"],
+    ];
+    let told = within(&mut wire, &news, 1);
+    let Frame::Array(answers) = &told[0] else { panic!("{told:?}") };
+    assert_eq!((&answers[1], &answers[3]), (&Frame::Integer(1), &Frame::Integer(0)));
+    let Frame::Push(message) = message("news", "x") else { unreachable!() };
+    assert_eq!(told[1], Frame::Array(message));
+
+    wire.protocol = 3;
+    wire.ask(&["HELLO", "3"]).unwrap();
+    // Copies that it reads behind CLIENT TRACKING are told, whatever shard has them.
+    let keys = keys("p");
+    let track: &[&str] = &["CLIENT", "TRACKING", "ON"];
+    let reads: Vec<[&str; 2]> = keys.iter().map(|key| ["GET", key]).collect();
+    let reads: Vec<&[&str]> = reads.iter().map(|read| &read[..]).collect();
+    let told = within(&mut wire, &[&[track], &reads[..]].concat(), 0);
+    let Frame::Array(answers) = &told[0] else { panic!("{told:?}") };
+    assert_eq!(answers.len(), 21);
+    let mut writer = server.client(2);
+    for key in &keys {
+        let () = cmd("SET").arg(key).arg(1).query(&mut writer).unwrap();
+        let Ok(Frame::Push(told)) = wire.frame() else { panic!("{key} is not told") };
+        assert_eq!(told[1], Frame::Array(vec![Frame::Bulk(key.clone().into_bytes())]));
+    }
+}
+
+#[test]
+fn clients_that_want_no_replies_get_messages() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+        wire.protocol = 3;
+        wire.ask(&["HELLO", "3"]).unwrap();
+        let word = |word: &str| word.as_bytes().to_vec();
+        for request in ["CLIENT REPLY OFF", "SUBSCRIBE news", "PUBLISH news x", "UNSUBSCRIBE news"]
+        {
+            wire.send(&encoded(&request.split(' ').map(word).collect::<Vec<_>>()), &[]).unwrap();
+        }
+        let counted = |kind, count| {
+            let names = vec![Frame::Bulk(word(kind)), Frame::Bulk(word("news"))];
+            Frame::Push([names, vec![Frame::Integer(count)]].concat())
+        };
+        for expected in [counted("subscribe", 1), message("news", "x"), counted("unsubscribe", 0)] {
+            assert_eq!(wire.frame(), Ok(expected), "{shards} shards");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::resp::{
 use headwater_base::{Placement, Shard};
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
-use headwater_router::{Ask, AskHeader, Copies, Kind, LockSet, Merge, Scattered, answer_of};
+use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Scattered, answer_of};
 
 /// Who executes a request.
 enum To {

@@ -6,6 +6,8 @@
 //! # Cost
 //! Publishing is O(listeners + patterns); listening and leaving are O(log listeners).
 
+use super::reply::SessionReply;
+use super::session::Answering;
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
@@ -89,10 +91,6 @@ impl Resp {
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
                 encoder(work).integer(receivers as i64);
-                if !self.executing_queue {
-                    // Its own message goes behind its answer.
-                    work.out.append(&mut work.connection.session.behind_answer);
-                }
             }
             PubSub::Channels { pattern } => {
                 let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
@@ -308,7 +306,15 @@ impl Encoded {
 
 /// Tells a client what it listens to now.
 fn confirm(work: &mut Turn<'_>, kind: Kind, words: [&str; 2], name: Option<&[u8]>, count: usize) {
-    let mut out = encoder(work);
+    let session = &mut work.connection.session;
+    // It is a message, which CLIENT REPLY does not keep back.
+    let mut out = match session.answering {
+        Answering::On => encoder(work),
+        _ => {
+            let out = Encoder::new(&mut session.behind_answer, session.version);
+            SessionReply::Client(out)
+        }
+    };
     out.push(3);
     out.bulk(words[usize::from(kind == Kind::Pattern)].as_bytes());
     match name {

@@ -16,6 +16,7 @@ use headwater_router::{
     Answer, AskHeader, Budget, Finished, Inner, ItemAnswer, Next, Plan, Program, Step, Token,
     Transaction,
 };
+use std::collections::VecDeque;
 
 /// What a session waits in, step by step.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Coordinated {
     is_exec: bool,
     /// It has watched keys.
     watches: bool,
+    /// Answers to those that the session has executed itself.
+    own: VecDeque<Vec<u8>>,
 }
 
 /// Whether a shard says that keys have got other homes.
@@ -39,7 +42,8 @@ impl Coordinated {
     /// Memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         let requests = self.requests.iter().map(OwnedArgs::reserved_bytes);
-        size_of::<Self>() + self.transaction.bytes() + requests.sum::<usize>()
+        let own = self.own.iter().map(Vec::capacity);
+        size_of::<Self>() + self.transaction.bytes() + requests.sum::<usize>() + own.sum::<usize>()
     }
 }
 
@@ -93,7 +97,8 @@ impl Resp {
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
         let transaction = Transaction::new(plan);
-        let coordinated = Box::new(Coordinated { transaction, requests, is_exec, watches });
+        let own = VecDeque::new();
+        let coordinated = Box::new(Coordinated { transaction, requests, is_exec, watches, own });
         let flow = self.take_steps(coordinated, Vec::new(), work);
         Self::end_coordinated(flow, work);
         flow
@@ -137,6 +142,12 @@ impl Resp {
             let Some(placement) = self.node.engine().placement() else { return Flow::Next };
             match coordinated.transaction.next(placement, &answers) {
                 Next::Ask(steps) if steps.is_empty() => answers = Vec::new(),
+                Next::Now(at) => {
+                    let before = work.out.len();
+                    self.execute_own(&coordinated.requests[at], work);
+                    coordinated.own.push_back(work.out.split_off(before));
+                    answers = Vec::new();
+                }
                 Next::Ask(steps) => {
                     for step in &steps {
                         self.ask_step(step, work);
@@ -148,9 +159,18 @@ impl Resp {
                     session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
                     return Flow::Parked;
                 }
-                Next::Finished(finished) => return self.finish(&coordinated, finished, work),
+                Next::Finished(finished) => return self.finish(&mut coordinated, finished, work),
             }
         }
+    }
+
+    /// Executes a request of a transaction that is the session's own.
+    fn execute_own(&mut self, request: &OwnedArgs, work: &mut Turn<'_>) -> Flow {
+        let Ok(spec) = find(request.args()) else { return Flow::Next };
+        self.executing_queue = true;
+        let done = self.execute(spec, request.args(), work);
+        self.executing_queue = false;
+        done
     }
 
     /// Asks a shard (this one, too) for something whose answer is not the client's.
@@ -189,7 +209,7 @@ impl Resp {
     /// Answers.
     fn finish(
         &mut self,
-        coordinated: &Coordinated,
+        coordinated: &mut Coordinated,
         finished: Finished,
         work: &mut Turn<'_>,
     ) -> Flow {
@@ -209,7 +229,7 @@ impl Resp {
                 }
                 for (answer, request) in answers.iter().zip(&coordinated.requests) {
                     if coordinated.is_exec
-                        && *answer != ItemAnswer::Here
+                        && !matches!(answer, ItemAnswer::Here | ItemAnswer::Own)
                         && let Ok(spec) = find(request.args())
                     {
                         self.stats.count(spec.id);
@@ -231,13 +251,13 @@ impl Resp {
                             self.node.lcs_of(left, right, *how, &mut encoder(work));
                         }
                         ItemAnswer::Here => {
-                            let Ok(spec) = find(request.args()) else { continue };
-                            self.executing_queue = true;
-                            let done = self.execute(spec, request.args(), work);
-                            self.executing_queue = false;
-                            if done == Flow::Close {
-                                flow = done;
+                            if self.execute_own(request, work) == Flow::Close {
+                                flow = Flow::Close;
                             }
+                        }
+                        ItemAnswer::Own => {
+                            let answer = coordinated.own.pop_front().unwrap_or_default();
+                            work.out.extend_from_slice(&answer);
                         }
                     }
                 }
