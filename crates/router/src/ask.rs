@@ -38,6 +38,8 @@ pub struct AskHeader {
     pub copies: Copies,
     /// Whether the answer is to tell the digests of the shard's transactions.
     pub wants_digests: bool,
+    /// Its client stays where all clients together take too much.
+    pub no_evict: bool,
     /// The digest of the placement by which it was sent there.
     pub placement: u64,
     /// How far each shard must have come, by the shard that executes this, before it reads what is derived; empty: no matter.
@@ -144,6 +146,7 @@ mod kind {
 /// What the byte of copies tells besides.
 const WANTS_DIGESTS: u8 = 0x80;
 const HAS_RECORD: u8 = 0x40;
+const NO_EVICT: u8 = 0x20;
 /// What stands for no expiry.
 const NEVER: u64 = u64::MAX;
 /// Bytes of a frame's length.
@@ -197,7 +200,8 @@ pub fn write_ask(header: &AskHeader, ask: &Ask<'_>, out: &mut Vec<u8>) {
         put_u64(out, header.id);
         let digests = if header.wants_digests { WANTS_DIGESTS } else { 0 };
         let record = if header.record.is_some() { HAS_RECORD } else { 0 };
-        out.push(header.copies as u8 | digests | record);
+        let no_evict = if header.no_evict { NO_EVICT } else { 0 };
+        out.push(header.copies as u8 | digests | record | no_evict);
         put_u64(out, header.placement);
         put_u16(out, header.after.len());
         header.after.iter().for_each(|&position| put_u64(out, position));
@@ -380,8 +384,8 @@ impl<'a> Frames<'a> {
         let mut frame = self.next_frame()?;
         let id = frame.u64()?;
         let kinds = frame.u8()?;
-        let wants_digests = kinds & WANTS_DIGESTS != 0;
-        let copies = match kinds & !(WANTS_DIGESTS | HAS_RECORD) {
+        let (wants_digests, no_evict) = (kinds & WANTS_DIGESTS != 0, kinds & NO_EVICT != 0);
+        let copies = match kinds & !(WANTS_DIGESTS | HAS_RECORD | NO_EVICT) {
             0 => Copies::None,
             1 => Copies::Broadcast,
             2 => Copies::Keys,
@@ -395,7 +399,7 @@ impl<'a> Frames<'a> {
             _ => Some((frame.u64()?, frame.bytes()?.to_vec())),
         };
         let ask = frame.ask(spans)?;
-        Some((AskHeader { id, copies, wants_digests, placement, after, record }, ask))
+        Some((AskHeader { id, copies, wants_digests, no_evict, placement, after, record }, ask))
     }
 
     /// Passes over the next request; the first key that it names, where that is a command's first argument. `None`: what is left is
@@ -620,6 +624,7 @@ mod tests {
                     id: at as u64,
                     copies: Copies::Keys,
                     wants_digests: at % 2 == 0,
+                    no_evict: at % 3 == 0,
                     placement: 3,
                     after,
                     record: (at % 4 == 1).then(|| (7, b"record".to_vec())),

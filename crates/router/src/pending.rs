@@ -333,6 +333,12 @@ impl Pending {
         self.in_answer = true;
     }
 
+    /// Whether such an answer is under way.
+    #[must_use]
+    pub fn is_in_answer(&self) -> bool {
+        self.in_answer
+    }
+
     /// The answer is whole. The messages that go behind it are put into `out`, where it is.
     pub fn end_answer(&mut self, out: &mut Vec<u8>) {
         self.in_answer = false;

@@ -38,6 +38,19 @@ pub fn lock_set(placement: &Placement, spec: &Spec, args: Args<'_>) -> LockSet {
     if set == LockSet::Of(Vec::new()) { LockSet::All } else { set }
 }
 
+/// Whether a request changes what its session is told, or what is told of it: later ones depend on that.
+fn changes_session(id: Id) -> bool {
+    matches!(
+        id,
+        Id::Subscribe
+            | Id::Unsubscribe
+            | Id::PSubscribe
+            | Id::PUnsubscribe
+            | Id::ClientTracking
+            | Id::ClientSetName
+    )
+}
+
 impl Plan {
     /// A transaction without requests.
     #[must_use]
@@ -80,6 +93,7 @@ impl Plan {
             parts.into_iter().map(|(at, request)| (at, request.args(args))).collect()
         };
         let item = match route(placement, spec, command, args) {
+            Route::Here if changes_session(spec.id) => Item::Now,
             Route::Here => Item::Here,
             Route::At(at) => {
                 let parts = [(at, OwnedArgs::of(args))].into();
@@ -105,7 +119,7 @@ impl Plan {
         let keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
         let partitions: Vec<_> = keys.map(|key| placement.partition(key)).collect();
         match &item {
-            Item::Here => {}
+            Item::Here | Item::Now => {}
             // It goes through all keys of all shards.
             Item::Program(Program::Scan { .. }) => {
                 (0..placement.shards()).for_each(|at| self.lock(Shard(at), &LockSet::All));
@@ -166,7 +180,7 @@ impl Plan {
     pub fn only_shard(&self) -> Option<Shard> {
         let whole = self.items.iter().all(|item| match item {
             Item::Parts { parts, .. } => parts.len() == 1,
-            Item::Here | Item::Program(_) => false,
+            Item::Here | Item::Now | Item::Program(_) => false,
         });
         let mut shards = self.locks.iter().flat_map(|locks| locks.keys());
         shards.next().copied().filter(|_| whole && shards.next().is_none())

@@ -15,6 +15,7 @@
 //!           1 reads writes parts     { shard:2 requests }: none, where the shard has done it, or where it keeps nothing
 //!           2 from to if_absent leaves shard:2 shard:2
 //!           3 name parts             { shard:2 requests }
+//!           4                        the client's session does it before anything behind it is done
 //! ```
 //!
 //! # Cost
@@ -142,6 +143,8 @@ impl Recording {
         for (at, item) in items.iter().enumerate() {
             match item {
                 Item::Here => out.push(0),
+                // What is executed behind it belongs to another round.
+                Item::Now => out.push(4),
                 Item::Parts { parts, kind, .. } => {
                     out.extend_from_slice(&[1, u8::from(kind.reads()), u8::from(kind.writes())]);
                     put_u32(&mut out, parts.len());
@@ -255,6 +258,7 @@ impl Record {
         for at in 0..bytes.u32()? {
             items.push(match bytes.u8()? {
                 0 => Item::Here,
+                4 => Item::Now,
                 1 => {
                     let kind = match (bytes.flag()?, bytes.flag()?) {
                         (true, true) => Kind::Both,

@@ -98,6 +98,11 @@ impl Redo {
         loop {
             let steps = match self.transaction.next(&self.placement, &answers) {
                 Next::Ask(steps) => steps,
+                Next::Now(_) => {
+                    // Its session has gone.
+                    answers = Vec::new();
+                    continue;
+                }
                 Next::Finished(Finished::Done(_)) => return Ok(Vec::new()),
                 Next::Finished(Finished::Refused(error)) => return Err(error),
                 Next::Finished(_) => return Err(nulls(0)),

@@ -126,7 +126,6 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             | Id::FnDrop
             | Id::ConfigSet
             | Id::ConfigResetStat
-            | Id::LatencyReset
             | Id::MemoryPurge => all(Merge::Same),
             Id::JoinList | Id::JoinInfo | Id::TableList | Id::TableInfo | Id::FnInfo => {
                 all(Merge::Figures)

@@ -35,6 +35,9 @@ use headwater_command::{LcsAnswer, OwnedArgs, Reply, table};
 pub enum Item {
     /// The client's session executes it itself, when all others are done.
     Here,
+    /// The client's session executes it itself, and what comes behind it depends on that: which channels it listens to, what
+    /// it keeps copies of.
+    Now,
     /// Shards execute their parts of it, and how their answers make up one.
     Parts {
         /// How.
@@ -76,6 +79,8 @@ pub struct Plan {
 pub enum ItemAnswer {
     /// The session executes it now.
     Here,
+    /// The session has executed it, and has the answer ([`Next::Now`]).
+    Own,
     /// So.
     Typed(Vec<u8>),
     /// With what several shards' answers make up.
@@ -102,6 +107,8 @@ pub enum Finished {
 /// How a transaction goes on.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Next {
+    /// The session executes this request of its own, keeps the answer, and goes on.
+    Now(usize),
     /// These are asked; their answers are wanted together, in their order.
     Ask(Vec<Step>),
     /// It is over.
@@ -153,6 +160,11 @@ impl Transaction {
     /// A transaction that has not begun.
     #[must_use]
     pub fn new(mut plan: Plan) -> Self {
+        let behind = plan.items.iter_mut().rev();
+        for item in behind.take_while(|item| matches!(item, Item::Here | Item::Now)) {
+            // Nothing elsewhere depends on it.
+            *item = Item::Here;
+        }
         if plan.needs_rounds()
             && let Some(locks) = &mut plan.locks
             && plan.items.len() > 1
@@ -171,7 +183,7 @@ impl Transaction {
     pub fn bytes(&self) -> usize {
         let request = |request: &OwnedArgs| request.reserved_bytes() + size_of::<OwnedArgs>();
         let items = self.plan.items.iter().map(|item| match item {
-            Item::Here => 0,
+            Item::Here | Item::Now => 0,
             Item::Parts { parts, .. } => parts.iter().map(|(_, part)| request(part)).sum(),
             Item::Program(_) => size_of::<Program>(),
         });
@@ -325,6 +337,12 @@ impl Transaction {
         if let Some(Item::Program(_)) = self.plan.items.get(self.next) {
             return self.step(placement, &[]);
         }
+        if let Some(Item::Now) = self.plan.items.get(self.next) {
+            self.next += 1;
+            self.answers.push(ItemAnswer::Own);
+            self.state = State::Executing(Round::default());
+            return Next::Now(self.next - 1);
+        }
         let is_over = self.next == self.plan.items.len();
         if is_over && self.locked.is_empty() {
             return Next::Finished(Finished::Done(core::mem::take(&mut self.answers)));
@@ -456,7 +474,7 @@ impl Transaction {
         for at in self.answers.len()..self.next {
             let answer = match &self.plan.items[at] {
                 Item::Here => ItemAnswer::Here,
-                Item::Program(_) => break,
+                Item::Program(_) | Item::Now => break,
                 Item::Parts { merge, parts, .. } => {
                     let own = parts.iter().enumerate();
                     let mut own: Vec<(Shard, Vec<u8>)> = own
@@ -492,7 +510,7 @@ impl Plan {
         for (at, item) in self.items.iter().enumerate().skip(from) {
             let (parts, kind) = match item {
                 Item::Here => continue,
-                Item::Program(_) => return at,
+                Item::Program(_) | Item::Now => return at,
                 Item::Parts { parts, kind, .. } => (parts, kind),
             };
             let here: BTreeSet<Shard> = parts.iter().map(|(shard, _)| *shard).collect();

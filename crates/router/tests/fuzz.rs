@@ -25,6 +25,7 @@ fn corpus() -> Vec<Vec<u8>> {
         id: 3,
         copies: Copies::Keys,
         wants_digests: true,
+        no_evict: true,
         placement: 1,
         after: vec![1, 2, 3],
         record: Some((1, vec![1, 2])),

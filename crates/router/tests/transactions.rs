@@ -276,6 +276,7 @@ impl World {
                 self.clients[client].transaction = Some(transaction);
             }
             Next::Finished(Finished::Done(answers)) => self.look(client, answers),
+            Next::Now(_) => panic!("no request is the session's own"),
             Next::Finished(other) => panic!("{other:?}"),
         }
     }

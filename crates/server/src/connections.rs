@@ -201,7 +201,7 @@ impl Connections<Session> {
     ) -> usize {
         let taken = self.bytes();
         let Some(connection) = self.get_mut(id) else { return 0 };
-        let behind = connection.session.behind_answer.len();
+        let behind = connection.session.held_bytes();
         if connection.unsent() + behind + bytes.len() > most.0 || taken + bytes.len() > most.1 {
             self.kill(id);
             return 0;

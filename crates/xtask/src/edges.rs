@@ -71,6 +71,17 @@ pub const ROOMS: &[Room] = &[
     room("functions", &["base"]),
     room("postgres", &["base"]),
     room("webhook", &[]),
+    // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
+    // which is measured as a library.
+    room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),
+    room("script", &["base", "engine"]),
+    // Joins through functions are told to real modules too, and histories to a real store and a real place to spill to.
+    Room {
+        folder: "model",
+        pure: false,
+        uses: &["base", "command", "engine", "node", "protocol", "script"],
+        tests_use: &["functions", "keep", "spill"],
+    },
     // Its tests run several shards under simulated time, against the oracle.
     Room {
         folder: "server",
@@ -90,17 +101,6 @@ pub const ROOMS: &[Room] = &[
             "webhook",
         ],
         tests_use: &["model"],
-    },
-    // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
-    // which is measured as a library.
-    room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),
-    room("script", &["base", "engine"]),
-    // Joins through functions are told to real modules too, and histories to a real store and a real place to spill to.
-    Room {
-        folder: "model",
-        pure: false,
-        uses: &["base", "command", "engine", "node", "protocol", "script"],
-        tests_use: &["functions", "keep", "spill"],
     },
     // Many shards under simulated time, against the oracle.
     room("sim", &["base", "cluster", "engine", "node", "model"]),

@@ -1,6 +1,7 @@
 //! What must be the same with several shards as with one, and was not: each test names one such thing.
 
 use crate::shards::Pipe;
+use crate::shards_told::eventually;
 use crate::support::{PATIENCE, Server, name_shards, program};
 use headwater_model::server::wire::{Frame, Wire, encoded};
 use redis::{Connection, Value, cmd};
@@ -377,4 +378,203 @@ fn a_port_that_another_server_has_is_refused() {
     alone.args(["serve", "--port", "0"]);
     name_shards(&mut alone);
     Server::spawn(alone);
+}
+
+/// A message of a channel, as RESP3 has it.
+fn message(channel: &str, text: &str) -> Frame {
+    let word = |text: &str| Frame::Bulk(text.as_bytes().to_vec());
+    Frame::Push(vec![word("message"), word(channel), word(text)])
+}
+
+#[test]
+fn what_a_client_publishes_to_itself_stands_behind_the_reply() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        // One of each shard's.
+        for number in 0..SHARDS {
+            let news = &*format!("news{number}");
+            let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+            wire.protocol = 3;
+            wire.ask(&["HELLO", "3"]).unwrap();
+            wire.send(&encoded(&[b"SUBSCRIBE".to_vec(), news.as_bytes().to_vec()]), &[]).unwrap();
+            assert!(matches!(wire.frame(), Ok(Frame::Push(_))));
+            let all = [
+                &["SET", "k", "v"][..],
+                &["PUBLISH", news, "alone"],
+                &["MULTI"],
+                &["PUBLISH", news, "first"],
+                &["SET", "p|1|x", "v"],
+                &["SET", "p|2|x", "v"],
+                &["PUBLISH", news, "second"],
+                &["EXEC"],
+                &["PING"],
+            ];
+            let words = |request: &[&str]| {
+                encoded(&request.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
+            };
+            wire.send(&all.iter().flat_map(|request| words(request)).collect::<Vec<_>>(), &[])
+                .unwrap();
+            let (ok, queued) = (Frame::Simple("OK".to_owned()), Frame::Simple("QUEUED".to_owned()));
+            let one = Frame::Integer(1);
+            let mut expected = vec![ok.clone(), one.clone(), message(news, "alone"), ok.clone()];
+            expected.extend((0..4).map(|_| queued.clone()));
+            expected.push(Frame::Array(vec![one.clone(), ok.clone(), ok, one]));
+            expected.extend([message(news, "first"), message(news, "second")]);
+            expected.push(Frame::Simple("PONG".to_owned()));
+            for (at, expected) in expected.iter().enumerate() {
+                assert_eq!(wire.frame().as_ref(), Ok(expected), "{shards} shards, {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn latency_spikes_are_those_of_all_shards() {
+    let server = several();
+    let mut clients = clients(&server);
+    let _: Value = cmd("CONFIG")
+        .arg(&["SET", "latency-monitor-threshold", "10"])
+        .query(&mut clients[0])
+        .unwrap();
+    for client in &mut clients {
+        let () = cmd("DEBUG").arg("SLEEP").arg(0.02).query(client).unwrap();
+    }
+    let latest = |client: &mut Connection| -> Vec<(String, u64, u64, u64)> {
+        cmd("LATENCY").arg("LATEST").query(client).unwrap()
+    };
+    let one = latest(&mut clients[0]);
+    assert!(one.iter().any(|(event, ..)| event == "command"), "{one:?}");
+    for client in &mut clients {
+        assert_eq!(latest(client), one);
+    }
+    let reset: usize = cmd("LATENCY").arg("RESET").query(&mut clients[1]).unwrap();
+    assert_eq!(reset, one.len());
+    for client in &mut clients {
+        assert_eq!(latest(client), []);
+    }
+}
+
+#[test]
+fn a_client_that_is_not_to_be_ended_stays_at_all_shards() {
+    let server = several();
+    let mut others = clients(&server);
+    let mut client = server.client(3);
+    let () = cmd("CLIENT").arg("NO-EVICT").arg("ON").query(&mut client).unwrap();
+    let read = |client: &mut Connection| -> redis::RedisResult<Vec<Option<String>>> {
+        cmd("MGET").arg(keys("p")).query(client)
+    };
+    assert_eq!(read(&mut client).unwrap().len(), 20);
+    let () = cmd("CONFIG").arg(&["SET", "clients-bytes-max", "1"]).query(&mut client).unwrap();
+    for _ in 0..3 {
+        assert_eq!(read(&mut client).unwrap().len(), 20);
+    }
+    for other in &mut others {
+        read(other).unwrap_err();
+    }
+}
+
+/// A client's figure, for each whose name begins with `c`.
+fn of_clients(client: &mut Connection, figure: &str) -> Vec<usize> {
+    let list: String = cmd("CLIENT").arg("LIST").query(client).unwrap();
+    let named = list.lines().filter(|line| line.contains(" name=c"));
+    let of = |line: &str| {
+        line.split(' ').find_map(|word| word.strip_prefix(figure)?.strip_prefix('='))?.parse().ok()
+    };
+    named.filter_map(of).collect()
+}
+
+#[test]
+fn clients_of_all_shards_share_what_they_may_take() {
+    let (count, part) = (12, 250_000);
+    let server = several();
+    let mut client = server.client(3);
+    let () = cmd("CLIENT").arg("NO-EVICT").arg("ON").query(&mut client).unwrap();
+    let mut wires = Vec::new();
+    for number in 0..count {
+        let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+        wire.ask(&["CLIENT", "SETNAME", &format!("c{number}")]).unwrap();
+        // A request of which the end is missing.
+        let begun = [b"*2\r\n$300000\r\n".to_vec(), vec![b'v'; part]].concat();
+        wire.send(&begun, &[]).unwrap();
+        wires.push(wire);
+    }
+    eventually("all has come", || {
+        let there = of_clients(&mut client, "qbuf");
+        let all = there.len() == count && there.iter().all(|bytes| *bytes >= part);
+        if all { Ok(()) } else { Err(format!("{there:?}")) }
+    });
+    let most = count * part * 2 / 3;
+    let () =
+        cmd("CONFIG").arg("SET").arg("clients-bytes-max").arg(most).query(&mut client).unwrap();
+    eventually("they take no more than they may", || {
+        let left = of_clients(&mut client, "qbuf");
+        if left.iter().sum::<usize>() <= most { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    assert!(!of_clients(&mut client, "qbuf").is_empty());
+}
+
+/// What comes of a transaction of these requests: the answer of EXEC, and so many messages behind it.
+fn within(wire: &mut Wire, requests: &[&[&str]], messages: usize) -> Vec<Frame> {
+    let exec = [&[&["MULTI"][..]], requests, &[&["EXEC"]]].concat();
+    let word = |word: &&str| word.as_bytes().to_vec();
+    let bytes = exec.iter().flat_map(|it| encoded(&it.iter().map(word).collect::<Vec<_>>()));
+    wire.send(&bytes.collect::<Vec<_>>(), &[]).unwrap();
+    let mut frames: Vec<_> = (0..exec.len() + messages).map(|_| wire.frame().unwrap()).collect();
+    frames.split_off(exec.len() - 1)
+}
+
+#[test]
+fn what_a_client_is_told_changes_within_exec_from_there_on() {
+    let server = several();
+    let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+    let news: [&[&str]; 4] = [
+        &["SUBSCRIBE", "news"],
+        &["PUBLISH", "news", "x"],
+        &["UNSUBSCRIBE", "news"],
+        &["PUBLISH", "news", "y"],
+    ];
+    let told = within(&mut wire, &news, 1);
+    let Frame::Array(answers) = &told[0] else { panic!("{told:?}") };
+    assert_eq!((&answers[1], &answers[3]), (&Frame::Integer(1), &Frame::Integer(0)));
+    let Frame::Push(message) = message("news", "x") else { unreachable!() };
+    assert_eq!(told[1], Frame::Array(message));
+
+    wire.protocol = 3;
+    wire.ask(&["HELLO", "3"]).unwrap();
+    // Copies that it reads behind CLIENT TRACKING are told, whatever shard has them.
+    let keys = keys("p");
+    let track: &[&str] = &["CLIENT", "TRACKING", "ON"];
+    let reads: Vec<[&str; 2]> = keys.iter().map(|key| ["GET", key]).collect();
+    let reads: Vec<&[&str]> = reads.iter().map(|read| &read[..]).collect();
+    let told = within(&mut wire, &[&[track], &reads[..]].concat(), 0);
+    let Frame::Array(answers) = &told[0] else { panic!("{told:?}") };
+    assert_eq!(answers.len(), 21);
+    let mut writer = server.client(2);
+    for key in &keys {
+        let () = cmd("SET").arg(key).arg(1).query(&mut writer).unwrap();
+        let Ok(Frame::Push(told)) = wire.frame() else { panic!("{key} is not told") };
+        assert_eq!(told[1], Frame::Array(vec![Frame::Bulk(key.clone().into_bytes())]));
+    }
+}
+
+#[test]
+fn clients_that_want_no_replies_get_messages() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+        wire.protocol = 3;
+        wire.ask(&["HELLO", "3"]).unwrap();
+        let word = |word: &str| word.as_bytes().to_vec();
+        for request in ["CLIENT REPLY OFF", "SUBSCRIBE news", "PUBLISH news x", "UNSUBSCRIBE news"]
+        {
+            wire.send(&encoded(&request.split(' ').map(word).collect::<Vec<_>>()), &[]).unwrap();
+        }
+        let counted = |kind, count| {
+            let names = vec![Frame::Bulk(word(kind)), Frame::Bulk(word("news"))];
+            Frame::Push([names, vec![Frame::Integer(count)]].concat())
+        };
+        for expected in [counted("subscribe", 1), message("news", "x"), counted("unsubscribe", 0)] {
+            assert_eq!(wire.frame(), Ok(expected), "{shards} shards");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::resp::{
 use headwater_base::{Placement, Shard};
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
-use headwater_router::{Ask, AskHeader, Copies, Kind, LockSet, Merge, Scattered, answer_of};
+use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Scattered, answer_of};
 
 /// Who executes a request.
 enum To {
@@ -188,14 +188,7 @@ impl Resp {
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader {
-            id,
-            copies: Copies::None,
-            wants_digests: false,
-            placement,
-            after,
-            record: None,
-        };
+        let header = AskHeader { id, placement, after, ..AskHeader::default() };
         shards.ask(at, work.connection.id, &header, &Ask::Item(bytes));
     }
 
@@ -230,14 +223,7 @@ impl Resp {
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
             let id = pending_of(session, shards).expect_part(at);
-            let header = AskHeader {
-                id,
-                copies: Copies::None,
-                wants_digests: false,
-                placement,
-                after,
-                record: None,
-            };
+            let header = AskHeader { id, placement, after, ..AskHeader::default() };
             shards.ask(at, work.connection.id, &header, &Ask::Item(&bytes));
         }
         self.collect_own(work);

@@ -57,6 +57,11 @@ fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
     }
 }
 
+/// What clients of one shard may take where those of the others take so much: what they leave, at least an even part.
+fn share_beside(others: usize, share: usize, shards: usize) -> usize {
+    share.saturating_sub(others).max(share / shards)
+}
+
 impl Resp {
     /// Checks the memory settings against what the server takes as it is.
     pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
@@ -83,6 +88,19 @@ impl Resp {
             shards.post.set_waiting_max(bound);
         }
         self.looked_at = 0;
+    }
+
+    /// Without a bound of the process's, what clients may take together may be bounded: those of one shard may take what
+    /// others leave, at least an even part.
+    #[inline]
+    pub(super) fn share_with_clients_of_others(&mut self, clients: usize) {
+        if self.clients_share < usize::MAX
+            && self.gauge.limit().is_none()
+            && let Some(common) = self.gauge.common()
+        {
+            let others = common.tell_clients(clients);
+            self.clients_bytes_max = share_beside(others, self.clients_share, common.shards());
+        }
     }
 
     /// Looks at memory if it is time to. Clients take `clients` bytes.
@@ -118,8 +136,7 @@ impl Resp {
                 let own = common.own_part(over).max(over.min(limit / LEAST_PART));
                 let fits = over == 0 || engine.give_up(own) || common.may_gain();
                 let others = common.tell_clients(clients);
-                let even = self.clients_share / common.shards();
-                (fits, self.clients_share.saturating_sub(others).max(even))
+                (fits, share_beside(others, self.clients_share, common.shards()))
             }
         };
         let fits = fits || self.gauge.gains_soon();

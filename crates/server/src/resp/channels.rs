@@ -6,6 +6,8 @@
 //! # Cost
 //! Publishing is O(listeners + patterns); listening and leaving are O(log listeners).
 
+use super::reply::SessionReply;
+use super::session::Answering;
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
@@ -204,9 +206,8 @@ impl Resp {
     fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
         let bounds = self.lowered.clients.pubsub_output_bytes_max;
         let most = (bounds, self.clients_bytes_max);
-        let within = self.executing_queue;
         let hearing = self.channels.hearing(channel, message);
-        hearing.map(|(encoded, ids)| encoded.deliver(ids, within, most, work)).sum()
+        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
     }
 }
 
@@ -266,20 +267,18 @@ impl Encoded {
     }
 
     /// Writes it to the listeners. One whose output exceeds the first of `most` is ended, and so is
-    /// one with which all clients take more than the second. `within`: an answer of several parts is under way, which it
-    /// goes behind.
+    /// one with which all clients take more than the second. What the publisher itself hears goes behind its answer.
     fn deliver(
         &self,
         ids: &BTreeSet<ConnectionId>,
-        within: bool,
         most: (usize, usize),
         work: &mut Turn<'_>,
     ) -> usize {
         for &id in ids {
             if id == work.connection.id {
                 let session = &mut work.connection.session;
-                let out = if within { &mut session.behind_answer } else { &mut *work.out };
-                out.extend_from_slice(self.bytes(session.version));
+                let bytes = self.bytes(session.version);
+                session.behind_answer.extend_from_slice(bytes);
                 continue;
             }
             work.published_bytes += self.deliver_to(id, most, work.peers);
@@ -307,7 +306,15 @@ impl Encoded {
 
 /// Tells a client what it listens to now.
 fn confirm(work: &mut Turn<'_>, kind: Kind, words: [&str; 2], name: Option<&[u8]>, count: usize) {
-    let mut out = encoder(work);
+    let session = &mut work.connection.session;
+    // It is a message, which CLIENT REPLY does not keep back.
+    let mut out = match session.answering {
+        Answering::On => encoder(work),
+        _ => {
+            let out = Encoder::new(&mut session.behind_answer, session.version);
+            SessionReply::Client(out)
+        }
+    };
     out.push(3);
     out.bulk(words[usize::from(kind == Kind::Pattern)].as_bytes());
     match name {

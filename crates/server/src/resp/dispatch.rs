@@ -113,6 +113,10 @@ impl Resp {
                 work.connection.session.answering = Answering::On;
             }
         }
+        // What it publishes to itself, whether it wants answers or not.
+        if !work.connection.session.behind_answer.is_empty() {
+            work.out.append(&mut work.connection.session.behind_answer);
+        }
         flow
     }
 
@@ -246,17 +250,13 @@ impl Resp {
             self.hub.forget_named(work.connection.id);
         }
         if let Waiting::Exec { .. } | Waiting::Sending(_) = waiting {
-            let flow = self.answered(work, |service, work| match waiting {
+            return self.answered(work, |service, work| match waiting {
                 Waiting::Exec { queue, next } => {
                     service.run_queue(queue, next + usize::from(failure.is_some()), work)
                 }
                 Waiting::Sending(sending) => service.go_on_sending(sending, work),
                 _ => Flow::Next,
             });
-            if flow != Flow::Parked {
-                work.out.append(&mut work.connection.session.behind_answer);
-            }
-            return flow;
         }
         match waiting {
             Waiting::Request(_) | Waiting::Data(_) | Waiting::Shards(..) | Waiting::Locked(_)

@@ -302,11 +302,7 @@ impl Resp {
             clients_bytes_max: usize::MAX,
             at_start: Sample::default(),
             looked_at: 0,
-            program: if cfg!(test) {
-                ProgramPages::none()
-            } else {
-                ProgramPages::of_this_process()
-            },
+            program: ProgramPages::of_server(),
         };
         service.gauge.set_program(service.gauge.sample().files / PROGRAM_SHARE);
         service.program.forget();

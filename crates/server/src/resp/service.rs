@@ -33,6 +33,7 @@ impl Service for Resp {
     fn turn(&mut self, time: Time, clients_bytes: usize) {
         self.time = time;
         self.look_in_time(clients_bytes);
+        self.share_with_clients_of_others(clients_bytes);
         self.stats.sample(time.uptime);
         self.node.advance(time.wall);
         self.node.go_on();
@@ -46,6 +47,7 @@ impl Service for Resp {
     #[inline]
     fn moved(&mut self, clients_bytes: usize) {
         self.look_if_due(clients_bytes);
+        self.share_with_clients_of_others(clients_bytes);
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {

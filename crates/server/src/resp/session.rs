@@ -271,8 +271,9 @@ impl Session {
             matches!(self.waiting.as_deref(), Some(Waiting::Exec { .. } | Waiting::Sending(_)));
         if is_begun {
             parts.iter().for_each(|part| self.behind_answer.extend_from_slice(part));
+            return true;
         }
-        is_begun
+        self.pending().is_some_and(|pending| pending.is_in_answer() && pending.tell(None, parts))
     }
 
     /// Puts a message of which something at `home` (or somewhere) is the cause behind the answers that it goes behind.

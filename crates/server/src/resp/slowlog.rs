@@ -34,14 +34,18 @@ struct Entry {
     name: Vec<u8>,
 }
 
-/// The slow commands that are remembered, newest last; all shards have them together.
+/// The slow commands and latency spikes that are remembered; all shards have them together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlowCommands(Arc<Mutex<Remembered>>);
 
 #[derive(Debug, Default)]
 struct Remembered {
+    /// Newest last.
     entries: VecDeque<Entry>,
     next_id: u64,
+    /// Per event: seconds since the epoch, and the worst milliseconds within that second.
+    spikes: [VecDeque<(u64, u64)>; 2],
+    worst: [u64; 2],
 }
 
 impl SlowCommands {
@@ -55,39 +59,37 @@ impl Remembered {
         let over = self.entries.len().saturating_sub(most);
         self.entries.drain(..over);
     }
-}
-
-/// The slow commands and latency spikes that are remembered.
-#[derive(Debug, Default)]
-pub(super) struct Slowlog {
-    slow: SlowCommands,
-    /// Per event: seconds since the epoch, and the worst milliseconds within that second.
-    spikes: [VecDeque<(u64, u64)>; 2],
-    worst: [u64; 2],
-}
-
-impl Slowlog {
-    /// A log with the slow commands of all shards.
-    pub(super) fn new(slow: SlowCommands) -> Self {
-        Self { slow, ..Self::default() }
-    }
-
-    /// Keeps at most this many slow commands.
-    pub(super) fn shrink(&mut self, most: usize) {
-        self.slow.with(|slow| slow.shrink(most));
-    }
 
     fn spike(&mut self, event: usize, at: Millis, millis: u64) {
         let second = at.0 / 1000;
         self.worst[event] = self.worst[event].max(millis);
         let spikes = &mut self.spikes[event];
         match spikes.back_mut() {
-            Some((last, worst)) if *last == second => *worst = (*worst).max(millis),
+            // Another shard's clock may be a moment ahead.
+            Some((last, worst)) if *last >= second => *worst = (*worst).max(millis),
             _ => spikes.push_back((second, millis)),
         }
         if spikes.len() > SPIKES_MAX {
             spikes.pop_front();
         }
+    }
+}
+
+/// The slow commands and latency spikes that are remembered.
+#[derive(Debug, Default)]
+pub(super) struct Slowlog {
+    slow: SlowCommands,
+}
+
+impl Slowlog {
+    /// A log of all shards.
+    pub(super) fn new(slow: SlowCommands) -> Self {
+        Self { slow }
+    }
+
+    /// Keeps at most this many slow commands.
+    pub(super) fn shrink(&mut self, most: usize) {
+        self.slow.with(|slow| slow.shrink(most));
     }
 }
 
@@ -146,7 +148,7 @@ impl Resp {
         let at = work.time.wall;
         let millis = micros / 1000;
         if observe.latency_milliseconds_min > 0 && millis >= observe.latency_milliseconds_min {
-            self.slowlog.spike(usize::from(is_fast), at, millis);
+            self.slowlog.slow.with(|slow| slow.spike(usize::from(is_fast), at, millis));
         }
         let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
         if slow {
@@ -201,17 +203,19 @@ impl Resp {
     /// LATENCY LATEST.
     pub(super) fn latency_latest(&self, work: &mut Turn<'_>) {
         let mut out = encoder(work);
-        let known = self.slowlog.spikes.iter().filter(|spikes| !spikes.is_empty()).count();
-        out.array(known);
-        for (event, spikes) in self.slowlog.spikes.iter().enumerate() {
-            if let Some(&(second, millis)) = spikes.back() {
-                out.array(4);
-                out.bulk(EVENTS[event].as_bytes());
-                out.integer(second as i64);
-                out.integer(millis as i64);
-                out.integer(self.slowlog.worst[event] as i64);
+        self.slowlog.slow.with(|slow| {
+            let known = slow.spikes.iter().filter(|spikes| !spikes.is_empty()).count();
+            out.array(known);
+            for (event, spikes) in slow.spikes.iter().enumerate() {
+                if let Some(&(second, millis)) = spikes.back() {
+                    out.array(4);
+                    out.bulk(EVENTS[event].as_bytes());
+                    out.integer(second as i64);
+                    out.integer(millis as i64);
+                    out.integer(slow.worst[event] as i64);
+                }
             }
-        }
+        });
     }
 
     /// LATENCY HISTORY.
@@ -221,26 +225,30 @@ impl Resp {
             out.array(0);
             return;
         };
-        let spikes = &self.slowlog.spikes[event];
-        out.array(spikes.len());
-        for &(second, millis) in spikes {
-            out.array(2);
-            out.integer(second as i64);
-            out.integer(millis as i64);
-        }
+        self.slowlog.slow.with(|slow| {
+            let spikes = &slow.spikes[event];
+            out.array(spikes.len());
+            for &(second, millis) in spikes {
+                out.array(2);
+                out.integer(second as i64);
+                out.integer(millis as i64);
+            }
+        });
     }
 
     /// LATENCY RESET: how many events had something to forget.
     pub(super) fn latency_reset(&mut self, events: Args<'_>) -> usize {
-        let mut count = 0;
-        for event in 0..EVENTS.len() {
-            let named = events.iter().any(|name| event_named(name) == Some(event));
-            if (events.is_empty() || named) && !self.slowlog.spikes[event].is_empty() {
-                self.slowlog.spikes[event].clear();
-                self.slowlog.worst[event] = 0;
-                count += 1;
+        self.slowlog.slow.with(|slow| {
+            let mut count = 0;
+            for event in 0..EVENTS.len() {
+                let named = events.iter().any(|name| event_named(name) == Some(event));
+                if (events.is_empty() || named) && !slow.spikes[event].is_empty() {
+                    slow.spikes[event].clear();
+                    slow.worst[event] = 0;
+                    count += 1;
+                }
             }
-        }
-        count
+            count
+        })
     }
 }

@@ -182,11 +182,7 @@ impl Resp {
         self.forget_watches(&mut work.connection.session);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
-        let flow = self.run_queue(queue, 0, work);
-        if flow != Flow::Parked {
-            work.out.append(&mut work.connection.session.behind_answer);
-        }
-        flow
+        self.run_queue(queue, 0, work)
     }
 
     /// Has everything loaded that the queued requests need, as far as that can be told; something that EXEC waits for.

@@ -131,13 +131,21 @@ impl Resp {
         let ask = Ask::Command(spec, args);
         match self.new_home_of(&ask) {
             Some(Some(home)) if matches!(turn, LockTurn::Granted | LockTurn::None) => {
-                let copies = work.connection.session.copies;
+                let session = &work.connection.session;
+                let (copies, no_evict) = (session.copies, session.no_evict);
                 let after = self.shards.as_ref().map(|it| after_of(&work.connection.session, it));
                 let (after, placement) = (after.unwrap_or_default(), self.placement_digest());
                 let remote = work.connection.session.remote()?;
-                let (id_of, wants_digests) = (remote.id, remote.wants_digests);
-                let header =
-                    AskHeader { id: id_of, copies, wants_digests, placement, after, record: None };
+                let (request, wants_digests) = (remote.id, remote.wants_digests);
+                let header = AskHeader {
+                    id: request,
+                    copies,
+                    wants_digests,
+                    no_evict,
+                    placement,
+                    after,
+                    record: None,
+                };
                 let mut frame = Vec::new();
                 write_ask(&header, &ask, &mut frame);
                 self.hand_on_ask(home, &frame, work);
@@ -163,6 +171,7 @@ impl Resp {
     fn begin_ask(&mut self, header: &AskHeader, work: &mut Turn<'_>) {
         let session = &mut work.connection.session;
         session.copies = header.copies;
+        session.no_evict = header.no_evict;
         for (at, &position) in header.after.iter().enumerate() {
             session.positions.reach(Shard(at as u16), Position(position));
         }

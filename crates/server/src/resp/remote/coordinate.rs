@@ -16,6 +16,7 @@ use headwater_router::{
     Answer, AskHeader, Budget, Finished, Inner, ItemAnswer, Next, Plan, Program, Step, Token,
     Transaction,
 };
+use std::collections::VecDeque;
 
 /// What a session waits in, step by step.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Coordinated {
     watches: bool,
     /// Its number among those of which shards keep records, once they do.
     number: Option<u64>,
+    /// Answers to those that the session has executed itself.
+    own: VecDeque<Vec<u8>>,
 }
 
 /// Whether a shard says that keys have got other homes.
@@ -41,7 +44,8 @@ impl Coordinated {
     /// Memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         let requests = self.requests.iter().map(OwnedArgs::reserved_bytes);
-        size_of::<Self>() + self.transaction.bytes() + requests.sum::<usize>()
+        let own = self.own.iter().map(Vec::capacity);
+        size_of::<Self>() + self.transaction.bytes() + requests.sum::<usize>() + own.sum::<usize>()
     }
 }
 
@@ -95,8 +99,8 @@ impl Resp {
         let Some(shards) = &self.shards else { return Flow::Next };
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
-        let (transaction, number) = (Transaction::new(plan), None);
-        let coordinated = Coordinated { transaction, requests, is_exec, watches, number };
+        let (transaction, number, own) = (Transaction::new(plan), None, VecDeque::new());
+        let coordinated = Coordinated { transaction, requests, is_exec, watches, number, own };
         let coordinated = Box::new(coordinated);
         let flow = self.take_steps(coordinated, Vec::new(), work);
         Self::end_coordinated(flow, work);
@@ -141,6 +145,12 @@ impl Resp {
             let Some(placement) = self.node.engine().placement() else { return Flow::Next };
             match coordinated.transaction.next(placement, &answers) {
                 Next::Ask(steps) if steps.is_empty() => answers = Vec::new(),
+                Next::Now(at) => {
+                    let before = work.out.len();
+                    self.execute_own(&coordinated.requests[at], work);
+                    coordinated.own.push_back(work.out.split_off(before));
+                    answers = Vec::new();
+                }
                 Next::Ask(steps) => {
                     for step in &steps {
                         let record = self.record_of(&mut coordinated, step);
@@ -157,10 +167,19 @@ impl Resp {
                     if let (Some(number), Some(shards)) = (coordinated.number, &self.shards) {
                         shards.post.office().recorded().close(number);
                     }
-                    return self.finish(&coordinated, finished, work);
+                    return self.finish(&mut coordinated, finished, work);
                 }
             }
         }
+    }
+
+    /// Executes a request of a transaction that is the session's own.
+    fn execute_own(&mut self, request: &OwnedArgs, work: &mut Turn<'_>) -> Flow {
+        let Ok(spec) = find(request.args()) else { return Flow::Next };
+        self.executing_queue = true;
+        let done = self.execute(spec, request.args(), work);
+        self.executing_queue = false;
+        done
     }
 
     /// Asks a shard (this one, too) for something whose answer is not the client's.
@@ -171,9 +190,10 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let copies = copies_of(session);
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_inner(step.at, step.kind);
-        let header = AskHeader { id, copies, wants_digests: true, placement, after, record };
+        let header =
+            AskHeader { id, copies, wants_digests: true, no_evict, placement, after, record };
         step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
     }
 
@@ -209,7 +229,7 @@ impl Resp {
     /// Answers.
     fn finish(
         &mut self,
-        coordinated: &Coordinated,
+        coordinated: &mut Coordinated,
         finished: Finished,
         work: &mut Turn<'_>,
     ) -> Flow {
@@ -229,7 +249,7 @@ impl Resp {
                 }
                 for (answer, request) in answers.iter().zip(&coordinated.requests) {
                     if coordinated.is_exec
-                        && *answer != ItemAnswer::Here
+                        && !matches!(answer, ItemAnswer::Here | ItemAnswer::Own)
                         && let Ok(spec) = find(request.args())
                     {
                         self.stats.count(spec.id);
@@ -251,13 +271,13 @@ impl Resp {
                             self.node.lcs_of(left, right, *how, &mut encoder(work));
                         }
                         ItemAnswer::Here => {
-                            let Ok(spec) = find(request.args()) else { continue };
-                            self.executing_queue = true;
-                            let done = self.execute(spec, request.args(), work);
-                            self.executing_queue = false;
-                            if done == Flow::Close {
-                                flow = done;
+                            if self.execute_own(request, work) == Flow::Close {
+                                flow = Flow::Close;
                             }
+                        }
+                        ItemAnswer::Own => {
+                            let answer = coordinated.own.pop_front().unwrap_or_default();
+                            work.out.extend_from_slice(&answer);
                         }
                     }
                 }

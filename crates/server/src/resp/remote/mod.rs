@@ -294,10 +294,18 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let copies = copies_of(session);
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
         let silent = silent || session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies, wants_digests: false, placement, after, record: None };
+        let header = AskHeader {
+            id,
+            copies,
+            wants_digests: false,
+            no_evict,
+            placement,
+            after,
+            ..AskHeader::default()
+        };
         shards.ask(at, work.connection.id, &header, &Ask::Command(spec, args));
     }
 
@@ -307,12 +315,20 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let copies = copies_of(session);
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_part(at);
         shards.ask(
             at,
             work.connection.id,
-            &AskHeader { id, copies, wants_digests: false, placement, after, record: None },
+            &AskHeader {
+                id,
+                copies,
+                wants_digests: false,
+                no_evict,
+                placement,
+                after,
+                ..AskHeader::default()
+            },
             ask,
         );
     }
@@ -331,8 +347,9 @@ impl Resp {
         let me = shards.me;
         let mut scattered = Scattered::new(merge, kind);
         scattered.silent = work.connection.session.answering != Answering::On;
-        // This shard's own part first: what it is told beside its answer comes before it.
+        // This shard's own part first.
         let mut own = None;
+        let mut told = Vec::new();
         let mut flow = Flow::Next;
         // Figures are of one moment if nothing else is under way; and what is declared is so
         // everywhere before anything else of this client is executed.
@@ -342,10 +359,7 @@ impl Resp {
                 Ok((answer, ended)) => {
                     own = Some(answer);
                     flow = ended;
-                    let told = core::mem::take(&mut work.connection.session.behind_answer);
-                    if !work.connection.session.put_behind(None, &[&told]) {
-                        work.out.extend_from_slice(&told);
-                    }
+                    told = core::mem::take(&mut work.connection.session.behind_answer);
                 }
                 // Its data is not here: it is asked by mail, and what follows waits for it.
                 Err(()) => holds = true,
@@ -366,6 +380,10 @@ impl Resp {
                     self.ask_part(*at, kind, &Ask::Command(spec, request.args()), work);
                 }
             }
+        }
+        if !told.is_empty() {
+            // What it publishes to itself goes behind the answer.
+            work.connection.session.put_behind(None, &[&told]);
         }
         self.collect_own(work);
         if !work.connection.session.expects() {

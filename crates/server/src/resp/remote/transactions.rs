@@ -177,9 +177,18 @@ impl Resp {
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
         let (after, copies) = (after_of(session, shards), copies_of(session));
+        let no_evict = session.no_evict;
         let silent = session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, Kind::Both, silent);
-        let header = AskHeader { id, copies, wants_digests: false, placement, after, record: None };
+        let header = AskHeader {
+            id,
+            copies,
+            wants_digests: false,
+            no_evict,
+            placement,
+            after,
+            ..AskHeader::default()
+        };
         shards.ask(at, work.connection.id, &header, &Ask::Exec(requests));
     }
 }
