@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For how long a shard that had nothing to give is left alone.
-const DRY: Duration = Duration::from_millis(100);
+const DRY: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
 /// How long others may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often who waits looks whether it is asked something itself.
