@@ -28,7 +28,7 @@ use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
 use headwater_pattern::{Bindings, Mode, Pattern};
 
-/// So many outputs beyond what was asked for are few.
+/// How many outputs beyond the range that was asked for count as few.
 pub(crate) const AHEAD_MIN: usize = 32;
 
 /// How far an execution may look beyond what was asked for.

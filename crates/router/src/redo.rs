@@ -40,7 +40,7 @@ pub type RecordedStep = (Step, Option<Vec<u8>>);
 enum Found {
     /// It was answered so.
     Known(Vec<u8>),
-    /// It is to be asked.
+    /// Its shard has not done it: the shard is asked.
     Missing(Step),
     /// Nothing but locks is left of it.
     Locks(Step),

@@ -27,7 +27,7 @@ const RECORDS_END: &[u8] = b"y";
 const FLOOR: &[u8] = b"w";
 /// Bytes before what the record says.
 const HEAD: usize = 16;
-/// So many come before it is looked which can be removed; so many that nobody needs stay, for their places.
+/// How many new records come before needless ones are looked for; as many needless ones stay, so that their places are used again.
 const LOOK_RECORDS: usize = 64;
 /// One with more bytes does not stay, and it is looked behind so many.
 const STAYS_BYTES: usize = 4 << 10;

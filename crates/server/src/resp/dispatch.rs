@@ -38,7 +38,7 @@ impl Resp {
             queue.broken = true;
         }
         self.stats.errors += 1;
-        self.refused_tracked(None, work);
+        self.end_caching(None, &mut work.connection.session);
         self.answered(work, |_, work| {
             refusal.write(&mut encoder(work));
             Flow::Next
@@ -78,7 +78,7 @@ impl Resp {
                          QUIT / RESET are allowed in this context"
                     ),
                 );
-                service.refused_tracked(Some(spec), work);
+                service.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
             service.execute(spec, args, work)
@@ -148,14 +148,14 @@ impl Resp {
             Err(refusal) => {
                 self.stats.errors += 1;
                 refusal.write(&mut encoder(work));
-                self.refused_tracked(Some(spec), work);
+                self.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
         };
         if self.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
         {
-            self.tracked_remote(spec, &mut work.connection.session);
+            self.end_caching(Some(spec), &mut work.connection.session);
             return flow;
         }
         if let Some(flow) = self.wait_for_locks(spec, &command, args, work) {
@@ -163,12 +163,12 @@ impl Resp {
         }
         if let Err(flow) = self.admission(spec, args, &command, work) {
             if flow == Flow::Next {
-                self.refused_tracked(Some(spec), work);
+                self.end_caching(Some(spec), &mut work.connection.session);
             }
             return flow;
         }
         if !self.may_write(spec, work) {
-            self.refused_tracked(Some(spec), work);
+            self.end_caching(Some(spec), &mut work.connection.session);
             return Flow::Next;
         }
         let before = work.out.len();

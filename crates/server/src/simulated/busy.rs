@@ -14,8 +14,8 @@ use std::io::{self, Read, Write};
 enum Asked {
     /// A transfer between accounts.
     Transfer,
-    /// What all accounts hold, at this place among the replies.
-    Total(usize),
+    /// What all accounts hold.
+    Total,
     /// Two keys that are written as one step are set, as one step.
     Pair,
     /// They are read.
@@ -26,9 +26,9 @@ enum Asked {
     SeeBall,
     /// A count, which gives each number once.
     Count,
-    /// An account is looked at, and changed unless somebody else has.
+    /// An account is watched and read; then a transaction transfers to the account of this number.
     Change(usize),
-    /// What was read there is written with one more.
+    /// That transaction is done, or given up because the watched account has changed.
     Changed,
 }
 
@@ -196,17 +196,17 @@ impl Busy {
             }
             2 => {
                 say(&[&["MGET"][..], &all].concat());
-                (Asked::Total(0), 1)
+                (Asked::Total, 1)
             }
             3 => {
                 say(&["RANGE", &account(0), "~account}", "VALUES"]);
-                (Asked::Total(0), 1)
+                (Asked::Total, 1)
             }
             4 => {
                 say(&["MULTI"]);
                 all.iter().for_each(|key| say(&["GET", key]));
                 say(&["EXEC"]);
-                (Asked::Total(ACCOUNTS + 1), ACCOUNTS + 2)
+                (Asked::Total, ACCOUNTS + 2)
             }
             5 => {
                 say(&["WATCH", &from]);
@@ -287,7 +287,7 @@ impl Busy {
                 [Frame::Integer(_), Frame::Integer(_)] => Ok(()),
                 _ => Err(String::from("it is not done")),
             },
-            Asked::Total(_) => {
+            Asked::Total => {
                 let sum: i64 = list.iter().filter_map(integer).sum();
                 let whole = list.len() == ACCOUNTS && sum == ACCOUNTS as i64 * EACH;
                 if whole { Ok(()) } else { Err(format!("all accounts hold {sum}")) }
@@ -318,9 +318,9 @@ impl Busy {
                 _ => Err(String::from("it does not go on from what it was")),
             },
             Asked::Change(to) => {
-                let Some(has) = integer(last) else { return Err(String::from("no number")) };
-                // Nothing is made: what is written is what was read, and a transfer within the same step.
-                let _ = has;
+                if integer(last).is_none() {
+                    return Err(String::from("no number"));
+                }
                 let mut bytes = request(&["MULTI"]);
                 bytes.extend(request(&["INCRBY", &account(to), "1"]));
                 bytes.extend(request(&["DECRBY", &account((to + 1) % ACCOUNTS), "1"]));

@@ -290,6 +290,17 @@ impl Resp {
         work: &mut Turn<'_>,
     ) {
         self.make_room_to_pass(args.bytes());
+        self.ask_whole(at, &Ask::Command(spec, args), (kind, silent), work);
+    }
+
+    /// Has another shard do something whose answer is the client's.
+    pub(super) fn ask_whole(
+        &mut self,
+        at: Shard,
+        ask: &Ask<'_>,
+        (kind, silent): (Kind, bool),
+        work: &mut Turn<'_>,
+    ) {
         let placement = self.placement_digest();
         let Some(shards) = &mut self.shards else { return };
         let session = &mut work.connection.session;
@@ -297,16 +308,8 @@ impl Resp {
         let (copies, no_evict) = (copies_of(session), session.no_evict);
         let silent = silent || session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader {
-            id,
-            copies,
-            wants_digests: false,
-            no_evict,
-            placement,
-            after,
-            ..AskHeader::default()
-        };
-        shards.ask(at, work.connection.id, &header, &Ask::Command(spec, args));
+        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        shards.ask(at, work.connection.id, &header, ask);
     }
 
     /// Has a shard execute a part of the last request of several parts.
@@ -317,20 +320,8 @@ impl Resp {
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_part(at);
-        shards.ask(
-            at,
-            work.connection.id,
-            &AskHeader {
-                id,
-                copies,
-                wants_digests: false,
-                no_evict,
-                placement,
-                after,
-                ..AskHeader::default()
-            },
-            ask,
-        );
+        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        shards.ask(at, work.connection.id, &header, ask);
     }
 
     /// Has several shards execute parts of a request.

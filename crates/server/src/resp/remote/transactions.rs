@@ -4,12 +4,11 @@
 //! transaction, watched ones included, live on another shard, EXEC sends the whole queue there; where they live
 //! on several, they do it as one step ([`super::coordinate`]).
 
-use super::{after_of, copies_of, hold, pending_of};
-use crate::resp::session::Answering;
+use super::hold;
 use crate::resp::{Flow, Resp, Turn, encoder};
 use headwater_base::Shard;
 use headwater_command::{Args, Command, OwnedArgs, Reply, Spec, Transaction, table};
-use headwater_router::{Ask, AskHeader, Kind, Merge, Request};
+use headwater_router::{Ask, Kind, Merge, Request};
 use std::collections::BTreeSet;
 
 /// Each shard once.
@@ -173,22 +172,6 @@ impl Resp {
 
     /// Has a shard execute a whole transaction.
     fn ask_exec(&mut self, at: Shard, requests: Vec<OwnedArgs>, work: &mut Turn<'_>) {
-        let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
-        let session = &mut work.connection.session;
-        let (after, copies) = (after_of(session, shards), copies_of(session));
-        let no_evict = session.no_evict;
-        let silent = session.answering != Answering::On;
-        let id = pending_of(session, shards).expect(at, Kind::Both, silent);
-        let header = AskHeader {
-            id,
-            copies,
-            wants_digests: false,
-            no_evict,
-            placement,
-            after,
-            ..AskHeader::default()
-        };
-        shards.ask(at, work.connection.id, &header, &Ask::Exec(requests));
+        self.ask_whole(at, &Ask::Exec(requests), (Kind::Both, false), work);
     }
 }

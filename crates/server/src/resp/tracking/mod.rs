@@ -464,25 +464,12 @@ impl Resp {
         self.tell_changes(None, work);
     }
 
-    /// A request was sent to other shards: CLIENT CACHING was about it.
-    pub(super) fn tracked_remote(&mut self, spec: &'static Spec, session: &mut Session) {
-        let waits = session.waiting.is_some() || session.queue.is_some();
-        let waits = waits || self.executing_queue;
+    /// A request was sent to other shards, or refused before it was executed: CLIENT CACHING was about it. `spec`: of what command it
+    /// is, if of any.
+    pub(super) fn end_caching(&mut self, spec: Option<&Spec>, session: &mut Session) {
+        let waits = session.waiting.is_some() || session.queue.is_some() || self.executing_queue;
         if let Some(tracks) = session.tracking.as_deref_mut()
             && !waits
-            && !spec.full_name.starts_with("client|")
-        {
-            tracks.caching = false;
-        }
-    }
-
-    /// A request was refused before it was executed: CLIENT CACHING was about it all the same. `spec`: of what command it is.
-    #[cold]
-    pub(super) fn refused_tracked(&mut self, spec: Option<&Spec>, work: &mut Turn<'_>) {
-        let session = &mut work.connection.session;
-        let in_transaction = self.executing_queue || session.queue.is_some();
-        if let Some(tracks) = session.tracking.as_deref_mut()
-            && !in_transaction
             && !spec.is_some_and(|spec| spec.full_name.starts_with("client|"))
         {
             tracks.caching = false;
