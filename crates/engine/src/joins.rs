@@ -161,6 +161,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether [`Engine::join_drop`] would be done.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchJoin`].
+    pub fn has_join(&self, name: &str) -> Result<(), EngineError> {
+        let missing = || EngineError::NoSuchJoin(String::from(name));
+        self.catalog.find(name).map(|_| ()).ok_or_else(missing)
+    }
+
     /// Does, in slices, most of the work of [`Engine::join_drop`], if there is such a join.
     ///
     /// # Errors

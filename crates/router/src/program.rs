@@ -60,6 +60,8 @@ pub enum Program {
         at: Shard,
         /// Where it continues there; 0: at its beginning.
         cursor: u64,
+        /// The map of homes by which it began ([`map_of`]).
+        map: u64,
         /// About so many keys are still wanted.
         wanted: u64,
         /// The keys that were found, as answers.
@@ -187,6 +189,15 @@ fn integer(number: i64) -> Goes {
     Goes::Answer(answer_of(|out| out.integer(number)))
 }
 
+/// Bits of a cursor that name a map of homes.
+const MAP_BITS: u32 = 16;
+const MAP_MASK: u64 = (1 << MAP_BITS) - 1;
+
+/// Names a map of homes in a cursor, which is never 0 by that.
+fn map_of(placement: &Placement) -> u64 {
+    placement.version() % MAP_MASK + 1
+}
+
 /// Whether SCAN wants keys of some kind alone.
 fn is_filtered(args: Args<'_>) -> bool {
     let names: [&[u8]; 2] = [b"match", b"type"];
@@ -215,12 +226,14 @@ impl Program {
         })
     }
 
-    /// SCAN from a cursor on: it tells a shard, and where within it.
+    /// SCAN from a cursor on: it tells a shard, where within it, and by which map of homes. Where partitions have moved since, keys may
+    /// have come to shards that were asked before: it begins anew.
     pub(crate) fn scan(placement: &Placement, cursor: u64, count: u64, args: Args<'_>) -> Self {
-        let shards = u64::from(placement.shards());
+        let (shards, map) = (u64::from(placement.shards()), map_of(placement));
+        let cursor = if cursor & MAP_MASK == map { cursor >> MAP_BITS } else { 0 };
         let (inner, at) = (cursor / shards, Shard((cursor % shards) as u16));
-        let request = OwnedArgs::of(args);
-        Self::Scan { request, at, cursor: inner, wanted: count, found: Vec::new(), asked: false }
+        let (request, found) = (OwnedArgs::of(args), Vec::new());
+        Self::Scan { request, at, cursor: inner, map, wanted: count, found, asked: false }
     }
 
     /// What comes next, where `answers` are those to what was asked last.
@@ -333,7 +346,7 @@ impl Program {
     }
 
     fn scan_on(&mut self, placement: &Placement, answer: Option<Answer<'_>>) -> Goes {
-        let Self::Scan { request, at, cursor, wanted, found, asked } = self else {
+        let Self::Scan { request, at, cursor, map, wanted, found, asked } = self else {
             return integer(0);
         };
         let shards = u64::from(placement.shards());
@@ -353,7 +366,10 @@ impl Program {
             // One that wants keys of some kind alone has looked at as many as it should.
             let has_looked = !found.is_empty() || is_filtered(request.args());
             if is_over || *cursor != 0 && has_looked || *wanted == 0 {
-                let next = if is_over { 0 } else { cursor.wrapping_mul(shards) + u64::from(at.0) };
+                let place = if is_over { 0 } else { cursor.wrapping_mul(shards) + u64::from(at.0) };
+                // With the older map it begins anew, even where this was the end.
+                let ends = is_over && *map == map_of(placement);
+                let next = if ends { 0 } else { place << MAP_BITS | *map };
                 return Goes::Answer(answer_of(|out| {
                     out.array(2);
                     out.bulk(next.to_string().as_bytes());
@@ -377,6 +393,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::string::String;
+    use headwater_base::placement::Partition;
     use headwater_protocol::resp::{decode, find};
 
     /// Keys that live on different shards of three.
@@ -472,20 +489,55 @@ mod tests {
                 keys.iter().for_each(|key| out.bulk(key.as_bytes()));
             })
         };
-        let scan = |cursor| Program::scan(&placement, cursor, 3, own.args());
+        let with_map = |place: u64| place << MAP_BITS | map_of(&placement);
+        let scan = |place| Program::scan(&placement, with_map(place), 3, own.args());
+        let text = |place| with_map(place).to_string();
         let replies: [&[&Vec<u8>]; 3] =
             [&[&part("0", &[])], &[&part("0", &["a"])], &[&part("9", &["b", "c"])]];
         let (asked, answer) = run(scan(0), &replies);
         assert_eq!(asked, ["SCAN 0 COUNT 3"; 3]);
-        assert_eq!(answer, Goes::Answer(part("29", &["a", "b", "c"])));
+        assert_eq!(answer, Goes::Answer(part(&text(29), &["a", "b", "c"])));
         let (asked, answer) = run(scan(29), &[&[&part("0", &["d"])]]);
         assert_eq!(
             (asked[0].as_str(), answer),
             ("SCAN 9 COUNT 3", Goes::Answer(part("0", &["d"])))
         );
         let (_, answer) = run(scan(1), &[&[&part("4", &["d"])]]);
-        assert_eq!(answer, Goes::Answer(part("13", &["d"])));
+        assert_eq!(answer, Goes::Answer(part(&text(13), &["d"])));
         let (_, answer) = run(scan(1), &[&[&part("0", &["a", "b", "c"])]]);
-        assert_eq!(answer, Goes::Answer(part("2", &["a", "b", "c"])));
+        assert_eq!(answer, Goes::Answer(part(&text(2), &["a", "b", "c"])));
+    }
+
+    #[test]
+    fn a_scan_begins_anew_where_partitions_have_moved() {
+        let (mut placement, own) = (Placement::even(3), request(&["SCAN", "0", "COUNT", "3"]));
+        let begun = 29 << MAP_BITS | map_of(&placement);
+        let scan = |placement: &Placement| {
+            let mut scan = Program::scan(placement, begun, 3, own.args());
+            let Goes::Ask(steps) = scan.next(placement, &[]) else { panic!("it asks") };
+            (steps[0].at, shown(&steps[0]), scan)
+        };
+        let (at, asked, mut scan_under_way) = scan(&placement);
+        assert_eq!((at, &*asked), (Shard(2), "SCAN 9 COUNT 3"));
+        placement.assign(Partition(7), Shard(0));
+        let (at, asked, _) = scan(&placement);
+        assert_eq!((at, &*asked), (Shard(0), "SCAN 0 COUNT 3"));
+        // The last shard's last keys: one may have moved meanwhile to a shard that was asked before.
+        let last = answer_of(|out| {
+            out.array(2);
+            out.bulk(b"0");
+            out.array(0);
+        });
+        let Goes::Answer(answer) =
+            scan_under_way.next(&placement, &[Answer::whole(&last).unwrap()])
+        else {
+            panic!("it is over")
+        };
+        let parts = Answer::whole(&answer).unwrap().list();
+        let cursor: u64 = str::from_utf8(parts[0].text().unwrap()).unwrap().parse().unwrap();
+        assert!(cursor != 0);
+        let mut anew = Program::scan(&placement, cursor, 3, own.args());
+        let Goes::Ask(steps) = anew.next(&placement, &[]) else { panic!("it asks") };
+        assert_eq!((steps[0].at, &*shown(&steps[0])), (Shard(0), "SCAN 0 COUNT 3"));
     }
 }

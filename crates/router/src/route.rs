@@ -102,7 +102,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
         }
         // By all or by none.
         Command::Data(
-            Data::Joins(Joins::Add { .. })
+            Data::Joins(Joins::Add { .. } | Joins::Drop { .. })
             | Data::Tables(Tables::Set { boundary: Some(_), source: None, .. })
             | Data::Flows(Flows::Add { .. } | Flows::Drop { .. } | Flows::Pause { .. }),
         ) => Route::Several,
@@ -120,8 +120,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             Route::At(placement.home(key))
         }
         _ => match spec.id {
-            Id::JoinDrop
-            | Id::TableSet
+            Id::TableSet
             | Id::FnLoad
             | Id::FnDrop
             | Id::ConfigSet
@@ -230,7 +229,9 @@ pub(crate) fn parts_of_step(
         }
         Command::Data(Data::Keys(Keys::Del { .. })) => split(placement, args, 1, Merge::Sum),
         Command::Data(
-            Data::Joins(Joins::Add { .. }) | Data::Tables(Tables::Set { .. }) | Data::Flows(_),
+            Data::Joins(Joins::Add { .. } | Joins::Drop { .. })
+            | Data::Tables(Tables::Set { .. })
+            | Data::Flows(_),
         ) => all_shards(placement, Merge::Same, &Request::Same),
         _ => return None,
     };

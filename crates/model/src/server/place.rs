@@ -30,8 +30,16 @@ pub trait Place {
     /// How long it is since some moment.
     fn now(&self) -> Duration;
 
-    /// Has clients be busy with the accounts from now on, if there are any to do so.
-    fn disturb(&self) {}
+    /// Has clients be busy with the accounts from now on, if there are any to do so; they may have partitions move where that makes no
+    /// difference to the script.
+    fn disturb(&self, may_move: bool) {
+        let _ = may_move;
+    }
+
+    /// Whether partitions get other homes meanwhile: a scan may then give a key twice.
+    fn moves(&self) -> bool {
+        false
+    }
 
     /// Ends that.
     ///

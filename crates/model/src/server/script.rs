@@ -40,6 +40,17 @@ pub struct Script {
     pub steps: Vec<Step>,
 }
 
+impl Script {
+    /// Whether a client sends this command.
+    #[must_use]
+    pub fn asks_for(&self, command: &str) -> bool {
+        let mut requests = self.steps.iter().flat_map(|step| &step.requests);
+        requests.any(|words| {
+            words.first().is_some_and(|word| word.eq_ignore_ascii_case(command.as_bytes()))
+        })
+    }
+}
+
 impl Display for Script {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("clients")?;

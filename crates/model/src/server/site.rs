@@ -22,7 +22,7 @@ struct Line {
 
 /// A server.
 pub(super) struct Site<'p> {
-    place: &'p dyn Place,
+    pub(super) place: &'p dyn Place,
     lines: Vec<Line>,
     /// What it must know.
     pub(super) state: State,

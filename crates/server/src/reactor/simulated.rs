@@ -2,6 +2,7 @@
 
 use super::{News, Reactor};
 use crate::connection::{Connection, ConnectionId};
+use crate::resp::Resp;
 use crate::service::{Door, Service, Time};
 use crate::simulated::ServerEnd;
 use std::net::SocketAddr;
@@ -9,6 +10,18 @@ use std::net::SocketAddr;
 impl<S: Service> Reactor<S> {
     /// Has a turn at this time, with news of these clients.
     pub(crate) fn simulate_turn(&mut self, time: Time, clients: &[(ConnectionId, bool)]) {
+        self.simulate_beginning(time, clients);
+        self.simulate_rest();
+    }
+
+    /// Has the rest of a turn.
+    fn simulate_rest(&mut self) {
+        self.go_on();
+        self.end_turn();
+    }
+
+    /// Has a turn as far as what clients have sent.
+    fn simulate_beginning(&mut self, time: Time, clients: &[(ConnectionId, bool)]) {
         self.time = time;
         self.service.turn(time, self.connections.bytes());
         self.begin_turn();
@@ -17,8 +30,6 @@ impl<S: Service> Reactor<S> {
                 self.hear_of(id.slot, News { readable: true, ended, writable: true });
             }
         }
-        self.go_on();
-        self.end_turn();
     }
 
     /// Takes a client in.
@@ -40,5 +51,28 @@ impl<S: Service> Reactor<S> {
     /// Whether something goes on without anybody's doing.
     pub(crate) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.connections.any_dirty()
+    }
+}
+
+impl Reactor<Resp> {
+    /// Has a turn that ends where the shards meet: the mail that calls to the meeting is the last that is there.
+    pub(crate) fn simulate_call(&mut self, time: Time, clients: &[(ConnectionId, bool)]) {
+        self.simulate_beginning(time, clients);
+        self.service.take_mail_of_shards(&mut self.connections);
+    }
+
+    /// Does its part in a phase of a move, which all begin when all have ended the one before; whether there is another one.
+    pub(crate) fn simulate_move_phase(&mut self) -> bool {
+        let mut part = self.service.move_part.take().expect("it was called to a meeting");
+        let goes_on = self.service.take_move_phase(&mut part);
+        self.service.move_part = Some(part);
+        goes_on
+    }
+
+    /// Leaves the meeting, and has the rest of its turn.
+    pub(crate) fn simulate_leaving(&mut self) {
+        let part = self.service.move_part.take().expect("it was called to a meeting");
+        self.service.end_meeting(part, &mut self.connections);
+        self.simulate_rest();
     }
 }

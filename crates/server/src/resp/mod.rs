@@ -179,6 +179,9 @@ pub(crate) struct Resp {
     pub(crate) shards: Option<Box<Shards>>,
     /// What a crash has left by half, while it is finished; at the first shard.
     redoing: Option<Box<remote::Redoing>>,
+    /// What this shard does in a move, where somebody else has shards wait for one another.
+    #[cfg(test)]
+    pub(crate) move_part: Option<remote::MovePart>,
     /// Clients that others accepted, to be served here.
     new_clients: Vec<remote::Client>,
     pub(crate) time: Time,
@@ -293,6 +296,8 @@ impl Resp {
             serves_others: false,
             shards,
             redoing: None,
+            #[cfg(test)]
+            move_part: None,
             new_clients: Vec::new(),
             time: Time::default(),
             config: Config::default(),

@@ -175,6 +175,36 @@ impl Mail {
     }
 }
 
+#[cfg(test)]
+impl Mail {
+    /// Cuts it behind the letter that asks its receiver to a meeting; what is behind it. `None`: it has none.
+    pub(crate) fn split_at_meeting(&mut self) -> Option<Self> {
+        let at = self.letters.iter().position(|it| matches!(it, Letter::Meet { .. }))?;
+        let mut letters = self.letters.split_off(at + 1);
+        let ends = self.letters.iter_mut().filter_map(|letter| letter.end_mut().copied());
+        let begin = ends.max().unwrap_or(0);
+        for end in letters.iter_mut().filter_map(Letter::end_mut) {
+            *end -= begin;
+        }
+        Some(Self { from: self.from, bytes: self.bytes.split_off(begin), letters })
+    }
+}
+
+#[cfg(test)]
+impl Letter {
+    fn end_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Asks { end, .. }
+            | Self::HandedOn { end, .. }
+            | Self::Answers { end, .. }
+            | Self::Publish { end, .. }
+            | Self::Changes { end }
+            | Self::Copies { end } => Some(end),
+            _ => None,
+        }
+    }
+}
+
 /// What all shards share.
 #[derive(Debug)]
 pub(crate) struct Office {
@@ -267,6 +297,12 @@ impl Office {
     #[cfg(test)]
     pub(crate) fn mails_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<Mail>> {
         self.of(shard).mails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where all shards meet.
+    #[cfg(test)]
+    pub(crate) fn meeting(&self) -> &Meeting {
+        &self.meeting
     }
 
     /// Transactions of which stores keep records.

@@ -13,6 +13,9 @@ pub(crate) struct Meeting {
     shards: u16,
     state: Mutex<State>,
     changed: Condvar,
+    /// Its shards share a thread: somebody else has them wait for one another.
+    #[cfg(test)]
+    simulated: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +54,25 @@ impl From<Stays> for EngineError {
 impl Meeting {
     pub(super) fn new(shards: u16) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { shards, state, changed }
+        Self {
+            shards,
+            state,
+            changed,
+            #[cfg(test)]
+            simulated: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    /// Has somebody else see to it that shards wait for one another.
+    #[cfg(test)]
+    pub(crate) fn simulate(&self) {
+        self.simulated.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Whether somebody else does.
+    #[cfg(test)]
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.simulated.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

@@ -3,6 +3,7 @@
 
 use super::pipe::{Pipe, State};
 use super::world::{Draws, PATIENCE, World};
+use headwater_base::Placement;
 use headwater_model::server::wire::{Frame, Wire, encoded};
 use headwater_model::server::{ACCOUNTS, EACH, account};
 use headwater_protocol::resp::ReplyCutter;
@@ -30,6 +31,12 @@ enum Asked {
     Change(usize),
     /// That transaction is done, or given up because the watched account has changed.
     Changed,
+    /// A partition is to get another home.
+    Move,
+    /// A join is added, or dropped.
+    Define,
+    /// What it gives is read.
+    SeeJoin,
 }
 
 /// One client.
@@ -46,6 +53,10 @@ pub(super) struct Busy {
     draws: Draws,
     /// They have accounts alone.
     accounts_alone: bool,
+    /// So many shards, among which they move partitions; none: they do not.
+    pub(super) moves_among: u16,
+    /// They add and drop a join.
+    pub(super) defines: bool,
     counts: BTreeSet<i64>,
     /// Answers that were looked at.
     pub(super) answers: u64,
@@ -87,6 +98,9 @@ pub(super) const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
 /// What counts.
 pub(super) const COUNT: &str = "~count|all";
 
+/// Groups that scripts have keys of.
+const SCRIPTED: [&str; 7] = ["|a", "|b", "|c", "|d", "|10", "|1", "|~x"];
+
 pub(super) fn request(words: &[&str]) -> Vec<u8> {
     encoded(&words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
 }
@@ -115,7 +129,16 @@ impl Busy {
             || Client { pipe: Pipe::default(), bytes: Vec::new(), asked: None, last_count: 0 };
         let clients = (0..count).map(|_| client()).collect();
         let (counts, draws) = (BTreeSet::new(), Draws::new(seed ^ 0xb5));
-        Self { clients, draws, accounts_alone, counts, answers: 0, wrong: None }
+        Self {
+            clients,
+            draws,
+            accounts_alone,
+            moves_among: 0,
+            defines: false,
+            counts,
+            answers: 0,
+            wrong: None,
+        }
     }
 
     /// The count that is acknowledged.
@@ -186,7 +209,32 @@ impl Busy {
         let mut bytes = Vec::new();
         let mut say = |words: &[&str]| bytes.extend(request(words));
         let kinds = if self.accounts_alone { 6 } else { 12 };
+        let moves = self.moves_among > 0 && draws.below(12) == 0;
+        let defines = self.defines && draws.below(12) == 0;
         let (asked, replies) = match draws.below(kinds) {
+            _ if moves => {
+                // Partitions that have something, mostly.
+                let keys = [&all[..], &PAIR, &PLACES, &[COUNT], &SCRIPTED].concat();
+                let key = keys[draws.below(keys.len())];
+                let partition = Placement::even(2).partition(key.as_bytes());
+                let to = draws.below(self.moves_among.into());
+                say(&["SHARD.MOVE", &partition.0.to_string(), &to.to_string()]);
+                (Asked::Move, 1)
+            }
+            _ if defines => match draws.below(4) {
+                0 => {
+                    say(&["JOIN.ADD", "now-and-then", "x|<n> = copy ~account|<n>"]);
+                    (Asked::Define, 1)
+                }
+                1 => {
+                    say(&["JOIN.DROP", "now-and-then"]);
+                    (Asked::Define, 1)
+                }
+                _ => {
+                    say(&["PREFIX", "x|"]);
+                    (Asked::SeeJoin, 1)
+                }
+            },
             0 | 1 => {
                 say(&["MULTI"]);
                 say(&["DECRBY", &from, &amount]);
@@ -283,6 +331,21 @@ impl Busy {
             _ => &[],
         };
         match asked {
+            Asked::Move => match last {
+                Frame::Simple(_) => Ok(()),
+                Frame::Error(text) if text.contains("not answered yet") => Ok(()),
+                Frame::Error(text) if text.starts_with("BUSY") => Ok(()),
+                _ => Err(String::from("it has neither moved nor stayed for a reason")),
+            },
+            Asked::Define => match last {
+                Frame::Error(text) if text.contains("now-and-then") => Ok(()),
+                Frame::Error(_) => Err(String::from("it is refused")),
+                _ => Ok(()),
+            },
+            Asked::SeeJoin => match last {
+                Frame::Array(pairs) if [0, 2 * ACCOUNTS].contains(&pairs.len()) => Ok(()),
+                _ => Err(String::from("a join is there by half")),
+            },
             Asked::Transfer => match list {
                 [Frame::Integer(_), Frame::Integer(_)] => Ok(()),
                 _ => Err(String::from("it is not done")),

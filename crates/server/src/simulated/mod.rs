@@ -3,7 +3,8 @@
 //!
 //! One thread gives the shards their turns in an order that is drawn, has what they write to each other come late (each
 //! sender's in its order), and lets time pass. So whatever order of events threads could bring about can come up, each seed is the same
-//! each time, and a wait that does not end is found at once, by a clock that costs nothing.
+//! each time, and a wait that does not end is found at once, by a clock that costs nothing. Where threads would wait for one another
+//! (all shards meet to move a partition), each stops in the middle of its turn until all have come, and they go on in step.
 //!
 //! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
 //! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards, `HEADWATER_SIMULATED_SCRIPT=FILE` what clients ask, as a failure shows it.

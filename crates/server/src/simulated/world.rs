@@ -63,6 +63,10 @@ pub(super) struct World {
     connected: u16,
     /// Clients that are busy meanwhile.
     pub(super) busy: Option<Busy>,
+    /// Shards that stand still until all others do.
+    meets: BTreeSet<usize>,
+    /// Partitions that have moved, or were to.
+    pub(super) moves: u64,
 }
 
 impl World {
@@ -73,6 +77,7 @@ impl World {
         config.listen.bind = Vec::new();
         change(&mut config);
         let office = Office::new(shards);
+        office.meeting().simulate();
         let reactor = |at| {
             let shards = Shards::of(Shard(at), &office);
             let service = Resp::new(config.clone(), Some(shards), None).unwrap();
@@ -90,6 +95,8 @@ impl World {
             quiet: 0,
             connected: 0,
             busy: None,
+            meets: BTreeSet::new(),
+            moves: 0,
         };
         while !world.reactors.iter().all(Reactor::is_open) {
             world.turn();
@@ -97,23 +104,44 @@ impl World {
         world
     }
 
-    /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point.
-    fn set_aside(&mut self, at: usize) -> Vec<Mail> {
+    /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point, and all that
+    /// lies behind a call to a meeting; whether there is one.
+    fn set_aside(&mut self, at: usize) -> (Vec<Mail>, bool) {
         let late: BTreeSet<u16> =
             (0..self.reactors.len() as u16).filter(|_| self.draws.below(3) == 0).collect();
         let mut mails = self.office.mails_of(Shard(at as u16));
         let (mut now, mut later, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for mail in mails.drain(..) {
+        let mut meets = false;
+        for mut mail in mails.drain(..) {
             let from = mail.from.0;
-            if held.contains(&from) || (late.contains(&from) && self.draws.below(2) == 0) {
+            if meets || held.contains(&from) || (late.contains(&from) && self.draws.below(2) == 0) {
                 held.insert(from);
                 later.push(mail);
             } else {
+                let behind = mail.split_at_meeting();
                 now.push(mail);
+                meets = behind.is_some();
+                later.extend(behind.filter(|mail| !mail.letters.is_empty()));
             }
         }
         *mails = now;
-        later
+        (later, meets)
+    }
+
+    /// All stand still: they do their parts in step.
+    fn meet(&mut self) {
+        self.moves += 1;
+        let mut order: Vec<usize> = core::mem::take(&mut self.meets).into_iter().collect();
+        let mut goes_on = true;
+        while goes_on {
+            let places = order.len();
+            order.rotate_left(self.draws.below(places));
+            for at in &order {
+                goes_on = self.reactors[*at].simulate_move_phase();
+            }
+        }
+        order.iter().for_each(|at| self.reactors[*at].simulate_leaving());
+        self.quiet = 0;
     }
 
     /// Whether nothing has happened for long.
@@ -145,13 +173,19 @@ impl World {
 
     /// Gives some shard a turn.
     pub(super) fn turn(&mut self) {
+        if self.meets.len() == self.reactors.len() {
+            return self.meet();
+        }
         let at = self.draws.below(self.reactors.len());
         if self.quiet > QUIET {
             self.uptime += 20;
         } else if self.draws.below(8) == 0 {
             self.uptime += 1;
         }
-        let later = self.set_aside(at);
+        if self.meets.contains(&at) {
+            return;
+        }
+        let (later, meets) = self.set_aside(at);
         let has_mail = !self.office.mails_of(Shard(at as u16)).is_empty();
         let mut news = Vec::new();
         for client in self.clients.iter().filter(|client| client.shard == at) {
@@ -165,7 +199,12 @@ impl World {
             world.clients.iter().map(|client| client.pipe.state().told.len()).sum()
         };
         let before = told(self);
-        self.reactors[at].simulate_turn(time, &news);
+        if meets {
+            self.reactors[at].simulate_call(time, &news);
+            self.meets.insert(at);
+        } else {
+            self.reactors[at].simulate_turn(time, &news);
+        }
         let is_quiet =
             news.is_empty() && !has_mail && told(self) == before && !self.reactors[at].is_busy();
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
@@ -206,11 +245,17 @@ impl Place for Simulated {
         Duration::from_millis(self.0.borrow().uptime)
     }
 
-    fn disturb(&self) {
+    fn disturb(&self, may_move: bool) {
         let world = &mut *self.0.borrow_mut();
         let mut busy = Busy::new(2, world.draws.below(usize::MAX) as u64, true);
+        let moves = may_move && world.draws.below(2) == 0;
+        busy.moves_among = if moves { world.reactors.len() as u16 } else { 0 };
         busy.begin(world);
         world.busy = Some(busy);
+    }
+
+    fn moves(&self) -> bool {
+        self.0.borrow().busy.as_ref().is_some_and(|busy| busy.moves_among > 0)
     }
 
     fn calm(&self) -> Result<(), String> {

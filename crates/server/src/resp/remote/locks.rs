@@ -200,6 +200,7 @@ impl Resp {
                     done => done?,
                 }
             }
+            Command::Data(Data::Joins(Joins::Drop { name })) => engine.has_join(name)?,
             Command::Data(Data::Flows(flows)) => self.node.may_declare_flow(&flows)?,
             Command::Data(Data::Tables(set @ Tables::Set { name, .. })) => {
                 engine.check_table(name, &table_options(&set))?;

@@ -28,7 +28,7 @@ impl Resp {
     }
 
     /// Takes the letters that have come.
-    pub(in crate::resp) fn take_mail_of_shards(&mut self, connections: &mut Connections<Session>) {
+    pub(crate) fn take_mail_of_shards(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &self.shards else { return };
         let mails = shards.post.take();
         shards.post.set_clients(connections.open());

@@ -42,6 +42,8 @@ use std::net::SocketAddr;
 pub(crate) use coordinate::Coordinated;
 pub(crate) use form::ClientForm;
 pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
+#[cfg(test)]
+pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
 
 /// A client that another shard accepted.

@@ -18,6 +18,32 @@ use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
 
+/// What all shards do in step while they stand still: nobody begins a phase before all have ended the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MovePhase {
+    /// Everybody's writes so far become durable, with their records.
+    Record,
+    /// Everybody says whether the partition may move.
+    Agree,
+    /// Its old home hands its keys over.
+    Offer,
+    /// Its new home keeps them.
+    Keep,
+    /// Everybody learns its new home.
+    Move,
+}
+
+/// A shard's part in a move.
+#[derive(Debug)]
+pub(crate) struct MovePart {
+    leader: Shard,
+    way: Way,
+    /// What it does next.
+    phase: MovePhase,
+    /// Why the partition stays.
+    refusal: Option<Stays>,
+}
+
 impl Resp {
     /// SHARD.MOVE: the session waits until it is done, and looks again.
     pub(super) fn move_partition(
@@ -91,52 +117,78 @@ impl Resp {
         connections: &mut Connections<Session>,
     ) {
         let Some(shards) = &self.shards else { return };
-        let (me, meeting) = (shards.me, shards.post.meeting().clone());
+        let meeting = shards.post.meeting().clone();
         let placement = self.node.engine().placement();
         let from = placement.map_or(to, |placement| placement.home_of(partition));
         let way = Way { partition, from, to };
-        // Writes of this turn are handed to the store whole, with what flows note of them.
-        self.node.record_writes();
-        self.node.end_turn();
-        // What was done while its partitions lived where they do is never to be done again.
-        let synced = self.sync_records();
-        if !meeting.wait() {
+        let mut part = MovePart { leader, way, phase: MovePhase::Record, refusal: None };
+        #[cfg(test)]
+        if meeting.is_simulated() {
+            self.move_part = Some(part);
             return;
         }
-        if let Err(why) = synced {
-            meeting.give(Err(why.into()));
-        }
-        if let Err(busy) = self.flows_may_move(way) {
-            meeting.give(Err(busy));
-        }
-        if !meeting.wait() {
-            return;
-        }
-        if me == from && !meeting.is_refused() {
-            meeting.give(self.offer_partition(way).map_err(Stays::For));
-        }
-        if !meeting.wait() {
-            return;
-        }
-        if me == to
-            && let Ok(pairs) = meeting.given()
-            && let Err(text) = self.keep_partition(way, &pairs)
-        {
-            meeting.give(Err(text.into()));
-        }
-        if !meeting.wait() {
-            return;
-        }
-        let refusal = match meeting.given() {
-            Ok(pairs) => {
-                self.partition_moves(me, way, &pairs);
-                None
+        loop {
+            let goes_on = self.take_move_phase(&mut part);
+            if !meeting.wait() {
+                return;
             }
-            Err(text) => Some(text),
-        };
-        if !meeting.wait() {
-            return;
+            if !goes_on {
+                return self.end_meeting(part, connections);
+            }
         }
+    }
+
+    /// Does what a shard does in one phase of a move; whether there is another phase.
+    pub(crate) fn take_move_phase(&mut self, part: &mut MovePart) -> bool {
+        let Some(shards) = &self.shards else { return false };
+        let (me, meeting, way) = (shards.me, shards.post.meeting().clone(), part.way);
+        part.phase = match part.phase {
+            MovePhase::Record => {
+                // Writes of this turn are handed to the store whole, with what flows note of them.
+                self.node.record_writes();
+                self.node.end_turn();
+                // What was done while its partitions lived where they do is never to be done again.
+                part.refusal = self.sync_records().err().map(Stays::For);
+                MovePhase::Agree
+            }
+            MovePhase::Agree => {
+                if let Some(why) = part.refusal.take() {
+                    meeting.give(Err(why));
+                }
+                if let Err(busy) = self.flows_may_move(way) {
+                    meeting.give(Err(busy));
+                }
+                MovePhase::Offer
+            }
+            MovePhase::Offer => {
+                if me == way.from && !meeting.is_refused() {
+                    meeting.give(self.offer_partition(way).map_err(Stays::For));
+                }
+                MovePhase::Keep
+            }
+            MovePhase::Keep => {
+                if me == way.to
+                    && let Ok(pairs) = meeting.given()
+                    && let Err(text) = self.keep_partition(way, &pairs)
+                {
+                    meeting.give(Err(text.into()));
+                }
+                MovePhase::Move
+            }
+            MovePhase::Move => {
+                match meeting.given() {
+                    Ok(pairs) => self.partition_moves(me, way, &pairs),
+                    Err(why) => part.refusal = Some(why),
+                }
+                return false;
+            }
+        };
+        true
+    }
+
+    /// All have moved the partition, or it stays: requests go on.
+    pub(crate) fn end_meeting(&mut self, part: MovePart, connections: &mut Connections<Session>) {
+        let MovePart { leader, refusal, .. } = part;
         if refusal.is_none() {
             self.place_watches();
             // Who remembers which keys were read is another shard now.
@@ -144,6 +196,7 @@ impl Resp {
         }
         self.release(leader);
         let Some(shards) = &self.shards else { return };
+        let (me, meeting) = (shards.me, shards.post.meeting().clone());
         let moving = shards.holding.leading.as_ref().map(|leading| leading.moving);
         if let Some(moving) = moving.filter(|_| leader == me) {
             meeting.finish();
