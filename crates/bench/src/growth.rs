@@ -57,7 +57,7 @@ pub struct Growth {
 
 /// What grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
+enum GrowingPart {
     Scan,
     Get,
     Set,
@@ -65,7 +65,7 @@ enum What {
     Subscribe,
 }
 
-impl What {
+impl GrowingPart {
     fn name(self) -> &'static str {
         match self {
             Self::Scan => "scan, per pair",
@@ -78,7 +78,7 @@ impl What {
 }
 
 struct Measured {
-    what: What,
+    what: GrowingPart,
     size: usize,
     run: Run,
 }
@@ -168,7 +168,7 @@ impl Growth {
                 Ok((scans * loaded) as u64)
             })?;
             let run = cost.run(System::Headwater, pair, right);
-            measured.push(Measured { what: What::Scan, size, run });
+            measured.push(Measured { what: GrowingPart::Scan, size, run });
         }
         Ok(measured)
     }
@@ -188,7 +188,9 @@ impl Growth {
         progress.phase(&format!("store of {size}"), u64::from(size));
         points.load(&mut control)?;
         let mut measured = Vec::new();
-        for (what, operation) in [(What::Get, Operation::Get), (What::Set, Operation::Set)] {
+        for (what, operation) in
+            [(GrowingPart::Get, Operation::Get), (GrowingPart::Set, Operation::Set)]
+        {
             let count = self.scaled(ACCESSES as usize) as u64;
             let lanes = connections.len();
             let schedule = points::draw(operation, size, count, lanes, 16, self.common.seed);
@@ -244,8 +246,8 @@ impl Growth {
         let subscribed = cost.run(System::Headwater, pair, right);
         let size = size as usize;
         Ok(vec![
-            Measured { what: What::Post, size, run: posted },
-            Measured { what: What::Subscribe, size, run: subscribed },
+            Measured { what: GrowingPart::Post, size, run: posted },
+            Measured { what: GrowingPart::Subscribe, size, run: subscribed },
         ])
     }
 

@@ -39,12 +39,12 @@ pub struct Watch {
 
 /// What is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
+enum WatchedKeys {
     Base,
     Derived,
 }
 
-impl What {
+impl WatchedKeys {
     const ALL: [Self; 2] = [Self::Base, Self::Derived];
 
     fn name(self) -> &'static str {
@@ -83,15 +83,18 @@ impl Watch {
         let mut params = self.common.params();
         params.insert(String::from("watchers"), json!(self.watchers));
         params.insert(String::from("shards"), json!(self.shards));
-        let case = |what: What| Case {
+        let case = |what: WatchedKeys| Case {
             name: String::from(what.name()),
             params: Map::new(),
             runs: Vec::new(),
         };
-        let mut report =
-            Report { workload: "watch", params, cases: What::ALL.map(case).into_iter().collect() };
+        let mut report = Report {
+            workload: "watch",
+            params,
+            cases: WatchedKeys::ALL.map(case).into_iter().collect(),
+        };
         let runs = take_turns(&[System::Headwater], self.common.pairs, |_, pair, progress| {
-            What::ALL
+            WatchedKeys::ALL
                 .into_iter()
                 .map(|what| self.one(what, &launch, pair, progress))
                 .collect::<Result<Vec<_>>>()
@@ -105,7 +108,13 @@ impl Watch {
         self.common.write(&report)
     }
 
-    fn one(&self, what: What, launch: &Launch, pair: usize, progress: &Progress) -> Result<Run> {
+    fn one(
+        &self,
+        what: WatchedKeys,
+        launch: &Launch,
+        pair: usize,
+        progress: &Progress,
+    ) -> Result<Run> {
         let server = Server::start(System::Headwater, launch)?;
         let mut control = server.connect()?;
         let join = b"t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";

@@ -68,7 +68,7 @@ pub(crate) struct Instrumented {
 
 /// What is known of a module before it is rewritten.
 #[derive(Default)]
-struct Facts {
+struct ModuleShape {
     /// Bytes of memory at the start.
     memory: u64,
     has_memory: bool,
@@ -104,7 +104,7 @@ pub(crate) fn instrument(module: &[u8], memory_bytes_max: usize) -> Result<Instr
 }
 
 /// Validates a module, and gathers what rewriting needs.
-fn check(module: &[u8]) -> Result<Facts, String> {
+fn check(module: &[u8]) -> Result<ModuleShape, String> {
     if !Parser::is_core_wasm(module) {
         return Err(String::from("it is no WebAssembly module"));
     }
@@ -114,7 +114,7 @@ fn check(module: &[u8]) -> Result<Facts, String> {
     let too_many = |what: &str, count: u32, max: u32| {
         if count > max { Err(format!("it has {count} {what} (allowed: {max})")) } else { Ok(()) }
     };
-    let mut facts = Facts::default();
+    let mut facts = ModuleShape::default();
     let mut validator = Validator::new_with_features(features());
     let mut allocations = wasmparser::FuncValidatorAllocations::default();
     for payload in Parser::new(0).parse_all(module) {
@@ -164,7 +164,7 @@ fn check(module: &[u8]) -> Result<Facts, String> {
     Ok(facts)
 }
 
-impl Facts {
+impl ModuleShape {
     fn note_global(&mut self, mutable: bool) {
         if mutable {
             self.mutable.push(self.globals);
@@ -190,7 +190,7 @@ struct Rewriter {
     marks: u32,
     once: bool,
     params: Params,
-    facts: Facts,
+    facts: ModuleShape,
 }
 
 /// Numbers of the locals that rewriting adds to a function: one of each type for a value, and

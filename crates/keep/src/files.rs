@@ -129,10 +129,10 @@ impl Folder {
     }
 
     /// The file that says how far the data was safe, and what it says.
-    pub(crate) fn safe(&self) -> io::Result<(Safe, Option<u64>)> {
+    pub(crate) fn safe(&self) -> io::Result<(DurableMark, Option<u64>)> {
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false);
-        let safe = Safe { file: file.open(self.path.join(SAFE_FILE))? };
+        let safe = DurableMark { file: file.open(self.path.join(SAFE_FILE))? };
         let told = safe.read();
         Ok((safe, told))
     }
@@ -182,11 +182,11 @@ fn check_manifest(tree: &Path) -> Result<(), String> {
 
 /// The file that says how far the data was safe.
 #[derive(Debug)]
-pub(crate) struct Safe {
+pub(crate) struct DurableMark {
     file: File,
 }
 
-impl Safe {
+impl DurableMark {
     fn read(&self) -> Option<u64> {
         let mut record = [0; 16];
         self.file.read_exact_at(&mut record, 0).ok()?;

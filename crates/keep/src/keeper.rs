@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 /// What gathers for the next commit.
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub(crate) struct NextCommit {
     pub(crate) turn: Turn,
     /// Where turns are written before the store has them; `None`: what tells of them waits for the store, or for a sync.
     pub(crate) log: Option<Log>,
@@ -28,7 +28,7 @@ pub(crate) struct Gathered {
     pub(crate) open_behind: Option<u64>,
 }
 
-impl Gathered {
+impl NextCommit {
     /// What a load asked for now must wait for, and what it lays over that: the operations of a transaction that has not
     /// ended, as far as they concern `range`.
     fn seen_by_load(&self, range: &KeyRange) -> (u64, Option<Lost>) {
@@ -50,14 +50,14 @@ impl Gathered {
 
 /// The shard's side.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct KeeperQueue {
     /// The position of the last operation told.
     pub(crate) told: AtomicU64,
-    pub(crate) gathered: Mutex<Gathered>,
+    pub(crate) gathered: Mutex<NextCommit>,
     pub(crate) shared: Arc<Shared>,
 }
 
-impl Front {
+impl KeeperQueue {
     /// Hands what was told to the writer, but for a transaction that has not ended; gives the last operation told.
     pub(crate) fn commit(&self) -> Position {
         let mut gathered = lock(&self.gathered);
@@ -109,13 +109,13 @@ impl Front {
 
 /// The shard's end of a store.
 #[derive(Clone, Debug)]
-pub struct Keeper {
-    pub(crate) front: Arc<Front>,
+pub struct StoreHandle {
+    pub(crate) front: Arc<KeeperQueue>,
 }
 
-impl Keeper {
+impl StoreHandle {
     /// Adds an operation to the turn that gathers.
-    fn tell(&self, add: impl FnOnce(&mut Gathered) -> u64) -> Position {
+    fn tell(&self, add: impl FnOnce(&mut NextCommit) -> u64) -> Position {
         let position = add(&mut lock(&self.front.gathered));
         self.front.told.store(position, Ordering::Release);
         Position(position)
@@ -123,7 +123,7 @@ impl Keeper {
 
     /// Keeps a definition, in the place of one of this name.
     pub fn define(&mut self, kind: &str, name: &[u8], text: &[u8]) -> Position {
-        self.tell(|Gathered { turn, .. }| {
+        self.tell(|NextCommit { turn, .. }| {
             let order = turn.last() + 1;
             turn.define(&[kind.as_bytes(), name].join(&0), order, text)
         })
@@ -166,7 +166,7 @@ impl Keeper {
     }
 }
 
-impl BaseStore for Keeper {
+impl BaseStore for StoreHandle {
     fn put(
         &mut self,
         key: &[u8],

@@ -1,6 +1,6 @@
 //! The embedded store: base keys and definitions on disk, written as they change, loaded as they are wanted.
 //!
-//! The shard tells every write ([`Keeper`]), which costs a copy into the turn that gathers. At the end of a turn of the
+//! The shard tells every write ([`StoreHandle`]), which costs a copy into the turn that gathers. At the end of a turn of the
 //! server's loop, [`Store::commit`] hands the turn to a writer thread, which puts all turns that wait into
 //! the store as one batch, and syncs the store's journal as [`Durability`] asks. Loads are answered by threads of their
 //! own. Nothing here blocks the shard, except where the writer is megabytes behind, and while
@@ -47,7 +47,7 @@ mod walk;
 mod writer;
 
 use crate::files::Folder;
-use crate::keeper::{Front, Gathered};
+use crate::keeper::{KeeperQueue, NextCommit};
 pub use crate::notes::Notes;
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Progress, Queue, Shared, lock};
@@ -57,7 +57,7 @@ use crate::writer::{Writer, write_state};
 pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::source::{Position, Sink};
-pub use keeper::Keeper;
+pub use keeper::StoreHandle;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -162,7 +162,7 @@ pub struct Definition {
 
 /// What is known of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
+pub struct StoreStats {
     /// The last operation that was told.
     pub position: u64,
     /// The last one that is safe.
@@ -192,7 +192,7 @@ pub struct Facts {
 /// An open store. Dropping it writes and syncs what was told.
 #[derive(Debug)]
 pub struct Store {
-    front: Arc<Front>,
+    front: Arc<KeeperQueue>,
     options: Options,
     writer: Option<JoinHandle<()>>,
     loaders: Vec<JoinHandle<()>>,
@@ -385,9 +385,9 @@ impl Store {
         let declared = read_definitions(&shared.definitions)?;
         let failed = |error: std::io::Error| error.to_string();
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
-        let front = Arc::new(Front {
+        let front = Arc::new(KeeperQueue {
             told: AtomicU64::new(writer.state.position),
-            gathered: Mutex::new(Gathered {
+            gathered: Mutex::new(NextCommit {
                 turn: Turn::after(writer.state.position),
                 // Under `always` replies wait longer, for the sync.
                 log: (options.durability != Durability::Always).then_some(log),
@@ -409,8 +409,8 @@ impl Store {
 
     /// The shard's end.
     #[must_use]
-    pub fn keeper(&self) -> Keeper {
-        Keeper { front: self.front.clone() }
+    pub fn keeper(&self) -> StoreHandle {
+        StoreHandle { front: self.front.clone() }
     }
 
     /// The shard's end of what it keeps for itself.
@@ -518,7 +518,7 @@ impl Store {
 
     /// What is known of it now.
     #[must_use]
-    pub fn facts(&self) -> Facts {
+    pub fn facts(&self) -> StoreStats {
         let shared = &self.front.shared;
         let (gathered, position) = {
             let gathered = lock(&self.front.gathered);
@@ -526,7 +526,7 @@ impl Store {
         };
         let counters = &shared.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Facts {
+        StoreStats {
             position,
             durable: read(&shared.durable),
             pending_bytes: (gathered + lock(&shared.queue).bytes) as u64,

@@ -5,7 +5,7 @@
 
 use crate::record;
 use crate::shared::lock;
-use crate::{Front, describe};
+use crate::{KeeperQueue, describe};
 use fjall::Readable;
 use headwater_base::source::Position;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The shard's end of its notes.
 #[derive(Clone, Debug)]
 pub struct Notes {
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<KeeperQueue>,
 }
 
 impl Notes {

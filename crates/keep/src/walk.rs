@@ -7,7 +7,7 @@ use crate::loader::View;
 use crate::record::read_value;
 use crate::shared::lock;
 use crate::survey::Survey;
-use crate::{Keeper, describe};
+use crate::{StoreHandle, describe};
 use fjall::Readable;
 use headwater_base::source::{BaseStore, Pair};
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_micros(200);
 const KEYS: usize = 4096;
 
 /// Waits until all that was told is safe.
-pub(crate) fn settle(keeper: &Keeper) -> Result<(), String> {
+pub(crate) fn settle(keeper: &StoreHandle) -> Result<(), String> {
     let (shared, begun) = (&keeper.front.shared, Instant::now());
     let last = keeper.front.ask_sync();
     while shared.durable.load(Ordering::Acquire) < last.0 {
@@ -46,7 +46,7 @@ pub(crate) fn settle(keeper: &Keeper) -> Result<(), String> {
 
 /// The keys that `wanted` names, with what they hold.
 pub(crate) fn gather(
-    keeper: &Keeper,
+    keeper: &StoreHandle,
     wanted: &dyn Fn(&[u8]) -> bool,
     bytes_max: u64,
 ) -> Result<Vec<Pair>, String> {
@@ -86,7 +86,7 @@ pub(crate) fn gather(
     Ok(pairs)
 }
 
-impl Keeper {
+impl StoreHandle {
     /// Removes the keys that `unwanted` names, and waits until they are gone for good; gives how many there were.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! While it writes and syncs, the next turns gather: so under `always` a sync serves all of them
 //! (group commit).
 
-use crate::files::{Folder, Safe};
+use crate::files::{DurableMark, Folder};
 use crate::lost::{Lost, is_within};
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Shared, lock};
@@ -48,7 +48,7 @@ pub(crate) fn write_state(
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) folder: Arc<Folder>,
-    pub(crate) safe: Safe,
+    pub(crate) safe: DurableMark,
     pub(crate) options: Options,
     pub(crate) state: State,
     /// The keyspace of the keys: that of `state`, or of the batch under way.

@@ -5,7 +5,7 @@ mod common;
 use common::{Rng, Told, close, load, open, rounds, value_of};
 use headwater_base::source::{Attributes, BaseStore};
 use headwater_base::{KeyRange, Millis};
-use headwater_keep::{Durability, Keeper, Options, Store};
+use headwater_keep::{Durability, Options, Store, StoreHandle};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn the_store_is_a_map_whatever_happens() {
 }
 
 /// Tells of a value.
-fn put(keeper: &mut Keeper, key: &str, value: &str) -> u64 {
+fn put(keeper: &mut StoreHandle, key: &str, value: &str) -> u64 {
     keeper.put(key.as_bytes(), &mut [value.as_bytes()].into_iter(), Attributes::default()).0
 }
 

@@ -4,8 +4,8 @@ use crate::drive::Failure;
 use crate::equipped::Equipped;
 use crate::history::{Op, script};
 use crate::shrink::shrink;
+use crate::story::StoryOracle;
 use crate::subject::{Plain, Subject};
-use crate::teller::Teller;
 use crate::{drive, drive_sources, generate, generate_long, generate_sources};
 use headwater_script::story::rewritten;
 use std::cell::Cell;
@@ -104,7 +104,7 @@ impl std::fmt::Display for Found {
         if self.ops.len() > 80 || story.len() < script.len() {
             return f.write_str(&story); // Too long to be told by anyone.
         }
-        let make = || -> Box<dyn headwater_script::Target> { Box::new(Teller::default()) };
+        let make = || -> Box<dyn headwater_script::Target> { Box::new(StoryOracle::default()) };
         // A story needs its lower half to be read; the oracle then fills it in.
         f.write_str(&rewritten(&format!("{story}----\n"), &make).unwrap_or(story))
     }

@@ -2,7 +2,7 @@
 //! the oracle says.
 
 use crate::oracle::Pairs;
-use crate::subject::{Pair, ToldChange, ToldTo};
+use crate::subject::{FeedChange, FollowerNotification, Pair};
 use headwater_base::KeyRange;
 use headwater_script::bytes::escape;
 use std::collections::BTreeMap;
@@ -70,25 +70,28 @@ impl Copies {
     ///
     /// # Errors
     /// Somebody is told what does not concern it.
-    pub fn hear(&mut self, told: Vec<ToldTo>) -> Result<Vec<(u32, KeyRange)>, String> {
+    pub fn hear(
+        &mut self,
+        told: Vec<FollowerNotification>,
+    ) -> Result<Vec<(u32, KeyRange)>, String> {
         let mut lost = Vec::new();
-        for ToldTo { followers, change } in told {
+        for FollowerNotification { followers, change } in told {
             if followers.is_empty() {
                 return Err(format!("tells nobody of {change:?}"));
             }
             for by in followers {
-                if let ToldChange::Reset(range) = &change {
+                if let FeedChange::Reset(range) = &change {
                     self.cut(by, range);
                     lost.push((by, range.clone()));
                     continue;
                 }
                 let copy = self.0.entry(by).or_default();
-                let (ToldChange::Set(key, _) | ToldChange::Gone(key)) = &change else { continue };
+                let (FeedChange::Set(key, _) | FeedChange::Gone(key)) = &change else { continue };
                 if !copy.follows(key) {
                     return Err(format!("tells {by} of {}, which it does not follow", escape(key)));
                 }
                 match &change {
-                    ToldChange::Set(key, value) => {
+                    FeedChange::Set(key, value) => {
                         copy.pairs.insert(key.clone(), value.clone());
                     }
                     _ => drop(copy.pairs.remove(key)),

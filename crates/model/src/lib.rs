@@ -26,5 +26,5 @@ pub mod rng;
 pub mod server;
 pub mod shrink;
 pub mod store;
+pub mod story;
 pub mod subject;
-pub mod teller;

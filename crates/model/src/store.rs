@@ -41,7 +41,7 @@ pub trait Stored {
 
 /// What the store holds.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct StoredItem {
     pairs: BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>,
     definitions: Vec<Definition>,
     position: u64,
@@ -50,9 +50,9 @@ struct Held {
 /// A store in memory: what it holds, and the loads that it was asked for.
 #[derive(Debug, Default)]
 struct Disk {
-    held: Held,
+    held: StoredItem,
     /// What it held when the transaction under way began.
-    before: Option<Held>,
+    before: Option<StoredItem>,
     /// Loads that are not answered, with what they show.
     asked: Vec<(FetchId, Loaded)>,
 }

@@ -12,16 +12,16 @@ use headwater_engine::{
 
 /// What followers are told, with what was shared in it copied.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ToldTo {
+pub struct FollowerNotification {
     /// Whose turn it is to hear it.
     pub followers: Vec<u32>,
     /// What has happened.
-    pub change: ToldChange,
+    pub change: FeedChange,
 }
 
 /// What has happened in a followed range.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ToldChange {
+pub enum FeedChange {
     /// A key has this value.
     Set(Vec<u8>, Vec<u8>),
     /// A key is gone.
@@ -31,7 +31,7 @@ pub enum ToldChange {
 }
 
 /// Takes what an engine has to tell.
-pub fn take_notifications(engine: &mut Engine) -> Vec<ToldTo> {
+pub fn take_notifications(engine: &mut Engine) -> Vec<FollowerNotification> {
     engine.keep_followed();
     let mut all = Vec::new();
     for Notification { followers, what } in engine.take_notifications() {
@@ -39,13 +39,13 @@ pub fn take_notifications(engine: &mut Engine) -> Vec<ToldTo> {
             NotifiedChange::Set { key, value } => {
                 let bytes = engine.held(value).to_vec();
                 engine.release(value);
-                ToldChange::Set(key.into(), bytes)
+                FeedChange::Set(key.into(), bytes)
             }
-            NotifiedChange::Gone { key } => ToldChange::Gone(key.into()),
-            NotifiedChange::Reset { range } => ToldChange::Reset(range),
+            NotifiedChange::Gone { key } => FeedChange::Gone(key.into()),
+            NotifiedChange::Reset { range } => FeedChange::Reset(range),
         };
         let followers = followers.iter().map(|follower| follower.0).collect();
-        all.push(ToldTo { followers, change });
+        all.push(FollowerNotification { followers, change });
     }
     all
 }
@@ -278,7 +278,7 @@ pub trait Subject {
         self.engine().unfollow(range, Follower(by));
     }
     /// What followers are told since the last time.
-    fn told(&mut self) -> Vec<ToldTo> {
+    fn told(&mut self) -> Vec<FollowerNotification> {
         take_notifications(self.engine())
     }
     fn join_add(

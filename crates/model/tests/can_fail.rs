@@ -14,7 +14,7 @@ use headwater_model::copies::unfollowed;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::oracle::{Oracle, Pairs, Verdict, View, within};
-use headwater_model::subject::{Pair, Subject, ToldChange, ToldTo};
+use headwater_model::subject::{FeedChange, FollowerNotification, Pair, Subject};
 use std::collections::BTreeMap;
 
 /// What is wrong with a subject.
@@ -465,12 +465,15 @@ impl Subject for Standin {
         self.followed = unfollowed(std::mem::take(&mut self.followed), by, range);
         self.known.entry(by).or_default().retain(|key, _| !range.contains(key));
     }
-    fn told(&mut self) -> Vec<ToldTo> {
+    fn told(&mut self) -> Vec<FollowerNotification> {
         let mut told = Vec::new();
         if self.oracle.joins.iter().any(|installed| installed.join.mode != Mode::Push) {
             self.known.clear();
             for (by, range) in std::mem::take(&mut self.followed) {
-                told.push(ToldTo { followers: vec![by], change: ToldChange::Reset(range) });
+                told.push(FollowerNotification {
+                    followers: vec![by],
+                    change: FeedChange::Reset(range),
+                });
             }
             return told;
         }
@@ -483,15 +486,17 @@ impl Subject for Standin {
             let follows = |key: &Vec<u8>| {
                 followed.iter().any(|(other, range)| other == by && range.contains(key))
             };
-            let mut tell = |change: ToldChange| told.push(ToldTo { followers: vec![*by], change });
+            let mut tell = |change: FeedChange| {
+                told.push(FollowerNotification { followers: vec![*by], change })
+            };
             for (key, value) in seen.iter().filter(|(key, _)| follows(key)) {
                 if known.get(key) != Some(value) {
-                    tell(ToldChange::Set(key.clone(), value.clone()));
+                    tell(FeedChange::Set(key.clone(), value.clone()));
                 }
             }
             for key in known.keys().filter(|key| !seen.contains_key(*key)) {
                 if self.fault != Fault::TellsOfNoEnd || oracle.owners(key).is_empty() {
-                    tell(ToldChange::Gone(key.clone()));
+                    tell(FeedChange::Gone(key.clone()));
                 }
             }
             *known = seen.clone();

@@ -10,7 +10,7 @@ use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::copies::unfollowed;
 use headwater_model::join::Join;
 use headwater_model::oracle::{Oracle, Pairs, within};
-use headwater_model::subject::{Pair, Subject, ToldChange, ToldTo};
+use headwater_model::subject::{FeedChange, FollowerNotification, Pair, Subject};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,10 +178,13 @@ impl Subject for Standin {
         self.followed = unfollowed(std::mem::take(&mut self.followed), by, range);
     }
     /// Nothing is known of changes: all is to be read again.
-    fn told(&mut self) -> Vec<ToldTo> {
+    fn told(&mut self) -> Vec<FollowerNotification> {
         let followed = std::mem::take(&mut self.followed).into_iter();
         followed
-            .map(|(by, range)| ToldTo { followers: vec![by], change: ToldChange::Reset(range) })
+            .map(|(by, range)| FollowerNotification {
+                followers: vec![by],
+                change: FeedChange::Reset(range),
+            })
             .collect()
     }
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {

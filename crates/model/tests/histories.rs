@@ -4,7 +4,7 @@ use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::equipped::{Equipped, Short};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
-use headwater_model::subject::{Plain, Subject, ToldChange, ToldTo};
+use headwater_model::subject::{FeedChange, FollowerNotification, Plain, Subject};
 use headwater_model::{drive, generate};
 
 /// Its counts are what bounds of memory go by.
@@ -307,16 +307,16 @@ impl Subject for Heard {
     fn engine(&mut self) -> &mut headwater_engine::Engine {
         self.engine.engine()
     }
-    fn told(&mut self) -> Vec<ToldTo> {
+    fn told(&mut self) -> Vec<FollowerNotification> {
         let told = self.engine.told();
-        for ToldTo { change, .. } in &told {
+        for FollowerNotification { change, .. } in &told {
             match change {
-                ToldChange::Set(key, _) => {
+                FeedChange::Set(key, _) => {
                     let writable = self.engine.engine().check_writable(key);
                     self.derived += u64::from(writable.is_err());
                 }
-                ToldChange::Gone(_) => self.gone += 1,
-                ToldChange::Reset(_) => self.resets += 1,
+                FeedChange::Gone(_) => self.gone += 1,
+                FeedChange::Reset(_) => self.resets += 1,
             }
         }
         told

@@ -3,7 +3,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore, FetchId, News, Pair, Position, Sink};
-use headwater_keep::{Durability, Keeper, Options, Store};
+use headwater_keep::{Durability, Options, Store, StoreHandle};
 use headwater_model::check::Kind;
 use headwater_model::drive;
 use headwater_model::equipped::{Equipped, SPILLED_MIN};
@@ -44,7 +44,7 @@ impl Sink for Inbox {
 /// The engine's end, which notes what was asked.
 #[derive(Debug)]
 struct End {
-    keeper: Keeper,
+    keeper: StoreHandle,
     asked: Rc<RefCell<usize>>,
 }
 

@@ -3,7 +3,7 @@
 //! Where the oracle has no words (it prints `…`), whatever the script expects from there to the
 //! end of the step is left to the engine's own test.
 
-use headwater_model::teller::Teller;
+use headwater_model::story::StoryOracle;
 use headwater_script::story::{parse, print};
 
 #[test]
@@ -16,7 +16,7 @@ fn the_oracle_agrees_with_every_story() {
             continue; // The oracle has no sources.
         }
         let steps = parse(&std::fs::read_to_string(&path).expect("a script")).expect("a script");
-        let printed = print(&steps, &|| Box::new(Teller::default()));
+        let printed = print(&steps, &|| Box::new(StoryOracle::default()));
         for (step, printed) in steps.iter().zip(printed) {
             // Warnings of an installation come first, and the oracle gives none.
             let expected: Vec<&String> =

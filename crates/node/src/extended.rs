@@ -59,7 +59,7 @@ impl Extended {
         if whole.is_empty() && fraction.is_empty() {
             return None;
         }
-        let mut digits = Natural::of(0);
+        let mut digits = BigNatural::of(0);
         for &byte in whole.iter().chain(fraction) {
             let digit = byte.wrapping_sub(b'0');
             if digit > 9 {
@@ -74,7 +74,7 @@ impl Extended {
         if exponent.abs() > DECIMAL_EXPONENT_MAX {
             return None;
         }
-        let mut divisor = Natural::of(1);
+        let mut divisor = BigNatural::of(1);
         let scaled = if exponent < 0 { &mut divisor } else { &mut digits };
         for _ in 0..exponent.abs() {
             scaled.multiply_add(10, 0);
@@ -83,7 +83,11 @@ impl Extended {
     }
 
     /// `numerator / denominator`, rounded; `None` beyond the format's range.
-    fn quotient(negative: bool, mut numerator: Natural, mut denominator: Natural) -> Option<Self> {
+    fn quotient(
+        negative: bool,
+        mut numerator: BigNatural,
+        mut denominator: BigNatural,
+    ) -> Option<Self> {
         // Scaled so that the quotient has 65 or 66 bits before the point.
         let shift = 65 - (numerator.bits() as i32 - denominator.bits() as i32);
         if shift > 0 {
@@ -178,7 +182,7 @@ impl Extended {
             text.push(b'-');
         }
         if exponent >= 0 {
-            let mut natural = Natural::of(significand);
+            let mut natural = BigNatural::of(significand);
             natural.shift_left(exponent.unsigned_abs());
             natural.write_decimal(&mut text);
             return Some(text);
@@ -219,9 +223,9 @@ fn decimal_exponent(text: &[u8]) -> Option<i64> {
 }
 
 /// A whole number of any size: 32-bit digits, the lowest first, none at the top zero.
-struct Natural(Vec<u32>);
+struct BigNatural(Vec<u32>);
 
-impl Natural {
+impl BigNatural {
     fn of(number: u64) -> Self {
         let mut natural = Self(alloc::vec![number as u32, (number >> 32) as u32]);
         natural.normalize();

@@ -199,9 +199,13 @@ impl Node {
         let engine = &mut self.engine;
         match *command {
             Strings::Get { key } => strings::get(engine, key, reply),
-            Strings::Set { key, value, condition, expiry, get } => {
-                strings::set(engine, key, value, &strings::How { condition, expiry, get }, reply)
-            }
+            Strings::Set { key, value, condition, expiry, get } => strings::set(
+                engine,
+                key,
+                value,
+                &strings::SetOptions { condition, expiry, get },
+                reply,
+            ),
             Strings::SetNx { key, value } => strings::set_nx(engine, key, value, reply),
             Strings::GetSet { key, value } => strings::get_set(engine, key, value, reply),
             Strings::GetDel { key } => strings::get_del(engine, key, reply),

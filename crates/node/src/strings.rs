@@ -17,7 +17,7 @@ pub(crate) fn get(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Re
 }
 
 /// The options of SET.
-pub(crate) struct How {
+pub(crate) struct SetOptions {
     pub(crate) condition: SetCondition,
     pub(crate) expiry: SetExpiry,
     pub(crate) get: bool,
@@ -28,7 +28,7 @@ pub(crate) fn set(
     engine: &mut Engine,
     key: &[u8],
     value: &[u8],
-    how: &How,
+    how: &SetOptions,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     if how.condition == SetCondition::Always && !how.get && how.expiry == SetExpiry::Never {
@@ -43,7 +43,7 @@ fn set_with_options(
     engine: &mut Engine,
     key: &[u8],
     value: &[u8],
-    how: &How,
+    how: &SetOptions,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     if how.get {

@@ -147,7 +147,7 @@ impl Join {
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
     #[must_use]
     pub fn show<'a>(&'a self, pattern: &'a Pattern) -> impl fmt::Display + 'a {
-        Shown { pattern, slots: &self.slots }
+        ShownJoin { pattern, slots: &self.slots }
     }
 }
 
@@ -178,12 +178,12 @@ impl fmt::Display for Join {
     }
 }
 
-struct Shown<'a> {
+struct ShownJoin<'a> {
     pattern: &'a Pattern,
     slots: &'a [String],
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ShownJoin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Parsed names and literals are UTF-8; only a pattern made by hand shows escapes.
         fn text(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {

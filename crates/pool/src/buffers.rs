@@ -156,7 +156,7 @@ mod tests {
 
     /// Gives memory, too little of it, and none in turn, and counts what is out.
     #[derive(Debug)]
-    struct Fickle {
+    struct FlakyMemory {
         asked: usize,
         out: Arc<AtomicUsize>,
     }
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    impl Owners for Fickle {
+    impl Owners for FlakyMemory {
         fn take(&mut self, layout: Layout) -> Option<Owner> {
             self.asked += 1;
             let bytes = match self.asked % 3 {
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn owners_are_dropped_with_their_buffers() {
         let out = Arc::new(AtomicUsize::new(0));
-        let source = Fickle { asked: 0, out: out.clone() };
+        let source = FlakyMemory { asked: 0, out: out.clone() };
         let mut pool = Pool::with_buffers(Box::new(OwnedBuffers::new(source)));
         let values: Vec<_> = (0..900u32).map(|at| pool.insert(&[at as u8; 1000])).collect();
         assert!(out.load(Ordering::Relaxed) > 1);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn buffers_are_aligned_whatever_their_owner_has() {
         let out = Arc::new(AtomicUsize::new(0));
-        let mut buffers = OwnedBuffers::new(Fickle { asked: 0, out: out.clone() });
+        let mut buffers = OwnedBuffers::new(FlakyMemory { asked: 0, out: out.clone() });
         let layout = Layout::from_size_align(1 << 16, 1 << 16).unwrap();
         for _ in 0..6 {
             let buffer = buffers.allocate(layout).unwrap();

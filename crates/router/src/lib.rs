@@ -1,7 +1,7 @@
 //! What crosses between shards for clients: typed requests and answers, who executes what, and how several shards do
 //! one thing.
 //!
-//! A client's requests are decoded once, by its own session. What concerns keys is executed at their home ([`route`]):
+//! A client's requests are decoded once, by its own session. [`course`] says what becomes of each. What concerns keys is executed at their home ([`route`]):
 //! requests ([`Ask`]) and answers ([`Answer`]) go there and back in a form of their own, whatever protocol the client speaks. The
 //! session puts the answers in the order of its requests ([`Pending`]), and answers of several shards to one request
 //! together ([`Merge`]). What several shards must do as one step is a [`Transaction`], over [`Locks`] at each of them.
@@ -13,6 +13,7 @@ extern crate alloc;
 
 mod answer;
 mod ask;
+mod course;
 mod locks;
 mod merge;
 mod pending;
@@ -28,6 +29,7 @@ pub use ask::{
     AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutValue, Requests,
     write_answer, write_ask,
 };
+pub use course::{Course, Situation, course};
 pub use locks::{LockSet, Locks, Owner, TransactionId};
 pub use merge::Merge;
 pub use pending::{Encode, Inner, Kind, Pending, Scattered};

@@ -7,7 +7,7 @@
 //! - S4. `entries` is in the order of the client's requests.
 //! - S5. While something is to be answered, no answer of this shard's own goes around it.
 //! - S6. Answers that are ready wait for those behind them, so that they go out together, but not
-//!   beyond [`HELD_BACK_MAX`] bytes, and only as long as whoever drives this lets them.
+//!   beyond [`DEFERRED_MAX`] bytes, and only as long as whoever drives this lets them.
 //! - S7. A message that another shard's key is the cause of goes behind each answer of that shard that came before it: what
 //!   it tells is newer. Messages keep their order.
 //! - S8. While several shards do one thing, messages wait, and go behind its answer: that is whole.
@@ -29,7 +29,7 @@ use headwater_command::OwnedArgs;
 /// Requests that may be under way for one client.
 const UNDER_WAY_MAX: usize = 512;
 /// Bytes of ready answers beyond which they wait for nothing.
-const HELD_BACK_MAX: usize = 16 << 10;
+const DEFERRED_MAX: usize = 16 << 10;
 /// A watched key is kept here, by the session at its home, and in the table of all there; what each takes besides its bytes.
 const WATCHED_COPIES: usize = 3;
 const WATCHED_BYTES: usize = 64;
@@ -147,7 +147,7 @@ pub struct Pending {
     /// What is ready has waited for long enough.
     pub overdue: bool,
     /// Nothing more is executed until everything is answered.
-    pub holds: bool,
+    pub blocks: bool,
     /// A shard has refused its part of what was asked of all last.
     pub refused: bool,
     /// The shards that watch keys for it; this one, too, where what it watches had to be loaded first.
@@ -180,7 +180,7 @@ impl Pending {
             last_id: 0,
             noted: false,
             overdue: false,
-            holds: false,
+            blocks: false,
             refused: false,
             watches_at: BTreeSet::new(),
             watched: BTreeSet::new(),
@@ -506,8 +506,8 @@ impl Pending {
 
     /// Takes answers that come before all that is expected.
     #[inline]
-    pub fn hold_back(&mut self, out: &mut Vec<u8>) {
-        if out.len() <= HELD_BACK_MAX {
+    pub fn defer(&mut self, out: &mut Vec<u8>) {
+        if out.len() <= DEFERRED_MAX {
             self.ready.append(out);
         }
     }
@@ -515,7 +515,7 @@ impl Pending {
     /// Whether answers are there that are not to be sent yet (S6).
     #[inline]
     #[must_use]
-    pub fn holds_back(&self) -> bool {
+    pub fn defers(&self) -> bool {
         !self.ready.is_empty() && !self.may_send()
     }
 
@@ -528,7 +528,7 @@ impl Pending {
 
     #[inline]
     fn may_send(&self) -> bool {
-        self.overdue || self.is_done() || self.ready.len() > HELD_BACK_MAX
+        self.overdue || self.is_done() || self.ready.len() > DEFERRED_MAX
     }
 
     /// Moves the answers that are to be sent into `out`.

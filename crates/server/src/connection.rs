@@ -54,7 +54,7 @@ pub(crate) enum Received {
 enum Wire {
     /// To a client.
     Socket(TcpStream),
-    /// To the shard that has the client, with the next mail.
+    /// To the shard that has the client, with its next batch of messages.
     Shard(Vec<u8>),
     /// Nowhere: the client has gone, and what it has begun is brought to its end.
     Nowhere,
@@ -96,7 +96,7 @@ pub(crate) struct Connection<S> {
     /// It is in the list of connections to which others wrote.
     pub(crate) dirty: bool,
     /// It is in the list of connections whose output waits for writes to be safe.
-    pub(crate) waits_for_safety: bool,
+    pub(crate) awaits_durable: bool,
     /// The number of the last write of a request of its own; 0 where nothing is said to be safe.
     pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
@@ -118,8 +118,8 @@ impl<S> Connection<S> {
         Self::over(Wire::Socket(socket), id, (peer, local), session, now)
     }
 
-    /// The connection of a client of another shard: its requests and replies go by mail.
-    pub(crate) fn by_mail(id: ConnectionId, session: S, now: u64) -> Self {
+    /// The connection of a client of another shard: its requests and replies are messages between shards.
+    pub(crate) fn remote(id: ConnectionId, session: S, now: u64) -> Self {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Self::over(Wire::Shard(Vec::new()), id, (nowhere, nowhere), session, now)
     }
@@ -159,7 +159,7 @@ impl<S> Connection<S> {
             ended: false,
             queued: false,
             dirty: false,
-            waits_for_safety: false,
+            awaits_durable: false,
             wrote: 0,
             counted_bytes: 0,
             wire,
@@ -178,7 +178,7 @@ impl<S> Connection<S> {
 
     /// Whether it is that of a client of another shard, or of one that has gone.
     #[inline]
-    pub(crate) fn is_by_mail(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         matches!(self.wire, Wire::Shard(_) | Wire::Nowhere)
     }
 
@@ -198,14 +198,14 @@ impl<S> Connection<S> {
     }
 
     /// Replies for the shard that has the client.
-    pub(crate) fn mail(&mut self) -> Option<&mut Vec<u8>> {
+    pub(crate) fn answers(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.wire {
             Wire::Shard(bytes) => Some(bytes),
             _ => None,
         }
     }
 
-    /// Takes requests that came by mail.
+    /// Takes requests that came from another shard.
     pub(crate) fn take_requests(&mut self, bytes: &[u8]) {
         self.input.truncate(self.input_filled);
         self.input.extend_from_slice(bytes);
@@ -298,15 +298,15 @@ impl<S> Connection<S> {
         service: &mut impl Service,
         now: u64,
     ) -> bool {
-        let safety = service.safety();
+        let writes = service.durable_writes();
         if self.output.is_gated() {
-            self.output.open_gates(safety.safe);
+            self.output.open_gates(writes.durable);
         }
-        if safety.told > safety.safe && !(out.is_empty() && held.is_empty()) {
+        if writes.last > writes.durable && !(out.is_empty() && held.is_empty()) {
             if self.output.is_empty() {
                 self.taken = now;
             }
-            self.output.add_gated(out, held, safety.told);
+            self.output.add_gated(out, held, writes.last);
             return self.send_pending(service, now);
         }
         if !self.output.is_empty() || !held.is_empty() {
@@ -320,7 +320,7 @@ impl<S> Connection<S> {
         // The common case: everything goes out in one call.
         let written = match &mut self.wire {
             Wire::Socket(socket) => socket.write(out),
-            Wire::Shard(mail) => mail.write(out),
+            Wire::Shard(answers) => answers.write(out),
             Wire::Nowhere => Ok(out.len()),
             #[cfg(test)]
             Wire::Pipe(pipe) => pipe.write(out),
@@ -343,7 +343,7 @@ impl<S> Connection<S> {
         while !self.write_blocked && self.output.may_send() {
             let written = match &mut self.wire {
                 Wire::Socket(socket) => self.output.write(socket, service),
-                Wire::Shard(mail) => self.output.write(mail, service),
+                Wire::Shard(answers) => self.output.write(answers, service),
                 Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
                 #[cfg(test)]
                 Wire::Pipe(pipe) => self.output.write(pipe, service),

@@ -14,7 +14,7 @@ pub(crate) struct Connections<S> {
     free: Vec<usize>,
     open: usize,
     /// Those of them that are of clients of other shards.
-    by_mail: usize,
+    remote: usize,
     last_number: u64,
     /// From each number to the next: numbers of different shards differ.
     step: u64,
@@ -31,7 +31,7 @@ impl<S> Connections<S> {
             slots: Vec::new(),
             free: Vec::new(),
             open: 0,
-            by_mail: 0,
+            remote: 0,
             last_number: 0,
             step: 1,
             dirty: Vec::new(),
@@ -47,18 +47,18 @@ impl<S> Connections<S> {
 
     /// How many clients there are, the one being served included.
     pub(crate) fn open(&self) -> usize {
-        self.open - self.by_mail
+        self.open - self.remote
     }
 
     /// As [`Connections::next_id`], for a client of another shard.
-    pub(crate) fn next_id_by_mail(&mut self) -> ConnectionId {
-        self.by_mail += 1;
+    pub(crate) fn next_id_of_remote(&mut self) -> ConnectionId {
+        self.remote += 1;
         self.next_id()
     }
 
     /// The client of a connection has gone, which goes on without it.
     pub(crate) fn unplugged(&mut self) {
-        self.by_mail += 1;
+        self.remote += 1;
     }
 
     /// Chooses slot and number for a new connection, which is then [`Connections::put`] there.
@@ -122,9 +122,9 @@ impl<S> Connections<S> {
     }
 
     /// Frees the slot of a connection that was taken out and has ended.
-    pub(crate) fn ended(&mut self, id: ConnectionId, by_mail: bool) {
+    pub(crate) fn ended(&mut self, id: ConnectionId, remote: bool) {
         self.open -= 1;
-        self.by_mail -= usize::from(by_mail);
+        self.remote -= usize::from(remote);
         self.free.push(id.slot);
     }
 

@@ -16,11 +16,13 @@ pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, Module, Source, Table};
-use crate::service::Safety;
+use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
-use headwater_keep::{Definition, Durability, FORMAT_FILE, Facts, Keeper, Options, Store};
+use headwater_keep::{
+    Definition, Durability, FORMAT_FILE, Options, Store, StoreHandle, StoreStats,
+};
 use homes::{Homes, Unwritten};
 use records::KeptRecords;
 use serde::de::DeserializeOwned;
@@ -77,9 +79,9 @@ fn read_module(definition: &Definition) -> Option<SentModule> {
 }
 
 /// The store and what was declared.
-pub(crate) struct Keeping {
+pub(crate) struct EmbeddedStore {
     store: Store,
-    keeper: Keeper,
+    keeper: StoreHandle,
     path: String,
     /// Whether replies wait for their writes to be synced, and not only for the system to have them.
     always: bool,
@@ -110,7 +112,7 @@ fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> 
     })
 }
 
-impl Keeping {
+impl EmbeddedStore {
     /// Opens the store that the settings name, if they name one, and adds to `config` what was declared there. Of
     /// several shards the first one says what was declared, and the others are given its `config`.
     ///
@@ -169,7 +171,7 @@ impl Keeping {
     }
 
     /// The shard's end.
-    pub(crate) fn keeper(&self) -> Keeper {
+    pub(crate) fn keeper(&self) -> StoreHandle {
         self.keeper.clone()
     }
 
@@ -314,10 +316,10 @@ impl Keeping {
 
     /// Which writes are safe.
     #[inline]
-    pub(crate) fn safety(&self) -> Safety {
-        let (told, safe) = (self.store.told().0, self.survives());
-        let told = if self.given_up { safe } else { told };
-        Safety { told, safe, failed: self.given_up }
+    pub(crate) fn durable_writes(&self) -> DurableWrites {
+        let (last, durable) = (self.store.told().0, self.survives());
+        let last = if self.given_up { durable } else { last };
+        DurableWrites { last, durable, failed: self.given_up }
     }
 
     /// To be called when a turn begins. The store fails first and refuses writes a moment later: until it does, commands
@@ -391,7 +393,7 @@ impl Keeping {
     }
 
     /// What is known of the store.
-    pub(crate) fn facts(&self) -> (&str, Options, Facts) {
+    pub(crate) fn facts(&self) -> (&str, Options, StoreStats) {
         (&self.path, self.store.options(), self.store.facts())
     }
 

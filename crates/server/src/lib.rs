@@ -2,7 +2,7 @@
 //!
 //! A thread owns everything, from the sockets to the data, and executes one command at a
 //! time: there are no locks. With several shards there are as many such threads, which write each other
-//! letters. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
+//! messages. [`Server::bind`] takes a [`Config`], [`Server::run`] serves
 //! until SIGTERM, SIGINT or SHUTDOWN.
 //!
 //! - `reactor`: the loop; `connection`, `connections`, `output`: its sockets and their rests of
@@ -46,8 +46,8 @@ use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
 use resp::Resp;
-use service::{Bounds, Door};
-use shards::{Office, Shards};
+use service::{Bounds, WireProtocol};
+use shards::{Shards, Transport};
 use std::net::SocketAddr;
 use threads::Threads;
 
@@ -70,21 +70,21 @@ impl Server {
         config.check()?;
         let warning = descriptors::provide(&mut config.clients);
         let shards = config.listen.shards.number();
-        let office = (shards > 1).then(|| Office::new(shards));
-        let shards = office.as_ref().map(|office| Shards::of(Shard(0), office));
+        let transport = (shards > 1).then(|| Transport::new(shards));
+        let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
         let service = Resp::new(config.clone(), shards, None)?;
         let mut reactor = Reactor::bind(&config, service, true)?;
-        let threads = match &office {
-            Some(office) => {
+        let threads = match &transport {
+            Some(transport) => {
                 // With what was declared before the start, and at the addresses that the system chose.
                 let mut config = reactor.service.config.clone();
                 let port = |door| reactor.addresses(door).first().map(SocketAddr::port);
-                config.listen.port = port(Door::Resp).unwrap_or(config.listen.port);
-                if let Some(port) = port(Door::Memcached) {
+                config.listen.port = port(WireProtocol::Resp).unwrap_or(config.listen.port);
+                if let Some(port) = port(WireProtocol::Memcached) {
                     config.listen.memcached_port = OptionalPort::On(port);
                 }
                 let sent = reactor.service.take_sent();
-                Threads::start(&config, &sent, office)?
+                Threads::start(&config, &sent, transport)?
             }
             None => Threads::default(),
         };
@@ -100,13 +100,13 @@ impl Server {
     /// [`Server::run`].
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.reactor.addresses(Door::Resp)
+        self.reactor.addresses(WireProtocol::Resp)
     }
 
     /// The addresses where memcached's protocol is spoken, if any.
     #[must_use]
     pub fn memcached_addresses(&self) -> Vec<SocketAddr> {
-        self.reactor.addresses(Door::Memcached)
+        self.reactor.addresses(WireProtocol::Memcached)
     }
 
     /// The address where HTTP is spoken, if any.
@@ -193,7 +193,7 @@ impl NullServer {
     /// The addresses that are listened on.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.reactor.addresses(Door::Resp)
+        self.reactor.addresses(WireProtocol::Resp)
     }
 
     /// Serves until SIGTERM or SIGINT.

@@ -5,7 +5,7 @@
 
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::service::{Bounds, Door, Served, Service, Stopped, Time, Work};
+use crate::service::{Bounds, Served, Service, Stopped, Time, WireProtocol, Work};
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::resp::{Limits, Parsed, RequestParser};
 
@@ -35,7 +35,7 @@ impl Service for Null {
         self.bounds
     }
 
-    fn opened(&mut self, _id: ConnectionId, _door: Door) -> Self::Session {
+    fn opened(&mut self, _id: ConnectionId, _door: WireProtocol) -> Self::Session {
         None
     }
 
@@ -95,7 +95,7 @@ impl Service for Null {
 
     fn evicted_client(&mut self) {}
 
-    fn refusal(&mut self, _door: Door) -> &'static [u8] {
+    fn refusal(&mut self, _door: WireProtocol) -> &'static [u8] {
         b"-ERR max number of clients reached\r\n"
     }
 

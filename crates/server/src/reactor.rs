@@ -12,7 +12,7 @@
 //! - R1. A connection that may go on without news from its socket (`runnable`, or `readable`
 //!   with nothing in its way) is in `queue`.
 //! - R2. Between turns `out` and `held` are empty.
-//! - R3. A connection whose output has gates is in `unsafe_replies`, and is looked at when writes have become safe.
+//! - R3. A connection whose output has gates is in `gated_replies`, and is looked at when writes have become safe.
 //!
 //! # Cost
 //! Per turn one `epoll_wait` and one reading of the clock; per batch one `read` and one
@@ -20,8 +20,8 @@
 
 mod accept;
 mod ending;
+mod gated;
 mod limits;
-mod safety;
 #[cfg(test)]
 mod simulated;
 
@@ -29,14 +29,14 @@ use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::log::event;
-use crate::service::{Bounds, Door, Service, Stopped, Time, Work};
+use crate::service::{Bounds, Service, Stopped, Time, WireProtocol, Work};
 use accept::{check_free, listen};
 use ending::{SIGHUP, SIGINT, SIGTERM, hear};
+use gated::GatedReplies;
 use headwater_base::Millis;
 use headwater_protocol::Held;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
-use safety::UnsafeReplies;
 use signal_hook_mio::v1_0::Signals;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -78,14 +78,14 @@ pub(crate) struct Reactor<S: Service> {
     poll: Poll,
     /// Of one loop in the process.
     signals: Option<Signals>,
-    listeners: Vec<(TcpListener, Door)>,
+    listeners: Vec<(TcpListener, WireProtocol)>,
     /// A listener may have connections that were not accepted yet.
     accepting: bool,
     connections: Connections<S::Session>,
     queue: Vec<ConnectionId>,
     /// Something was executed since the last turn ended.
     executed: bool,
-    unsafe_replies: UnsafeReplies,
+    gated_replies: GatedReplies,
     read: Vec<u8>,
     out: Vec<u8>,
     /// The long values that belong into `out`.
@@ -114,8 +114,8 @@ impl<S: Service> Reactor<S> {
         let shared = config.listen.shards.number() > 1;
         let mut listeners = Vec::new();
         let doors = [
-            (Door::Resp, Some(config.listen.port)),
-            (Door::Memcached, config.listen.memcached_port.number()),
+            (WireProtocol::Resp, Some(config.listen.port)),
+            (WireProtocol::Memcached, config.listen.memcached_port.number()),
         ];
         for (door, port) in doors {
             let Some(mut port) = port else { continue };
@@ -146,7 +146,7 @@ impl<S: Service> Reactor<S> {
             connections,
             queue: Vec::new(),
             executed: false,
-            unsafe_replies: UnsafeReplies::default(),
+            gated_replies: GatedReplies::default(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
             held: Held::default(),
@@ -160,7 +160,7 @@ impl<S: Service> Reactor<S> {
     }
 
     /// The addresses of a door.
-    pub(crate) fn addresses(&self, door: Door) -> Vec<SocketAddr> {
+    pub(crate) fn addresses(&self, door: WireProtocol) -> Vec<SocketAddr> {
         let here = self.listeners.iter().filter(|(_, other)| *other == door);
         here.filter_map(|(listener, _)| listener.local_addr().ok()).collect()
     }
@@ -221,7 +221,7 @@ impl<S: Service> Reactor<S> {
 
     /// What a turn begins with: connections that may go on without news.
     fn begin_turn(&mut self) {
-        self.send_safe_replies();
+        self.send_durable_replies();
         if self.accepting && self.service.may_accept() {
             self.accept();
         }
@@ -262,8 +262,8 @@ impl<S: Service> Reactor<S> {
         self.service.end_turn();
         // What has made the turn's writes safe may be its end.
         self.executed = false;
-        self.send_safe_replies();
-        self.service.post();
+        self.send_durable_replies();
+        self.service.send_messages();
     }
 
     /// How long nothing may happen.
@@ -310,8 +310,8 @@ impl<S: Service> Reactor<S> {
         }
         news(&mut connection);
         let goes_on = self.advance(&mut connection);
-        if connection.is_by_mail() {
-            self.service.take_mail(&mut connection);
+        if connection.is_remote() {
+            self.service.take_remote_answers(&mut connection);
         }
         if goes_on {
             let session_bytes = S::session_bytes(&connection.session);
@@ -392,7 +392,7 @@ impl<S: Service> Reactor<S> {
             self.out.clear();
         }
         if connection.is_gated() {
-            self.unsafe_replies.add(connection);
+            self.gated_replies.add(connection);
         }
         if self.out.capacity() > OUT_BYTES_KEPT || self.out.capacity() == 0 {
             self.out = Vec::with_capacity(OUT_BYTES_FULL);
@@ -477,7 +477,7 @@ impl<S: Service> Reactor<S> {
     ) -> usize {
         let mut consumed = 0;
         self.executed = true;
-        let told = self.service.safety().told;
+        let told = self.service.durable_writes().last;
         loop {
             let served = self.service.serve(Work {
                 peers: &mut self.connections,
@@ -491,7 +491,7 @@ impl<S: Service> Reactor<S> {
                 time: self.time,
             });
             consumed += served.consumed;
-            let now_told = self.service.safety().told;
+            let now_told = self.service.durable_writes().last;
             if now_told > told {
                 connection.wrote = now_told;
             }
@@ -527,7 +527,7 @@ impl<S: Service> Reactor<S> {
 
     fn end(&mut self, mut connection: Box<Connection<S::Session>>) {
         // The descriptor is closed with the socket, which also ends its registration.
-        let by_mail = connection.is_by_mail();
+        let remote = connection.is_remote();
         if let Some(socket) = connection.socket() {
             let _ = self.poll.registry().deregister(socket);
         }
@@ -536,7 +536,7 @@ impl<S: Service> Reactor<S> {
         }
         if S::outlives_client(&connection.session) && !connection.is_unplugged() {
             connection.unplug();
-            if !by_mail {
+            if !remote {
                 self.connections.unplugged();
             }
             let id = connection.id;
@@ -546,7 +546,7 @@ impl<S: Service> Reactor<S> {
         }
         self.connections.uncount(&mut connection);
         self.service.closed(&mut connection);
-        self.connections.ended(connection.id, by_mail);
+        self.connections.ended(connection.id, remote);
     }
 }
 

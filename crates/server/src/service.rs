@@ -46,7 +46,7 @@ pub(crate) struct Work<'a, S> {
 
 /// Which protocol is spoken on an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Door {
+pub(crate) enum WireProtocol {
     /// That of Redis.
     Resp,
     /// That of memcached.
@@ -75,13 +75,13 @@ pub(crate) enum Stopped {
     Closing,
 }
 
-/// Which writes are safe, by their numbers: replies that may tell of others wait.
+/// Which writes are durable, by their numbers: replies that may show others wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Safety {
+pub(crate) struct DurableWrites {
     /// The last write.
-    pub(crate) told: u64,
-    /// The last one that is safe.
-    pub(crate) safe: u64,
+    pub(crate) last: u64,
+    /// The last one that is durable.
+    pub(crate) durable: u64,
     /// No further one will be, and none is accepted: no reply waits any more.
     pub(crate) failed: bool,
 }
@@ -108,7 +108,7 @@ pub(crate) trait Service {
     fn bounds(&self) -> Bounds;
 
     /// A connection was accepted at this door.
-    fn opened(&mut self, id: ConnectionId, door: Door) -> Self::Session;
+    fn opened(&mut self, id: ConnectionId, door: WireProtocol) -> Self::Session;
 
     /// A new turn of the loop begins. All clients together take `clients_bytes`.
     fn turn(&mut self, time: Time, clients_bytes: usize);
@@ -137,12 +137,17 @@ pub(crate) trait Service {
 
     /// Who serves a client that was just accepted here: `None`, if this shard does.
     #[inline]
-    fn hand_on(&mut self, socket: TcpStream, _peer: SocketAddr, _door: Door) -> Option<TcpStream> {
+    fn hand_on(
+        &mut self,
+        socket: TcpStream,
+        _peer: SocketAddr,
+        _door: WireProtocol,
+    ) -> Option<TcpStream> {
         Some(socket)
     }
 
     /// Takes the clients that were accepted elsewhere.
-    fn take_clients(&mut self) -> Vec<(TcpStream, SocketAddr, Door)> {
+    fn take_clients(&mut self) -> Vec<(TcpStream, SocketAddr, WireProtocol)> {
         Vec::new()
     }
 
@@ -168,23 +173,23 @@ pub(crate) trait Service {
 
     /// Takes the replies for a client of another shard.
     #[cold]
-    fn take_mail(&mut self, _connection: &mut Connection<Self::Session>) {}
+    fn take_remote_answers(&mut self, _connection: &mut Connection<Self::Session>) {}
 
     /// Takes what has come from elsewhere, and wakes the connections that waited for it.
     fn wake(&mut self, connections: &mut Connections<Self::Session>);
 
     /// Which writes are safe; where nothing waits for that, all.
     #[inline]
-    fn safety(&self) -> Safety {
-        Safety::default()
+    fn durable_writes(&self) -> DurableWrites {
+        DurableWrites::default()
     }
 
-    /// A turn of the loop is over: what it has written becomes safe, or is on its way to it.
+    /// A turn of the loop is over: what it has written becomes durable, or is on its way to it.
     fn end_turn(&mut self) {}
 
     /// Sends what goes elsewhere: replies to a turn's requests are with it.
     #[inline]
-    fn post(&mut self) {}
+    fn send_messages(&mut self) {}
 
     /// Whether clients that come are served now.
     #[inline]
@@ -235,7 +240,7 @@ pub(crate) trait Service {
     fn evicted_client(&mut self);
 
     /// What a client reads that is one too many.
-    fn refusal(&mut self, door: Door) -> &'static [u8];
+    fn refusal(&mut self, door: WireProtocol) -> &'static [u8];
 
     /// A long value that is being sent.
     fn value(&self, value: ValueRef) -> Value<'_>;

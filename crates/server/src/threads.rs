@@ -7,7 +7,7 @@ use crate::config::{Config, ConfigError};
 use crate::keeping::SentModule;
 use crate::reactor::Reactor;
 use crate::resp::Resp;
-use crate::shards::{Office, Shards};
+use crate::shards::{Shards, Transport};
 use headwater_base::Shard;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
@@ -42,11 +42,11 @@ impl Threads {
     pub(crate) fn start(
         config: &Config,
         sent: &[SentModule],
-        office: &Arc<Office>,
+        transport: &Arc<Transport>,
     ) -> Result<Self, ConfigError> {
         let mut threads = Self { all: Vec::new(), pin: config.listen.pin };
         for at in 1..config.listen.shards.number() {
-            let (config, office) = (config.clone(), office.clone());
+            let (config, transport) = (config.clone(), transport.clone());
             let sent = sent.to_vec();
             let (said, hears) = channel();
             let (start, started) = channel();
@@ -55,7 +55,7 @@ impl Threads {
                 if config.listen.pin {
                     pin(at);
                 }
-                let shards = Shards::of(Shard(at), &office);
+                let shards = Shards::of(Shard(at), &transport);
                 let made = Resp::new(config.clone(), Some(shards), Some(sent))
                     .and_then(|service| Reactor::bind(&config, service, false));
                 let reactor = match made {

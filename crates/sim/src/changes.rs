@@ -16,7 +16,7 @@ use headwater_model::oracle::{Installed, Verdict};
 
 /// A change that goes from shard to shard.
 pub(crate) struct Change {
-    what: What,
+    what: CatalogChange,
     /// Those that it has yet to come to, the next one last.
     left: Vec<usize>,
     /// Those that have agreed.
@@ -25,7 +25,7 @@ pub(crate) struct Change {
     refused: (usize, usize),
 }
 
-enum What {
+enum CatalogChange {
     Ask { name: String, join: Join, replace: bool, verdict: Verdict },
     Install { name: String, join: Join, replace: bool },
     GiveUp { name: String, join: Join },
@@ -34,7 +34,7 @@ enum What {
 }
 
 impl World {
-    fn begin(&mut self, what: What) {
+    fn begin(&mut self, what: CatalogChange) {
         let mut left: Vec<_> = (0..self.shards.len()).collect();
         self.rng.shuffle(&mut left);
         self.events += 1;
@@ -43,7 +43,7 @@ impl World {
 
     pub(crate) fn begin_flush(&mut self) {
         if self.change.is_none() {
-            self.begin(What::Flush);
+            self.begin(CatalogChange::Flush);
         }
     }
 
@@ -55,7 +55,7 @@ impl World {
         let (name, join) = self.some_join();
         let known = self.joins.joins.iter().any(|join| join.name == name);
         if known && self.rng.chance(60) {
-            self.begin(What::Drop { name });
+            self.begin(CatalogChange::Drop { name });
             return Ok(());
         }
         let name = match self.joins.joins.first() {
@@ -72,7 +72,7 @@ impl World {
         if verdict == Verdict::Unsure || (verdict == Verdict::Accept && !well_defined(&all)) {
             return Ok(());
         }
-        self.begin(What::Ask { name, join, replace, verdict });
+        self.begin(CatalogChange::Ask { name, join, replace, verdict });
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl World {
     fn change_at(&mut self, at: usize, change: &mut Change) -> Result<(), String> {
         let one = &mut self.shards[at];
         match &change.what {
-            What::Ask { name, join, replace, .. } => {
+            CatalogChange::Ask { name, join, replace, .. } => {
                 let text = join.to_string();
                 let matched = one.oracle.base.keys().any(|key| join.output.matches(key));
                 match prepare(one, &mut self.rng, (name, &text, *replace)) {
@@ -133,17 +133,17 @@ impl World {
                     }
                 }
             }
-            What::Install { name, join, replace } => {
+            CatalogChange::Install { name, join, replace } => {
                 let added = one.engine.join_add(name, &join.to_string(), *replace);
                 added.map_err(|error| format!("has agreed to {name}, but: {error}"))?;
                 one.oracle.install(name, join.clone());
             }
-            What::GiveUp { name, .. } => one.engine.join_unprepare(name),
-            What::Drop { name } => {
+            CatalogChange::GiveUp { name, .. } => one.engine.join_unprepare(name),
+            CatalogChange::Drop { name } => {
                 one.engine.join_drop(name).map_err(|error| error.to_string())?;
                 one.oracle.uninstall(name);
             }
-            What::Flush => {
+            CatalogChange::Flush => {
                 one.engine.flush();
                 one.oracle.base.clear();
             }
@@ -155,7 +155,7 @@ impl World {
     fn next_part(&mut self, change: Change) -> Result<(), String> {
         let Change { what, agreed, refused: (refused, matched), .. } = change;
         match what {
-            What::Ask { name, join, replace, verdict } => {
+            CatalogChange::Ask { name, join, replace, verdict } => {
                 let all = self.shards.len();
                 if refused == 0 && verdict != Verdict::Accept {
                     return Err(format!("{name} is accepted: {join}"));
@@ -174,9 +174,9 @@ impl World {
                     (false, true) => "joins not replaced",
                 });
                 self.begin(if accepted {
-                    What::Install { name, join, replace }
+                    CatalogChange::Install { name, join, replace }
                 } else {
-                    What::GiveUp { name, join }
+                    CatalogChange::GiveUp { name, join }
                 });
                 if let Some(next) = &mut self.change {
                     if !accepted {
@@ -185,10 +185,10 @@ impl World {
                     next.agreed = agreed;
                 }
             }
-            What::Install { name, join, .. } => self.joins.install(&name, join),
-            What::Drop { name } => drop(self.joins.uninstall(&name)),
-            What::Flush => self.note("keys flushed"),
-            What::GiveUp { .. } => {}
+            CatalogChange::Install { name, join, .. } => self.joins.install(&name, join),
+            CatalogChange::Drop { name } => drop(self.joins.uninstall(&name)),
+            CatalogChange::Flush => self.note("keys flushed"),
+            CatalogChange::GiveUp { .. } => {}
         }
         self.events += 1;
         Ok(())
@@ -198,8 +198,8 @@ impl World {
     pub(crate) fn is_prepared(&self, at: usize, key: &[u8]) -> bool {
         let Some(Change { what, left, agreed, .. }) = &self.change else { return false };
         match what {
-            What::Ask { join, .. } => agreed.contains(&at) && join.output.matches(key),
-            What::Install { join, .. } | What::GiveUp { join, .. } => {
+            CatalogChange::Ask { join, .. } => agreed.contains(&at) && join.output.matches(key),
+            CatalogChange::Install { join, .. } | CatalogChange::GiveUp { join, .. } => {
                 left.contains(&at) && join.output.matches(key)
             }
             _ => false,
@@ -296,10 +296,10 @@ impl World {
         // What it had agreed to it is asked again.
         if let Some(Change { what, left, agreed, .. }) = &self.change {
             let again = match what {
-                What::Ask { name, join, replace, .. } if agreed.contains(&at) => {
+                CatalogChange::Ask { name, join, replace, .. } if agreed.contains(&at) => {
                     Some((name, join, replace))
                 }
-                What::Install { name, join, replace } if left.contains(&at) => {
+                CatalogChange::Install { name, join, replace } if left.contains(&at) => {
                     Some((name, join, replace))
                 }
                 _ => None,

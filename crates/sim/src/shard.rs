@@ -14,7 +14,7 @@ use headwater_model::expect::Moments;
 use headwater_model::join::Mode;
 use headwater_model::oracle::{Oracle, Pairs, View};
 use headwater_model::rng::Rng;
-use headwater_model::subject::{ToldChange, ToldTo};
+use headwater_model::subject::{FeedChange, FollowerNotification};
 use headwater_node::{CLIENTS_FROM, Packet, Peers, WaitId};
 use std::rc::Rc;
 
@@ -147,7 +147,7 @@ impl One {
         self.rest.extend(rest);
         if self.cut == Some(Cut::Notifications) {
             told.pop_if(|told| {
-                matches!(told.change, ToldChange::Set(..)) && self.version.is_multiple_of(5)
+                matches!(told.change, FeedChange::Set(..)) && self.version.is_multiple_of(5)
             });
         }
         let lost = self.copies.hear(told)?;
@@ -247,14 +247,14 @@ impl One {
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// What watching clients are told.
-fn to(engine: &Engine, told: &Notification) -> ToldTo {
+fn to(engine: &Engine, told: &Notification) -> FollowerNotification {
     let change = match &told.what {
         NotifiedChange::Set { key, value } => {
-            ToldChange::Set(key.to_vec(), engine.held(*value).to_vec())
+            FeedChange::Set(key.to_vec(), engine.held(*value).to_vec())
         }
-        NotifiedChange::Gone { key } => ToldChange::Gone(key.to_vec()),
-        NotifiedChange::Reset { range } => ToldChange::Reset(range.clone()),
+        NotifiedChange::Gone { key } => FeedChange::Gone(key.to_vec()),
+        NotifiedChange::Reset { range } => FeedChange::Reset(range.clone()),
     };
     let clients = told.followers.iter().map(|by| by.0).filter(|by| *by >= CLIENTS_FROM);
-    ToldTo { followers: clients.collect(), change }
+    FollowerNotification { followers: clients.collect(), change }
 }

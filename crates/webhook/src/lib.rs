@@ -46,7 +46,7 @@ pub struct Post {
 }
 
 type Done = (u64, Result<(), String>);
-type Bell = Arc<dyn Fn() + Send + Sync>;
+type OnDone = Arc<dyn Fn() + Send + Sync>;
 /// Sends a post and waits for the answer.
 type Client = Box<dyn Fn(&Post) -> Result<(), String> + Send + Sync>;
 
@@ -73,7 +73,7 @@ struct Shared {
     client: OnceLock<Result<Client, String>>,
     /// A file of certificates to trust; empty: the system's.
     certificates: PathBuf,
-    bell: Bell,
+    bell: OnDone,
 }
 
 impl std::fmt::Debug for Poster {

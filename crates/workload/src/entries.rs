@@ -11,7 +11,7 @@ use crate::Rng;
 use std::time::{Duration, Instant};
 
 /// What can hold entries.
-pub trait Holder {
+pub trait EntryCache {
     /// A new entry; there is none of this key.
     fn insert(&mut self, key: u64, bytes: &[u8]);
     /// Puts `bytes` behind those of an entry.
@@ -133,7 +133,7 @@ impl Measure<'_> {
 ///
 /// # Errors
 /// `new` gives none.
-pub fn run<H: Holder, E>(
+pub fn run<H: EntryCache, E>(
     plan: &Plan,
     new: impl Fn(usize, usize) -> Result<H, E>,
     usage: &dyn Fn() -> Usage,
@@ -154,13 +154,13 @@ pub fn run<H: Holder, E>(
 
 fn one_by_one(
     plan: &Plan,
-    mut holder: impl Holder,
+    mut holder: impl EntryCache,
     filler: &Filler,
     entries: u64,
     measure: &mut Measure<'_>,
 ) {
     let every = (entries as usize / plan.sample.max(1)).max(1);
-    let same = |holder: &mut dyn Holder, versions: &[(u64, usize)]| {
+    let same = |holder: &mut dyn EntryCache, versions: &[(u64, usize)]| {
         (0..entries).step_by(every).all(|key| {
             let pieces = versions.iter().map(|&(version, len)| filler.get(key, version, len));
             let expected = pieces.collect::<Vec<_>>().concat();
@@ -195,7 +195,7 @@ fn one_by_one(
 
 fn at_random(
     plan: &Plan,
-    mut holder: impl Holder,
+    mut holder: impl EntryCache,
     filler: &Filler,
     bytes: usize,
     measure: &mut Measure<'_>,
@@ -228,7 +228,7 @@ fn at_random(
 }
 
 fn long_and_short(
-    mut holder: impl Holder,
+    mut holder: impl EntryCache,
     filler: &Filler,
     pieces: u64,
     measure: &mut Measure<'_>,
@@ -293,7 +293,7 @@ mod tests {
         forgets: bool,
     }
 
-    impl Holder for Map {
+    impl EntryCache for Map {
         fn insert(&mut self, key: u64, bytes: &[u8]) {
             assert!(self.entries.insert(key, bytes.to_vec()).is_none());
         }

@@ -18,6 +18,36 @@ const WORDS: [&str; 7] = [
 const NAMES: [&str; 4] =
     [concat!("Man", "ager"), concat!("Hel", "per"), concat!("ut", "ils"), concat!("pre", "lude")];
 
+/// Words of a type's name for which the field has words of its own (docs/glossary.md): letter, mail, office and their like are
+/// messages, batches and a transport; to hold is to quiesce, to meet is a barrier; to keep is to persist.
+const PRIVATE_WORDS: [&str; 25] = [
+    "Letter",
+    "Letters",
+    "Mail",
+    "Mailbox",
+    "Office",
+    "Voice",
+    "Afar",
+    "Front",
+    "Meeting",
+    "Hold",
+    "Holding",
+    "Leading",
+    "Handed",
+    "Handing",
+    "Crew",
+    "Fickle",
+    "Outsiders",
+    "Door",
+    "Teller",
+    "Facts",
+    "What",
+    "Which",
+    "How",
+    "Safety",
+    "Unsafe",
+];
+
 /// The words of a line: runs of letters, digits and `_`.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
@@ -59,6 +89,34 @@ pub fn empty_names(path: &str, text: &str) -> Vec<Finding> {
             && !comment
         {
             let text = format!("'{name}': '{empty}' says nothing; name it for what it is");
+            found.push(Finding::new(path, at + 1, text));
+        }
+    }
+    found
+}
+
+/// The words that a type's name is made of.
+fn parts(name: &str) -> impl Iterator<Item = &str> {
+    let mut rest = name;
+    core::iter::from_fn(move || {
+        let end = rest.char_indices().skip(1).find(|(_, c)| c.is_uppercase());
+        let (part, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
+        rest = behind;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// Types whose names have a private word for what the field has a word of its own for.
+#[must_use]
+pub fn private_names(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    for (at, line) in lines {
+        let mut rest =
+            words(line).skip_while(|word| !matches!(*word, "struct" | "enum" | "trait" | "type"));
+        let Some(name) = rest.nth(1) else { continue };
+        if let Some(private) = parts(name).find(|part| PRIVATE_WORDS.contains(part)) {
+            let text = format!("'{name}': '{private}' is a private word; use the field's own");
             found.push(Finding::new(path, at + 1, text));
         }
     }
@@ -121,6 +179,21 @@ mod tests {
             assert_eq!(foreign("a.md", &format!("the {word}'s")).len(), 1, "{word}");
             assert_eq!(foreign("a.md", &word.to_uppercase()).len(), 1, "{word}");
         }
+    }
+
+    #[test]
+    fn private_names_are_found() {
+        assert!(
+            private_names(
+                "a.rs",
+                "struct Frontier;
+// struct Mail
+let mail = Which;"
+            )
+            .is_empty()
+        );
+        let found = private_names("a.rs", "enum X {}\npub(crate) struct OldLetterBox<'a> {\n");
+        assert_eq!((found.len(), found[0].line), (1, 2));
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn nothing_is_left_for_later() {
 #[test]
 fn names_say_something() {
     assert_kept(File::is_rust, words::empty_names);
+    assert_kept(File::is_rust, words::private_names);
 }
 
 #[test]

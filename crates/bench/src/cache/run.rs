@@ -1,7 +1,7 @@
 //! Finding each server's limit, and the measured runs.
 
 use super::replay::{Found, Replay};
-use super::tell::{Entry, Level, Told};
+use super::tell::{CacheReport, Entry, Level};
 use super::{POLICIES, knows, limit, memory};
 use crate::args::{Common, within};
 use crate::experiment::{Progress, take_turns};
@@ -93,7 +93,7 @@ impl Cache {
             (String::from("pipeline"), json!(self.pipeline)),
             (String::from("speed"), json!(self.speed)),
         ]);
-        let mut told = Told { params, cases: Vec::new() };
+        let mut told = CacheReport { params, cases: Vec::new() };
         let replay = RefCell::new(Replay::new(&trace, self.pipeline));
         for &target in &targets {
             let mut settings = Vec::new();

@@ -74,7 +74,7 @@ pub struct Entry {
 
 /// Everything.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct CacheReport {
     /// The settings.
     pub params: Map<String, Value>,
     /// Runs by the resident memory that was asked for.
@@ -117,7 +117,7 @@ fn best(entries: &[Entry]) -> Vec<Vec<&Entry>> {
     best
 }
 
-impl Told {
+impl CacheReport {
     /// Prints the table and writes the file.
     ///
     /// # Errors
@@ -269,7 +269,7 @@ mod tests {
             entries.push(entry("valkey", "allkeys-lfu", pair, 69));
             entries.push(entry("valkey", "allkeys-lru", pair, 50));
         }
-        let told = Told { params: Map::new(), cases: vec![(1000, entries)] };
+        let told = CacheReport { params: Map::new(), cases: vec![(1000, entries)] };
         let table = told.table();
         let line = "headwater allkeys-cost - valkey allkeys-lfu: +3.00 points";
         assert!(table.lines().any(|found| found == line), "{table}");

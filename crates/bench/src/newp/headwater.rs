@@ -1,7 +1,7 @@
 //! Newp on Headwater: interleaved joins, or separate ones.
 
 use super::site::Site;
-use super::{Comment, Keep, Pages};
+use super::{Comment, KeptPage, Pages};
 use crate::wire::key::{NAME_DIGITS, number_of};
 use crate::wire::{Connection, Input, Key, Loader, bad, resp};
 use anyhow::{Context, Result};
@@ -88,7 +88,7 @@ impl Joined {
     }
 
     /// Takes a whole page, which comes in the order of its keys: `a`, `c`, `k`, `r`.
-    fn got_page(&mut self, input: &mut Input, mut keep: Keep<'_>) -> io::Result<bool> {
+    fn got_page(&mut self, input: &mut Input, mut keep: KeptPage<'_>) -> io::Result<bool> {
         let mut karma_of = 0;
         for _ in 0..resp::array(input)? / 2 {
             let key = resp::string(input)?;
@@ -135,7 +135,7 @@ impl Joined {
         &mut self,
         input: &mut Input,
         next: &mut Vec<u8>,
-        mut keep: Keep<'_>,
+        mut keep: KeptPage<'_>,
     ) -> io::Result<bool> {
         let text = resp::string(input)?;
         if let Some(page) = keep.as_deref_mut() {
@@ -209,7 +209,12 @@ impl Pages for Joined {
         }
     }
 
-    fn got(&mut self, input: &mut Input, next: &mut Vec<u8>, keep: Keep<'_>) -> io::Result<bool> {
+    fn got(
+        &mut self,
+        input: &mut Input,
+        next: &mut Vec<u8>,
+        keep: KeptPage<'_>,
+    ) -> io::Result<bool> {
         if self.interleaved {
             self.got_page(input, keep)
         } else {
@@ -217,7 +222,7 @@ impl Pages for Joined {
         }
     }
 
-    fn got_more(&mut self, input: &mut Input, mut keep: Keep<'_>) -> io::Result<()> {
+    fn got_more(&mut self, input: &mut Input, mut keep: KeptPage<'_>) -> io::Result<()> {
         for at in 0..resp::array(input)? {
             let karma = resp::bulk(input)?.map_or(Ok(0), count_of)?;
             self.shown += u64::from(karma);

@@ -43,7 +43,7 @@ pub struct Page {
 }
 
 /// Where a reply goes: counted only, or kept for a comparison.
-pub type Keep<'a> = Option<&'a mut Page>;
+pub type KeptPage<'a> = Option<&'a mut Page>;
 
 /// How pages are kept in one system.
 ///
@@ -72,7 +72,12 @@ pub trait Pages {
     ///
     /// # Errors
     /// The connection fails or the answer is none.
-    fn got(&mut self, input: &mut Input, next: &mut Vec<u8>, keep: Keep<'_>) -> io::Result<bool>;
+    fn got(
+        &mut self,
+        input: &mut Input,
+        next: &mut Vec<u8>,
+        keep: KeptPage<'_>,
+    ) -> io::Result<bool>;
     /// Takes what follows the answers to all reads of a batch.
     ///
     /// # Errors
@@ -84,7 +89,7 @@ pub trait Pages {
     ///
     /// # Errors
     /// As for [`Pages::got`].
-    fn got_more(&mut self, _input: &mut Input, _keep: Keep<'_>) -> io::Result<()> {
+    fn got_more(&mut self, _input: &mut Input, _keep: KeptPage<'_>) -> io::Result<()> {
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! statements; the reads of a batch share one transaction, each write is its own.
 
 use super::site::Site;
-use super::{Comment, Keep, Pages};
+use super::{Comment, KeptPage, Pages};
 use crate::wire::{Connection, Input, bad, postgres};
 use anyhow::{Context, Result};
 use std::io;
@@ -101,7 +101,7 @@ impl Pages for Tables {
         &mut self,
         input: &mut Input,
         _next: &mut Vec<u8>,
-        mut keep: Keep<'_>,
+        mut keep: KeptPage<'_>,
     ) -> io::Result<bool> {
         let mut shown = 0;
         let found = postgres::rows(input, |mut row| {

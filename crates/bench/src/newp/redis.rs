@@ -6,7 +6,7 @@
 //! new, increments the author's counter.
 
 use super::site::Site;
-use super::{Comment, Keep, Pages};
+use super::{Comment, KeptPage, Pages};
 use crate::wire::key::number_of;
 use crate::wire::{Connection, Input, Key, Loader, bad, resp};
 use anyhow::Result;
@@ -85,7 +85,7 @@ impl Pages for Counters {
         &mut self,
         input: &mut Input,
         next: &mut Vec<u8>,
-        mut keep: Keep<'_>,
+        mut keep: KeptPage<'_>,
     ) -> io::Result<bool> {
         let text = resp::string(input)?;
         if let Some(page) = keep.as_deref_mut() {
@@ -121,7 +121,7 @@ impl Pages for Counters {
         Ok(true)
     }
 
-    fn got_more(&mut self, input: &mut Input, mut keep: Keep<'_>) -> io::Result<()> {
+    fn got_more(&mut self, input: &mut Input, mut keep: KeptPage<'_>) -> io::Result<()> {
         for at in 0..resp::array(input)? {
             let karma = resp::bulk(input)?.map_or(Some(0), number_of);
             let karma = karma.ok_or_else(|| bad("a karma is no number"))?;

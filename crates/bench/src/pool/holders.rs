@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use headwater_buffers::{HugePages, MmapMut};
 use headwater_pool::{OwnedBuffers, Pool, ValueRef};
-use headwater_workload::entries::Holder;
+use headwater_workload::entries::EntryCache;
 use std::collections::HashMap;
 
 /// The pool, with huge pages, and a map from keys to references.
@@ -31,7 +31,7 @@ impl Pooled {
     }
 }
 
-impl Holder for Pooled {
+impl EntryCache for Pooled {
     fn insert(&mut self, key: u64, bytes: &[u8]) {
         self.values.insert(key, self.pool.insert(bytes));
     }
@@ -74,7 +74,7 @@ impl Vectors {
     }
 }
 
-impl Holder for Vectors {
+impl EntryCache for Vectors {
     fn insert(&mut self, key: u64, bytes: &[u8]) {
         self.entries.insert(key, bytes.to_vec());
     }
@@ -135,7 +135,7 @@ impl Copies {
     }
 }
 
-impl Holder for Copies {
+impl EntryCache for Copies {
     fn insert(&mut self, key: u64, bytes: &[u8]) {
         let at = self.free.pop().expect("there are slots for all entries of the steps");
         self.entries.insert(key, (at, bytes.len()));

@@ -35,7 +35,7 @@ pub struct Case {
 
 /// The figures of one system in one case.
 #[derive(Clone, Copy, Debug)]
-pub struct Figures {
+pub struct CaseMetrics {
     /// Server CPU seconds.
     pub server_cpu_s: Spread,
     /// Generator CPU seconds.
@@ -82,9 +82,9 @@ impl Case {
 
     /// The medians of one system; `None` where it did not run.
     #[must_use]
-    pub fn figures(&self, system: &str) -> Option<Figures> {
+    pub fn figures(&self, system: &str) -> Option<CaseMetrics> {
         let over = |figure: fn(&Run) -> f64| spread(self.of(system).map(figure));
-        Some(Figures {
+        Some(CaseMetrics {
             server_cpu_s: over(|run| run.server_cpu_s)?,
             generator_cpu_s: over(|run| run.generator_cpu_s)?,
             wall_s: over(|run| run.wall_s)?,

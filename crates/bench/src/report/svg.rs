@@ -1,7 +1,7 @@
 //! The report as an SVG picture: one panel of horizontal bars per figure and case, all bars
 //! of a panel on one scale from zero, the range over the pairs as a thin line.
 
-use super::{Case, Figures, Report};
+use super::{Case, CaseMetrics, Report};
 use crate::measure::stats::Spread;
 use core::fmt::Write;
 
@@ -20,7 +20,7 @@ struct Panel {
     title: &'static str,
     unit: &'static str,
     digits: usize,
-    figure: fn(&Figures) -> Spread,
+    figure: fn(&CaseMetrics) -> Spread,
 }
 
 /// The figures of a workload with one case; a matrix shows only the first.

@@ -1,6 +1,6 @@
 //! The report as a table for people.
 
-use super::{BASE, Case, Figures, Report};
+use super::{BASE, Case, CaseMetrics, Report};
 use crate::measure::stats::Spread;
 use core::fmt::Write;
 
@@ -116,7 +116,7 @@ fn grid(case: &Case) -> Vec<Vec<String>> {
     grid
 }
 
-fn costs(system: &str, figures: &Figures) -> Vec<String> {
+fn costs(system: &str, figures: &CaseMetrics) -> Vec<String> {
     let per_op = figures.server_cpu_s.median / figures.operations.median.max(1.0) * 1e6;
     vec![
         String::from(system),

@@ -52,7 +52,7 @@ pub struct Crossed {
     /// Requests that another shard than the client's executed.
     pub requests: u64,
     /// Hand-overs from one shard to another: each has all letters of a turn.
-    pub mails: u64,
+    pub batches: u64,
     /// Messages of engines to one another.
     pub packets: u64,
     /// Changes of keys among them, one for each shard that follows the key.
@@ -111,7 +111,7 @@ impl Scale {
             let value = json!({
                 "shards": shards,
                 "requests_forwarded": crossed.requests,
-                "mails": crossed.mails,
+                "batches": crossed.batches,
                 "packets": crossed.packets,
                 "changes": crossed.changes,
                 "bytes": crossed.bytes,

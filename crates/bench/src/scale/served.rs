@@ -32,7 +32,7 @@ pub fn run(
     let after = seen.last().copied().unwrap_or_default();
     let crossed = Crossed {
         requests: after.requests - before.requests,
-        mails: after.mails - before.mails,
+        batches: after.batches - before.batches,
         packets: after.packets - before.packets,
         changes: after.changes - before.changes,
         bytes: after.bytes - before.bytes,
@@ -53,7 +53,7 @@ fn look(control: &mut Connection) -> Result<Crossed> {
     };
     Ok(Crossed {
         requests: figure("shards_requests_forwarded"),
-        mails: figure("shards_mails_sent"),
+        batches: figure("shards_batches_sent"),
         packets: figure("shards_packets_sent"),
         changes: figure("shards_changes_sent"),
         bytes: figure("shards_letter_bytes_sent") + figure("shards_data_bytes_sent"),

@@ -54,7 +54,7 @@ pub(super) struct Site<'s, 'p> {
     pub(super) waiting: HashMap<Ticket, Read>,
     /// The newest post that each user has seen.
     pub(super) newest: Vec<u32>,
-    pub(super) mails: u64,
+    pub(super) batches: u64,
     /// What was done in the measured phase, with the moments of posts.
     pub(super) done: Vec<(Op, u32)>,
     /// Answers of the phase that looks at them, by user.
@@ -95,7 +95,7 @@ impl<'s, 'p> Site<'s, 'p> {
             outgoing: (0..shards).map(|_| Vec::new()).collect(),
             waiting: HashMap::new(),
             newest: vec![shared.now.load(Ordering::SeqCst); shared.plan.graph.users],
-            mails: 0,
+            batches: 0,
             done: Vec::new(),
             answered: HashMap::new(),
         })
@@ -131,7 +131,7 @@ impl<'s, 'p> Site<'s, 'p> {
         let (sent, remote) = (self.peers.sent(), self.engine.remote());
         Crossed {
             requests: 0,
-            mails: self.mails,
+            batches: self.batches,
             packets: sent.packets,
             changes: sent.changes,
             bytes: sent.bytes,
@@ -260,7 +260,7 @@ impl<'s, 'p> Site<'s, 'p> {
                 continue;
             }
             any = true;
-            self.mails += 1;
+            self.batches += 1;
             self.shared.under_way.fetch_add(packets.len() as i64, Ordering::SeqCst);
             let to = &self.shared.boxes[at];
             to.lock().unwrap_or_else(PoisonError::into_inner).append(packets);

@@ -51,7 +51,7 @@ struct Part {
 }
 
 /// The shards of one thread.
-struct Crew<'s, 'p> {
+struct ThreadShards<'s, 'p> {
     number: usize,
     shared: &'s Shared<'p>,
     sites: Vec<Site<'s, 'p>>,
@@ -89,7 +89,7 @@ pub fn run(
             scope.spawn(move || {
                 let mut together = Together { failed: &shared.failed, ended_well: false };
                 pin(launch.pinning, number)?;
-                let part = Crew::new(number, shared)?.live(twip)?;
+                let part = ThreadShards::new(number, shared)?.live(twip)?;
                 together.ended_well = true;
                 Ok(part)
             })
@@ -114,7 +114,7 @@ pub fn run(
     };
     let crossed = Crossed {
         requests: 0,
-        mails: total(|crossed| crossed.mails),
+        batches: total(|crossed| crossed.batches),
         packets: total(|crossed| crossed.packets),
         changes: total(|crossed| crossed.changes),
         bytes: total(|crossed| crossed.bytes),
@@ -128,7 +128,7 @@ fn pin(pinning: Pinning, number: u16) -> Result<()> {
     if number == 0 { pinning.enter_server() } else { pinning.enter_generator() }
 }
 
-impl<'s, 'p> Crew<'s, 'p> {
+impl<'s, 'p> ThreadShards<'s, 'p> {
     fn new(number: u16, shared: &'s Shared<'p>) -> Result<Self> {
         let crews = shared.crews.len();
         let own = (number..shared.placement.shards()).step_by(crews);
@@ -156,7 +156,7 @@ impl<'s, 'p> Crew<'s, 'p> {
         let sum = |figure: fn(&Crossed) -> u64| all.iter().map(figure).sum();
         Crossed {
             requests: 0,
-            mails: sum(|crossed| crossed.mails),
+            batches: sum(|crossed| crossed.batches),
             packets: sum(|crossed| crossed.packets),
             changes: sum(|crossed| crossed.changes),
             bytes: sum(|crossed| crossed.bytes),
@@ -188,7 +188,7 @@ impl<'s, 'p> Crew<'s, 'p> {
         let cpu_s = seconds(clock_gettime(ClockId::ThreadCPUTime)) - seconds(cpu);
         let after = self.crossed();
         let crossed = Crossed {
-            mails: after.mails - before.mails,
+            batches: after.batches - before.batches,
             packets: after.packets - before.packets,
             changes: after.changes - before.changes,
             bytes: after.bytes - before.bytes,

@@ -4,7 +4,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{BaseStore, FetchId, Loaded, News, Sink};
-use headwater_keep::{Definition, Keeper, Options, Store};
+use headwater_keep::{Definition, Options, Store, StoreHandle};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +94,7 @@ pub(crate) fn close(store: Store) {
 /// Commits, and loads a range.
 pub(crate) fn load(
     store: &Store,
-    keeper: &mut Keeper,
+    keeper: &mut StoreHandle,
     told: &Told,
     range: &KeyRange,
 ) -> Result<Loaded, String> {

@@ -13,7 +13,7 @@ use common::{Rng, close, load, open, value_of};
 use disk::Disk;
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore};
-use headwater_keep::{Durability, Keeper, Options};
+use headwater_keep::{Durability, Options, StoreHandle};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -56,7 +56,7 @@ fn change(number: u64) -> Change {
     }
 }
 
-fn tell(keeper: &mut Keeper, number: u64) {
+fn tell(keeper: &mut StoreHandle, number: u64) {
     let _position = match change(number) {
         Change::Put(key, value) => {
             keeper.put(&key, &mut [&value[..]].into_iter(), Attributes::default())

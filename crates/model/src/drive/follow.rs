@@ -1,7 +1,7 @@
 //! What followers are told, and that their copies are right after every operation.
 
 use super::{Run, same};
-use crate::subject::{ToldChange, ToldTo};
+use crate::subject::{FeedChange, FollowerNotification};
 use headwater_base::KeyRange;
 use headwater_engine::{EngineError, Stop};
 
@@ -59,8 +59,8 @@ impl Run<'_> {
                 let view = self.view();
                 return self.copies.compare(&view.seen);
             }
-            for ToldTo { change, .. } in &told {
-                if let ToldChange::Gone(key) = change {
+            for FollowerNotification { change, .. } in &told {
+                if let FeedChange::Gone(key) = change {
                     self.is_lost(key)?;
                 }
             }

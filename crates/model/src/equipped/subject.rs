@@ -2,7 +2,7 @@
 
 use super::{Bound, Equipped, JOIN, KEY_BYTES, SPILLED_MIN, STREAMS, TABLE, new_node, refusal};
 use crate::disk::Disk;
-use crate::subject::{Pair, Subject, ToldTo, read_stream, take_notifications};
+use crate::subject::{FollowerNotification, Pair, Subject, read_stream, take_notifications};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Data, Keys, OwnedArgs, Strings};
 use headwater_engine::{
@@ -238,7 +238,7 @@ impl Subject for Equipped {
         self.node.engine_mut().set_slice(self.slice);
         pairs
     }
-    fn told(&mut self) -> Vec<ToldTo> {
+    fn told(&mut self) -> Vec<FollowerNotification> {
         let mut all = Vec::new();
         // What waits for data goes on when that is there.
         loop {

@@ -18,13 +18,13 @@ const BAD_FLAGS: &str = "CLIENT_ERROR flags of invoke are letters of AUR, or -";
 
 /// What the letters of an invocation say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Letters {
+struct InvokeFlags {
     update: bool,
     reply: bool,
 }
 
-fn letters(word: &[u8]) -> Option<Letters> {
-    let mut letters = Letters::default();
+fn letters(word: &[u8]) -> Option<InvokeFlags> {
+    let mut letters = InvokeFlags::default();
     if word == b"-" {
         return Some(letters);
     }
@@ -54,7 +54,9 @@ pub(super) fn invoke<'a>(
     };
     let Some(length) = data_length(length) else { return refused(BAD_FORMAT, after) };
     let skipped = |request| Parsed::Request { request, consumed: after, skip: length + 2 };
-    let Some(Letters { update, reply }) = letters(flags) else { return skipped(refuse(BAD_FLAGS)) };
+    let Some(InvokeFlags { update, reply }) = letters(flags) else {
+        return skipped(refuse(BAD_FLAGS));
+    };
     if key.len() > KEY_BYTES_MAX {
         return skipped(if reply { refuse(BAD_FORMAT) } else { Request::Silent });
     }

@@ -34,7 +34,7 @@ fn collected(pending: &mut Pending) -> String {
     pending.advance(&mut Plain);
     let mut out = Vec::new();
     pending.collect(&mut out);
-    assert!(out.is_empty() || !pending.holds_back());
+    assert!(out.is_empty() || !pending.defers());
     String::from_utf8(out).unwrap()
 }
 
@@ -65,7 +65,7 @@ fn answers_are_in_the_order_of_the_requests() {
     assert!(came(&mut pending, 2, silent, &text("silent")));
     assert_eq!(collected(&mut pending), "");
     assert!(came(&mut pending, 1, first, &text("first ")));
-    assert!(pending.holds_back() && !pending.is_done() && !pending.must_wait(Kind::Derived, None));
+    assert!(pending.defers() && !pending.is_done() && !pending.must_wait(Kind::Derived, None));
     assert!(came(&mut pending, 1, parts[0], &number(4)));
     assert_eq!(collected(&mut pending), "first own 7 last ");
     assert!(pending.is_done());
@@ -93,13 +93,13 @@ fn answers_wait_for_those_behind_them_neither_long_nor_in_masses() {
     let mut pending = Pending::new(Shard(0), 2);
     let mut out = b"own ".to_vec();
     let late = pending.expect(Shard(1), Kind::Plain, false);
-    pending.hold_back(&mut out);
-    assert!(out.is_empty() && pending.holds_back());
+    pending.defer(&mut out);
+    assert!(out.is_empty() && pending.defers());
     pending.overdue = true;
     assert_eq!(collected(&mut pending), "own ");
-    let mut much = [b'x'; HELD_BACK_MAX + 1].to_vec();
-    pending.hold_back(&mut much);
-    assert!(!much.is_empty() && !pending.holds_back());
+    let mut much = [b'x'; DEFERRED_MAX + 1].to_vec();
+    pending.defer(&mut much);
+    assert!(!much.is_empty() && !pending.defers());
     came(&mut pending, 1, late, &text("late"));
     assert_eq!(collected(&mut pending), "late");
 }
@@ -109,7 +109,7 @@ fn an_answer_of_several_parts_is_whole() {
     let mut pending = Pending::new(Shard(0), 2);
     pending.begin_answer();
     let inner = pending.expect_inner(Shard(1), Kind::Write);
-    assert!(pending.tell(Some(Shard(1)), &[b"message"]) && !pending.holds_back());
+    assert!(pending.tell(Some(Shard(1)), &[b"message"]) && !pending.defers());
     assert!(pending.came((Shard(1), inner), &number(7), [5].into(), &mut Plain));
     assert!(pending.is_done());
     let expected = Inner { from: Shard(1), answer: number(7), digests: [5].into() };
@@ -144,7 +144,7 @@ fn a_message_goes_behind_what_its_home_has_answered_before() {
     came(&mut pending, 1, first, &text("first "));
     came(&mut pending, 1, parts[0], &number(4));
     // They wait for nothing more where something is to be told.
-    assert!(pending.holds_back() && tell(&mut pending, 2, "four") && !pending.holds_back());
+    assert!(pending.defers() && tell(&mut pending, 2, "four") && !pending.defers());
     assert_eq!(collected(&mut pending), "first second 7 two three one four ");
     // This shard's own answers are older than its messages, too.
     let mut pending = Pending::new(Shard(0), 3);

@@ -12,7 +12,7 @@
 //!
 //! [`Durability::None`]: headwater_keep::Durability::None
 
-use super::{Keeping, SETTLE};
+use super::{EmbeddedStore, SETTLE};
 use crate::config::ConfigError;
 use crate::shards::{FoundRecords, Recorded};
 use headwater_base::Shard;
@@ -199,7 +199,7 @@ impl KeptRecords {
     }
 }
 
-impl Keeping {
+impl EmbeddedStore {
     /// Finds the records of transactions over several shards, and tells them.
     ///
     /// # Errors

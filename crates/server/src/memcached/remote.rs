@@ -115,7 +115,7 @@ impl Resp {
         if let Some(pending) = work.connection.session.pending()
             && (pending.is_full() || pending.must_wait(kind, at))
         {
-            pending.holds = true;
+            pending.blocks = true;
             return Some(Flow::Parked);
         }
         if self.lets_others_read(at, work) {
@@ -143,7 +143,7 @@ impl Resp {
                 self.ask_items(parts, Merge::Items(keys), kind, work);
             }
             To::All(merge) => {
-                let shards = self.shards.as_ref()?.post.shards();
+                let shards = self.shards.as_ref()?.outbox.shards();
                 let parts = (0..shards).map(|at| (Shard(at), bytes.to_vec())).collect();
                 self.ask_items(parts, merge, kind, work);
             }
@@ -218,7 +218,7 @@ impl Resp {
                 }
                 continue;
             }
-            // This shard's own part comes by mail where it has to wait.
+            // This shard's own part comes by message where it has to wait.
             let Some(shards) = &mut self.shards else { continue };
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
@@ -365,7 +365,7 @@ impl Resp {
             return None;
         }
         if self.executing_queue {
-            // This part of a request comes by mail instead, and waits there.
+            // This part of a request comes by message instead, and waits there.
             return Some(Flow::Parked);
         }
         self.block(id, set);

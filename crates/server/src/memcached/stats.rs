@@ -242,7 +242,7 @@ fn stats_connections(work: &mut Turn<'_>) {
     let now = work.time.uptime;
     let mut lines = Vec::new();
     let all = work.peers.iter().chain([&*work.connection]);
-    for other in all.filter(|other| !other.is_by_mail()) {
+    for other in all.filter(|other| !other.is_remote()) {
         let descriptor = other.descriptor();
         lines.push((format!("{descriptor}:addr"), format!("tcp:{}", other.peer)));
         lines.push((format!("{descriptor}:listen_addr"), format!("tcp:{}", other.local)));

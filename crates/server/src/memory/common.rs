@@ -16,7 +16,7 @@
 //! # Cost
 //! A few loads and stores a sample, in lines of their own. Nothing is locked but to wait.
 
-use crate::shards::Office;
+use crate::shards::Transport;
 use core::fmt;
 use headwater_base::Shard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -88,7 +88,7 @@ impl Common {
 #[derive(Clone)]
 pub(crate) struct Share {
     me: usize,
-    office: Arc<Office>,
+    transport: Arc<Transport>,
 }
 
 impl fmt::Debug for Share {
@@ -98,12 +98,12 @@ impl fmt::Debug for Share {
 }
 
 impl Share {
-    pub(crate) fn new(me: Shard, office: Arc<Office>) -> Self {
-        Self { me: usize::from(me.0), office }
+    pub(crate) fn new(me: Shard, transport: Arc<Transport>) -> Self {
+        Self { me: usize::from(me.0), transport }
     }
 
     fn common(&self) -> &Common {
-        self.office.memory()
+        self.transport.memory()
     }
 
     fn own(&self) -> &Part {
@@ -202,7 +202,7 @@ impl Share {
         if bytes > 0 {
             // Several that ask at once see the same lack: what the one gets the other has.
             self.common().parts[at].asked.fetch_max(bytes, Ordering::AcqRel);
-            self.office.ring(Shard(at as u16));
+            self.transport.ring(Shard(at as u16));
         }
     }
 
@@ -280,8 +280,8 @@ mod tests {
     use super::*;
 
     fn shares(count: u16) -> Vec<Share> {
-        let office = Office::new(count);
-        (0..count).map(|at| Share::new(Shard(at), office.clone())).collect()
+        let transport = Transport::new(count);
+        (0..count).map(|at| Share::new(Shard(at), transport.clone())).collect()
     }
 
     #[test]

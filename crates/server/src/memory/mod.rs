@@ -33,7 +33,7 @@ pub use size::{Share, Size};
 
 use core::cell::Cell;
 use headwater_base::memory::Meter;
-use headwater_keep::Keeper;
+use headwater_keep::StoreHandle;
 use heap::Heap;
 use std::cell::RefCell;
 use std::io;
@@ -83,7 +83,7 @@ pub(crate) struct Gauge {
     /// The other shards, where there are several.
     common: Option<CommonShare>,
     /// The store on disk, whose threads take memory, too.
-    store: RefCell<Option<Keeper>>,
+    store: RefCell<Option<StoreHandle>>,
     /// How long a command may still wait for it.
     patience: Cell<Duration>,
     /// The command under way is to let others be served meanwhile.
@@ -155,7 +155,7 @@ impl Gauge {
 
     /// Counts on the threads of the stores of all shards: what those of one take may grow by `bytes` from one look to the
     /// next, is `most` at most, and is given back when it is written.
-    pub(crate) fn set_store(&self, store: Keeper, (bytes, most): (usize, usize)) {
+    pub(crate) fn set_store(&self, store: StoreHandle, (bytes, most): (usize, usize)) {
         *self.store.borrow_mut() = Some(store);
         self.apart.set(self.apart.get() + bytes * self.shards());
         self.for_stores.set(most * self.shards());
@@ -163,7 +163,7 @@ impl Gauge {
 
     /// Whether a store's threads hold memory that they will give back.
     fn is_store_writing(&self) -> bool {
-        let writing = self.store.borrow().as_ref().is_some_and(Keeper::is_writing);
+        let writing = self.store.borrow().as_ref().is_some_and(StoreHandle::is_writing);
         self.common.as_ref().map_or(writing, |common| common.tell_writing(writing))
     }
 

@@ -25,7 +25,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let lower = text.trim().to_ascii_lowercase();
-        let digits = lower.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let digits = lower.trim_end_matches(|message: char| message.is_ascii_alphabetic());
         let unit = UNITS.iter().find(|(unit, _)| *unit == &lower[digits.len()..]);
         let bytes =
             digits.parse::<u64>().ok().zip(unit).and_then(|(n, (_, by))| n.checked_mul(*by));

@@ -4,7 +4,7 @@ use super::Reactor;
 use crate::connection::Connection;
 use crate::log::event;
 use crate::memory::CLIENT_BYTES;
-use crate::service::{Door, Service};
+use crate::service::{Service, WireProtocol};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use rustix::net::{AddressFamily, SocketFlags};
@@ -52,7 +52,7 @@ impl<S: Service> Reactor<S> {
         }
     }
 
-    pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: Door) {
+    pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: WireProtocol) {
         // One that takes far more than others makes way for who has asked for nothing yet.
         self.end_largest_beyond(CLIENT_BYTES, LARGE_CLIENT);
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);

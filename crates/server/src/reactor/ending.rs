@@ -18,7 +18,7 @@ impl<S: Service> Reactor<S> {
         self.listeners.clear();
         self.attend_dirty();
         self.service.end_turn();
-        self.service.post();
+        self.service.send_messages();
         self.service.settle();
         let began = Instant::now();
         while began.elapsed() < FAREWELL {

@@ -3,7 +3,7 @@
 use super::{News, Reactor};
 use crate::connection::{Connection, ConnectionId};
 use crate::resp::Resp;
-use crate::service::{Door, Service, Time};
+use crate::service::{Service, Time, WireProtocol};
 use crate::simulated::ServerEnd;
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ impl<S: Service> Reactor<S> {
     /// Takes a client in.
     pub(crate) fn simulate_client(&mut self, pipe: ServerEnd, peer: SocketAddr) -> ConnectionId {
         let id = self.connections.next_id();
-        let session = self.service.opened(id, Door::Resp);
+        let session = self.service.opened(id, WireProtocol::Resp);
         let mut connection =
             Box::new(Connection::within(id, pipe, peer, session, self.time.uptime));
         self.connections.count(&mut connection, 0);
@@ -55,24 +55,24 @@ impl<S: Service> Reactor<S> {
 }
 
 impl Reactor<Resp> {
-    /// Has a turn that ends where the shards meet: the mail that calls to the meeting is the last that is there.
+    /// Has a turn that ends where this shard waits for all others to move a partition: the message that asks for it is the last that is there.
     pub(crate) fn simulate_call(&mut self, time: Time, clients: &[(ConnectionId, bool)]) {
         self.simulate_beginning(time, clients);
-        self.service.take_mail_of_shards(&mut self.connections);
+        self.service.take_messages(&mut self.connections);
     }
 
     /// Does its part in a phase of a move, which all begin when all have ended the one before; whether there is another one.
     pub(crate) fn simulate_move_phase(&mut self) -> bool {
-        let mut part = self.service.move_part.take().expect("it was called to a meeting");
+        let mut part = self.service.move_part.take().expect("it moves a partition");
         let goes_on = self.service.take_move_phase(&mut part);
         self.service.move_part = Some(part);
         goes_on
     }
 
-    /// Leaves the meeting, and has the rest of its turn.
-    pub(crate) fn simulate_leaving(&mut self) {
-        let part = self.service.move_part.take().expect("it was called to a meeting");
-        self.service.end_meeting(part, &mut self.connections);
+    /// Leaves the barrier, and has the rest of its turn.
+    pub(crate) fn simulate_end_of_move(&mut self) {
+        let part = self.service.move_part.take().expect("it moves a partition");
+        self.service.leave_barrier(part, &mut self.connections);
         self.simulate_rest();
     }
 }

@@ -85,7 +85,7 @@ impl Resp {
         self.clients_share = ClientShare::of(config).0;
         self.clients_bytes_max = self.clients_share;
         if let Some(shards) = &mut self.shards {
-            shards.post.set_waiting_max(bound);
+            shards.outbox.set_waiting_max(bound);
         }
         self.looked_at = 0;
     }

@@ -12,7 +12,7 @@ impl Resp {
     pub(super) fn client_list(&self, kind: Option<ClientKind>, ids: Args<'_>, work: &mut Turn<'_>) {
         let numbers: Vec<u64> = ids.iter().filter_map(number::parse_u64).collect();
         let chosen = |connection: &&Connection<Session>| {
-            !connection.is_by_mail()
+            !connection.is_remote()
                 && kind.is_none_or(|kind| kind == kind_of(&connection.session))
                 && (ids.is_empty() || numbers.contains(&connection.id.number))
         };
@@ -38,12 +38,12 @@ impl Resp {
         let chosen: Vec<_> = work
             .peers
             .iter()
-            .filter(|connection| !connection.is_by_mail() && fits(filter, connection))
+            .filter(|connection| !connection.is_remote() && fits(filter, connection))
             .map(|connection| connection.id)
             .collect();
         chosen.iter().for_each(|&id| work.peers.kill(id));
         let oneself =
-            !filter.skip_me && !work.connection.is_by_mail() && fits(filter, work.connection);
+            !filter.skip_me && !work.connection.is_remote() && fits(filter, work.connection);
         let count = chosen.len() + usize::from(oneself);
         let mut out = encoder(work);
         match (filter.by_address_alone, count) {

@@ -15,14 +15,14 @@ const COARSE_MICROSECONDS_MIN: u64 = 10_000;
 /// Measures one command after the other.
 #[derive(Debug)]
 pub(crate) struct CommandClock {
-    clock: Which,
+    clock: ClockPrecision,
     /// Laps of fewer microseconds are not reported.
     least: u64,
     last: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Which {
+enum ClockPrecision {
     None,
     Coarse,
     Exact,
@@ -35,9 +35,9 @@ impl CommandClock {
         let late = observe.latency_milliseconds_min.checked_mul(1000).filter(|&micros| micros > 0);
         let least = slow.into_iter().chain(late).min();
         let clock = match least {
-            None => Which::None,
-            Some(least) if least >= COARSE_MICROSECONDS_MIN => Which::Coarse,
-            Some(_) => Which::Exact,
+            None => ClockPrecision::None,
+            Some(least) if least >= COARSE_MICROSECONDS_MIN => ClockPrecision::Coarse,
+            Some(_) => ClockPrecision::Exact,
         };
         let mut clock = Self { clock, least: least.unwrap_or(u64::MAX), last: 0 };
         clock.begin();
@@ -47,9 +47,9 @@ impl CommandClock {
     #[inline]
     fn read(&self) -> u64 {
         let id = match self.clock {
-            Which::None => return 0,
-            Which::Coarse => ClockId::MonotonicCoarse,
-            Which::Exact => ClockId::Monotonic,
+            ClockPrecision::None => return 0,
+            ClockPrecision::Coarse => ClockId::MonotonicCoarse,
+            ClockPrecision::Exact => ClockId::Monotonic,
         };
         let time = clock_gettime(id);
         (Duration::new(time.tv_sec as u64, time.tv_nsec as u32)).as_micros() as u64
@@ -68,7 +68,7 @@ impl CommandClock {
         let now = self.read();
         let took = now.wrapping_sub(self.last);
         self.last = now;
-        (took >= self.least && !matches!(self.clock, Which::None)).then_some(took)
+        (took >= self.least && !matches!(self.clock, ClockPrecision::None)).then_some(took)
     }
 }
 

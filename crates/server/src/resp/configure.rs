@@ -45,8 +45,8 @@ impl Resp {
         match changed {
             Ok(config) => {
                 let changed = log::differences(&self.config, &config);
-                // The first shard is told by letter of what others are asked.
-                if !changed.is_empty() && !work.connection.is_by_mail() {
+                // The first shard is told by message of what others are asked.
+                if !changed.is_empty() && !work.connection.is_remote() {
                     event!(info, "server", "settings_changed", changed, "CONFIG SET");
                 }
                 log::apply(&config.log);

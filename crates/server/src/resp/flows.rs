@@ -3,8 +3,8 @@
 use super::session::Session;
 use super::{Flow, Resp};
 use crate::connections::Connections;
-use crate::keeping::{Keeping, Way};
-use crate::shards::{Letter, Stays};
+use crate::keeping::{EmbeddedStore, Way};
+use crate::shards::{MoveRefusal, ShardMessage};
 use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
 use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_micros(250);
 
 /// Tasks that are done elsewhere.
-pub(super) struct Outsiders {
+pub(super) struct ExternalEffects {
     poster: Poster,
     posts: HashMap<u64, Task>,
     next_post: u64,
@@ -26,7 +26,7 @@ pub(super) struct Outsiders {
     writes: HashMap<u64, (Task, Option<Vec<u8>>)>,
 }
 
-impl Outsiders {
+impl ExternalEffects {
     pub(super) fn new(certificates: &Path, bell: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             poster: Poster::new(certificates, bell),
@@ -116,7 +116,7 @@ impl Resp {
     fn send_remote(&mut self) {
         if let Some(shards) = &mut self.shards {
             for (to, message) in self.node.remote_effects_mut().take_messages() {
-                shards.post.to(to).letters.push(Letter::Flow(Box::new(message)));
+                shards.outbox.to(to).messages.push(ShardMessage::Flow(Box::new(message)));
             }
         }
     }
@@ -128,28 +128,29 @@ impl Resp {
         {
             return;
         }
-        let durable = self.keeping.as_ref().map_or(0, Keeping::survives);
+        let durable = self.keeping.as_ref().map_or(0, EmbeddedStore::survives);
         self.node.end_flow_batch(told, durable);
         self.send_remote();
     }
 
     /// Whether flows let a partition go; all shards stand still.
-    pub(super) fn flows_may_move(&mut self, way: Way) -> Result<(), Stays> {
+    pub(super) fn flows_may_move(&mut self, way: Way) -> Result<(), MoveRefusal> {
         if !self.node.has_flows() {
             return Ok(());
         }
         let me = self.me();
         if self.node.flows_keep_partition(way.partition, me == way.from, me == way.to) {
             let text = format!("flows have tasks that concern partition {}", way.partition.0);
-            return Err(Stays::Busy(text + ": try again when they are done"));
+            return Err(MoveRefusal::Busy(text + ": try again when they are done"));
         }
         // What is done is not to be done again at the new home, whatever moment a crash comes at.
-        self.node.engine_mut().settle_kept().map_err(|error| Stays::For(error.to_string()))
+        self.node.engine_mut().settle_kept().map_err(|error| MoveRefusal::For(error.to_string()))
     }
 
     /// Whether flows wait for the store: it takes no writes, or has so much to write that clients' writes would wait.
     fn flows_rest(&self) -> bool {
-        self.write_refusal().is_some() || self.keeping.as_ref().is_some_and(Keeping::is_behind)
+        self.write_refusal().is_some()
+            || self.keeping.as_ref().is_some_and(EmbeddedStore::is_behind)
     }
 
     /// Posts a change to a URL.

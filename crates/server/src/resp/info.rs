@@ -117,16 +117,16 @@ impl Resp {
     /// What the shards say to one another, and hold of one another.
     fn write_shards(&self, out: &mut String) {
         out.push_str("# Shards\r\n");
-        let count = self.shards.as_ref().map_or(1, |shards| shards.post.shards());
+        let count = self.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
         line(out, "shards", count);
         let Some(shards) = &self.shards else { return };
-        let (posted, sent) = (shards.post.posted(), shards.peers.sent());
+        let (outbox, sent) = (shards.outbox.sent(), shards.peers.sent());
         let remote = self.node.engine().remote();
         for (name, number) in [
-            ("shards_requests_forwarded", posted.requests),
-            ("shards_mails_sent", posted.mails),
-            ("shards_letters_sent", posted.letters),
-            ("shards_letter_bytes_sent", posted.bytes),
+            ("shards_requests_forwarded", outbox.requests),
+            ("shards_batches_sent", outbox.batches),
+            ("shards_messages_sent", outbox.messages),
+            ("shards_message_bytes_sent", outbox.bytes),
             ("shards_packets_sent", sent.packets),
             ("shards_loads_sent", sent.loads),
             ("shards_changes_sent", sent.changes),

@@ -4,7 +4,7 @@ use super::declared::mapping_words;
 use super::info::line;
 use super::{Resp, Turn, encoder};
 use crate::config::Table;
-use crate::keeping::Keeping;
+use crate::keeping::EmbeddedStore;
 use headwater_command::{
     Command, Data, Flags, Flows, Functions, Joins, Reply, Sources, Spec, Tables,
 };
@@ -19,7 +19,7 @@ impl Resp {
 
     /// Whether writes that remove alone are taken, though others are refused.
     pub(crate) fn takes_removals(&self) -> bool {
-        self.keeping.as_ref().is_none_or(Keeping::takes_removals)
+        self.keeping.as_ref().is_none_or(EmbeddedStore::takes_removals)
     }
 
     /// Whether a command may run: writes are refused while the store cannot take them, or has room for removals alone.

@@ -1,6 +1,6 @@
 //! The figures that `/metrics` tells: those of INFO that grow or move.
 //!
-//! With several shards the first one is asked; it has the others tell theirs by letter, and adds them up. So a sign of
+//! With several shards the first one is asked; it has the others tell theirs by message, and adds them up. So a sign of
 //! life is one of all threads.
 
 use super::Resp;
@@ -9,7 +9,7 @@ use super::stats::all_specs;
 use crate::config::ConfigError;
 use crate::connections::Connections;
 use crate::http::{Kind, Metric, Probe};
-use crate::shards::Letter;
+use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Health;
 use std::collections::{BTreeMap, HashMap};
@@ -45,9 +45,9 @@ impl Resp {
             answer_all(probes, metrics);
             return;
         };
-        let missing = shards.post.shards() - 1;
+        let missing = shards.outbox.shards() - 1;
         for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
-            shards.post.to(to).letters.push(Letter::AskFigures);
+            shards.outbox.to(to).messages.push(ShardMessage::AskFigures);
         }
         self.probing = Some(Probing { probes, metrics, missing });
     }
@@ -57,7 +57,7 @@ impl Resp {
         let mut metrics = self.metrics(clients);
         metrics.retain(|metric| !OF_PROCESS.contains(&metric.name.as_str()));
         let Some(shards) = &mut self.shards else { return };
-        shards.post.to(to).letters.push(Letter::Figures(metrics));
+        shards.outbox.to(to).messages.push(ShardMessage::Figures(metrics));
     }
 
     /// Another shard has told its figures.

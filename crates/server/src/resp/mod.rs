@@ -58,7 +58,7 @@ pub(crate) use watching::Note;
 use crate::config::{Config, ConfigError, Module};
 use crate::connection::ConnectionId;
 use crate::http::Probes;
-use crate::keeping::{Keeping, SentModule};
+use crate::keeping::{EmbeddedStore, SentModule};
 use crate::memcached::Memcached;
 use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
@@ -144,8 +144,8 @@ pub(crate) struct Resp {
     /// Why what a session waits for cannot be had.
     pub(crate) failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
     exclusive: Option<ConnectionId>,
-    /// All shards hold, or are about to: requests of clients wait.
-    holding: bool,
+    /// All shards quiesce: requests of clients wait.
+    quiesces: bool,
     /// The request under way has waited for others' locks.
     passes_locks: bool,
     /// Names this run of the server.
@@ -159,17 +159,17 @@ pub(crate) struct Resp {
     late_loads: VecDeque<sourced::LateLoad>,
     hub: Hub,
     /// Tasks of flows that are done elsewhere.
-    outside: flows::Outsiders,
+    outside: flows::ExternalEffects,
     probes: Probes,
     /// Who asked last, while other shards have not told their figures.
     probing: Option<metrics::Probing>,
     notices: notices::Notices,
     /// The embedded store; it ends after the hub, which its threads tell.
-    keeping: Option<Keeping>,
+    keeping: Option<EmbeddedStore>,
     /// The modules that clients sent before the start, until the other shards have them, too.
     sent: Vec<SentModule>,
-    /// Sessions that wait for the end of `exclusive`.
-    held: Vec<ConnectionId>,
+    /// Sessions that wait for the end of `exclusive`, or of `quiesces`.
+    blocked_sessions: Vec<ConnectionId>,
     /// What memcached's sessions share.
     pub(crate) memcached: Memcached,
     stopping: bool,
@@ -190,7 +190,7 @@ pub(crate) struct Resp {
 /// Adds the flows that the settings name, and those that clients added before the start, over the journal that is kept.
 fn begin_flows(
     config: &Config,
-    keeping: Option<&mut Keeping>,
+    keeping: Option<&mut EmbeddedStore>,
     node: &mut Node,
 ) -> Result<(), ConfigError> {
     if let Some(keeping) = keeping {
@@ -218,28 +218,28 @@ impl Resp {
         sent: Option<Vec<SentModule>>,
     ) -> Result<Self, ConfigError> {
         let (secret, random) = (draw_secret(), || RandomState::new().hash_one(1));
-        let run = shards.as_ref().map_or_else(random, |shards| shards.post.run());
+        let run = shards.as_ref().map_or_else(random, |shards| shards.outbox.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node =
             Node::new(Settings { limits: config.limits.to_limits(), secret, draws: random() });
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
-        let common = shards.as_ref().map(|shards| shards.post.office().sources().clone());
+        let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
         let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
-        let mut keeping = Keeping::open(&mut config, &hub.inbox, me)?;
+        let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me)?;
         if let Some(shards) = &shards {
-            let (me, count) = (shards.me, shards.post.shards());
+            let (me, count) = (shards.me, shards.outbox.shards());
             let placement = match &mut keeping {
                 Some(keeping) => keeping.placement(me, count)?,
                 None => Placement::even(count),
             };
             node.engine_mut().set_placement(me, placement);
             if let Some(keeping) = &mut keeping {
-                keeping.find_records(me, shards.post.office().recorded())?;
+                keeping.find_records(me, shards.outbox.transport().recorded())?;
             }
         }
-        let kept = keeping.as_mut().map(Keeping::take_modules).unwrap_or_default();
+        let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;
         if let Some(keeping) = &keeping {
@@ -256,10 +256,10 @@ impl Resp {
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
         let certificates = &config.flow_settings.webhook_certificates;
-        let outside = flows::Outsiders::new(certificates.as_ref(), hub.inbox.bell());
-        let office = shards.as_ref().map(|shards| shards.post.office());
-        let heard = office.map(|office| office.heard().clone()).unwrap_or_default();
-        let slow = office.map(|office| office.slow().clone()).unwrap_or_default();
+        let outside = flows::ExternalEffects::new(certificates.as_ref(), hub.inbox.bell());
+        let transport = shards.as_ref().map(|shards| shards.outbox.transport());
+        let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
+        let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
         let mut service = Self {
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
@@ -276,7 +276,7 @@ impl Resp {
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             failures: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             exclusive: None,
-            holding: false,
+            quiesces: false,
             passes_locks: false,
             run,
             running_since: None,
@@ -290,7 +290,7 @@ impl Resp {
             notices: notices::Notices::default(),
             keeping,
             sent: if shards.is_some() { sent } else { Vec::new() },
-            held: Vec::new(),
+            blocked_sessions: Vec::new(),
             memcached: Memcached::default(),
             stopping: false,
             serves_others: false,

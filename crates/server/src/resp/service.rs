@@ -4,11 +4,11 @@ use super::session::Waiting;
 use super::{Flow, Resp, Session, Turn, remote};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::keeping::Keeping;
+use crate::keeping::EmbeddedStore;
 use crate::memcached;
 use crate::memory::STORE_LOOK;
-use crate::service::{Bounds, Door, Safety, Served, Service, Stopped, Time};
-use crate::shards::{HELD_BACK_FOR, Letter, Shards};
+use crate::service::{Bounds, DurableWrites, Served, Service, Stopped, Time, WireProtocol};
+use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
 use mio::net::TcpStream;
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ impl Service for Resp {
         self.bounds
     }
 
-    fn opened(&mut self, _id: ConnectionId, door: Door) -> Session {
+    fn opened(&mut self, _id: ConnectionId, door: WireProtocol) -> Session {
         self.stats.connections += 1;
         let memcached = match door {
-            Door::Resp => None,
-            Door::Memcached => Some(Box::default()),
+            WireProtocol::Resp => None,
+            WireProtocol::Memcached => Some(Box::default()),
         };
         Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
     }
@@ -51,8 +51,8 @@ impl Service for Resp {
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
-        if (self.exclusive.is_some() || self.holding) && self.must_be_held(work.connection) {
-            self.held.push(work.connection.id);
+        if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
+            self.blocked_sessions.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
         }
         self.before_request(&mut work);
@@ -76,9 +76,9 @@ impl Service for Resp {
             if work.connection.is_unplugged() {
                 return Served { consumed: 0, stopped: Stopped::Closing };
             }
-            if self.holding && self.must_be_held(work.connection) {
+            if self.quiesces && self.must_be_blocked(work.connection) {
                 // What it was allowed to go on with is done.
-                self.held.push(work.connection.id);
+                self.blocked_sessions.push(work.connection.id);
                 return Served { consumed: 0, stopped: Stopped::Parked };
             }
         }
@@ -91,7 +91,7 @@ impl Service for Resp {
         if self.serves_others {
             self.post_copies();
         }
-        self.hold_back(&mut work);
+        self.defer(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
             work.connection.session.parser = Some(Box::new(parser));
         } else {
@@ -102,29 +102,34 @@ impl Service for Resp {
 
     fn set_waker(&mut self, waker: Arc<mio::Waker>) {
         if let Some(shards) = &self.shards {
-            shards.post.set_waker(waker.clone());
+            shards.outbox.set_waker(waker.clone());
         }
         self.hub.inbox.set_waker(waker);
     }
 
     fn numbers(&self) -> (u64, u64) {
-        let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.post.shards()));
+        let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.outbox.shards()));
         self.shards.as_deref().map_or((1, 1), of)
     }
 
     fn clients(&self, own: usize) -> usize {
-        let elsewhere = |shards: &Shards| shards.post.clients_elsewhere();
+        let elsewhere = |shards: &Shards| shards.outbox.clients_elsewhere();
         own + self.shards.as_deref().map_or(0, elsewhere)
     }
 
-    fn hand_on(&mut self, socket: TcpStream, peer: SocketAddr, door: Door) -> Option<TcpStream> {
+    fn hand_on(
+        &mut self,
+        socket: TcpStream,
+        peer: SocketAddr,
+        door: WireProtocol,
+    ) -> Option<TcpStream> {
         let Some(shards) = &mut self.shards else { return Some(socket) };
-        let to = shards.post.least_busy();
+        let to = shards.outbox.least_busy();
         if to == shards.me {
             return Some(socket);
         }
-        let letter = Letter::Client { socket: socket.into(), peer, door };
-        shards.post.to(to).letters.push(letter);
+        let message = ShardMessage::Client { socket: socket.into(), peer, door };
+        shards.outbox.to(to).messages.push(message);
         None
     }
 
@@ -149,28 +154,28 @@ impl Service for Resp {
             return;
         };
         for at in pending.used() {
-            let letter = Letter::HungUp { session: connection.id };
-            shards.post.to(at).letters.push(letter);
+            let message = ShardMessage::HungUp { session: connection.id };
+            shards.outbox.to(at).messages.push(message);
         }
     }
 
     #[inline]
     fn is_behind(&self, connection: &mut Connection<Session>) -> bool {
-        connection.is_by_mail() && self.is_behind_with_replies(connection)
+        connection.is_remote() && self.is_behind_with_replies(connection)
     }
 
-    fn take_mail(&mut self, connection: &mut Connection<Session>) {
+    fn take_remote_answers(&mut self, connection: &mut Connection<Session>) {
         self.post_replies(connection);
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
-        self.begin_deferred();
+        self.begin_later_rounds();
         self.gauge.begin_command();
         self.take_late_loads();
-        self.take_mail_of_shards(connections);
+        self.take_messages(connections);
         self.lapse_locks(connections);
         self.begin_redoing();
-        self.send_held_back(connections);
+        self.send_deferred(connections);
         self.wake_crowded(connections);
         self.wake_late(connections);
         self.take_news(connections);
@@ -210,17 +215,17 @@ impl Service for Resp {
         }
         self.tell_all_watchers(connections);
         self.tell_trackers(connections);
-        self.look_at_holds(connections);
-        if self.exclusive.is_none() && !self.holding {
-            for id in self.held.drain(..) {
+        self.look_at_quiescing(connections);
+        if self.exclusive.is_none() && !self.quiesces {
+            for id in self.blocked_sessions.drain(..) {
                 connections.wake(id);
             }
         }
     }
 
     #[inline]
-    fn safety(&self) -> Safety {
-        self.keeping.as_ref().map_or_else(Safety::default, Keeping::safety)
+    fn durable_writes(&self) -> DurableWrites {
+        self.keeping.as_ref().map_or_else(DurableWrites::default, EmbeddedStore::durable_writes)
     }
 
     #[inline]
@@ -229,12 +234,12 @@ impl Service for Resp {
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.shards.as_ref().is_none_or(|shards| shards.post.may_sleep())
+        self.shards.as_ref().is_none_or(|shards| shards.outbox.may_sleep())
     }
 
     fn awoke(&mut self) {
         if let Some(shards) = &self.shards {
-            shards.post.awoke();
+            shards.outbox.awoke();
         }
     }
 
@@ -249,10 +254,10 @@ impl Service for Resp {
     }
 
     #[inline]
-    fn post(&mut self) {
+    fn send_messages(&mut self) {
         if let Some(shards) = &mut self.shards {
             shards.post_packets();
-            shards.post.send();
+            shards.outbox.send();
         }
     }
 
@@ -266,7 +271,7 @@ impl Service for Resp {
         let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
         let may_be_silent =
-            session.is_subscriber() || session.is_waiting() || connection.is_by_mail();
+            session.is_subscriber() || session.is_waiting() || connection.is_remote();
         most > 0 && !may_be_silent && now > connection.heard + most
     }
 
@@ -303,11 +308,11 @@ impl Service for Resp {
         self.stats.clients_evicted += 1;
     }
 
-    fn refusal(&mut self, door: Door) -> &'static [u8] {
+    fn refusal(&mut self, door: WireProtocol) -> &'static [u8] {
         self.stats.connections_refused += 1;
         match door {
-            Door::Resp => b"-ERR max number of clients reached\r\n",
-            Door::Memcached => memcached::REFUSAL,
+            WireProtocol::Resp => b"-ERR max number of clients reached\r\n",
+            WireProtocol::Memcached => memcached::REFUSAL,
         }
     }
 
@@ -362,8 +367,8 @@ impl Service for Resp {
         let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
         let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
         let flows = self.flows_deadline();
-        let held_back = self.shards.as_ref().and_then(|shards| shards.held_back.front());
-        let held_back = held_back.map(|(_, since)| since + HELD_BACK_FOR);
+        let deferred = self.shards.as_ref().and_then(|shards| shards.deferred.front());
+        let deferred = deferred.map(|(_, since)| since + DEFERRED_FOR);
         let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
         let late_loads = (!self.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
         let goes_on = self.node.engine().goes_on().then_some(self.time.uptime);
@@ -372,7 +377,7 @@ impl Service for Resp {
         let loading = goes_on.or(lapses).or(loading).or(crowded);
         blocking
             .into_iter()
-            .chain(held_back)
+            .chain(deferred)
             .chain(sources)
             .chain(flows)
             .chain(loading)

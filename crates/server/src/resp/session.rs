@@ -255,6 +255,15 @@ impl Session {
         }
     }
 
+    /// The same, to look at.
+    #[inline]
+    pub(crate) fn pending_requests(&self) -> Option<&Pending> {
+        match &self.across {
+            Across::Client(pending) => Some(pending),
+            Across::Nothing | Across::Remote(_) => None,
+        }
+    }
+
     /// Bytes of answers and messages that wait for answers of other shards.
     pub(crate) fn held_bytes(&self) -> usize {
         let behind = self.behind_answer.len();

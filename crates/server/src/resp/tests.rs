@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::memory::Size;
-use crate::service::{Door, Service, Stopped, Time, Work};
+use crate::service::{Service, Stopped, Time, WireProtocol, Work};
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::Held;
 
@@ -27,15 +27,15 @@ impl Stage {
     }
 
     /// Clients come in at this door.
-    fn at(door: Door) -> Self {
+    fn at(door: WireProtocol) -> Self {
         Self::made(Config::default(), door)
     }
 
     fn with(config: Config) -> Self {
-        Self::made(config, Door::Resp)
+        Self::made(config, WireProtocol::Resp)
     }
 
-    fn made(config: Config, door: Door) -> Self {
+    fn made(config: Config, door: WireProtocol) -> Self {
         let mut service = Resp::new(config, None, None).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();

@@ -1,29 +1,29 @@
 //! Several shards in one process: each a thread with an engine, a loop and clients of its own.
 //!
 //! A client's requests are decoded by the shard that it is connected to. What concerns keys is executed at their
-//! home: requests and answers go there and back, typed, by mail (`mail`). Who executes what, in which order answers
+//! home: requests and answers go there and back, typed, as messages (`transport`). Who executes what, in which order answers
 //! go out, and how several shards do one thing, `headwater-router` decides; `resp/remote` brings it together with sessions.
 //!
 //! # Cost
 //! A forwarded request is copied once each way. Locks and wake-ups are one for
 //! each pair of shards in a turn, however many requests there are.
 
+mod barrier;
 mod count;
-mod holding;
-mod mail;
-mod meeting;
 mod names;
 mod position;
+mod quiescing;
 mod recorded;
+mod transport;
 mod turns;
 
+pub(crate) use barrier::MoveRefusal;
 pub(crate) use count::settle;
-pub(crate) use holding::{Hold, Holding, Leading, Moving};
-pub(crate) use mail::{Letter, Mail, Office, Post};
-pub(crate) use meeting::Stays;
 pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
+pub(crate) use quiescing::{QuiesceRequest, QuiesceRound, Quiescing, WantedMove};
 pub(crate) use recorded::{FoundRecords, Recorded};
+pub(crate) use transport::{MessageBatch, Outbox, ShardMessage, Transport};
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
@@ -37,25 +37,25 @@ use std::sync::Arc;
 
 /// How long answers that are ready may wait for those behind them, in milliseconds; more than one, since time is counted
 /// in whole ones.
-pub(crate) const HELD_BACK_FOR: u64 = 2;
+pub(crate) const DEFERRED_FOR: u64 = 2;
 
 /// What a shard knows of the others.
 #[derive(Debug)]
 pub(crate) struct Shards {
     /// Which one this is.
     pub(crate) me: Shard,
-    /// Letters.
-    pub(crate) post: Post,
+    /// What goes to them.
+    pub(crate) outbox: Outbox,
     /// Loads from other shards, and theirs from here.
     pub(crate) peers: Peers,
     /// Sessions that wait until what is here shows their writes elsewhere.
     pub(crate) waits: HashMap<WaitId, ConnectionId>,
     /// The connections here that stand for clients of other shards.
-    pub(crate) backs: HashMap<Origin, ConnectionId, KeyHashBuilder>,
+    pub(crate) remote_sessions: HashMap<Origin, ConnectionId, KeyHashBuilder>,
     /// Who has asked this shard to find the keys of a partition, and was not told yet that it has.
     pub(crate) surveys_for: Option<Shard>,
-    /// Times at which all hold.
-    pub(crate) holding: Holding,
+    /// Rounds in which all shards quiesce.
+    pub(crate) quiescing: Quiescing,
     /// Who may touch which keys, while several shards do one thing.
     pub(crate) locks: Locks,
     /// Who waits for a transaction's lock here.
@@ -67,49 +67,49 @@ pub(crate) struct Shards {
     /// Transactions that sessions here have begun.
     pub(crate) transactions: u64,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
-    pub(crate) held_back: VecDeque<(ConnectionId, u64)>,
+    pub(crate) deferred: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
 }
 
 impl Shards {
     /// What the shard `me` knows when it begins.
-    pub(crate) fn of(me: Shard, office: &Arc<Office>) -> Box<Self> {
-        let post = Post::new(me, office.clone());
-        // Shards live and end together, and letters are not lost: there is one epoch, and time says nothing.
-        let peers = Peers::new(me, post.shards(), 1, Millis(0));
-        let backs = HashMap::with_hasher(KeyHashBuilder::default());
-        let (waits, held_back) = (HashMap::new(), VecDeque::new());
-        let (holding, surveys_for, crowded) = (Holding::default(), None, Vec::new());
+    pub(crate) fn of(me: Shard, transport: &Arc<Transport>) -> Box<Self> {
+        let outbox = Outbox::new(me, transport.clone());
+        // Shards live and end together, and messages are not lost: there is one epoch, and time says nothing.
+        let peers = Peers::new(me, outbox.shards(), 1, Millis(0));
+        let remote_sessions = HashMap::with_hasher(KeyHashBuilder::default());
+        let (waits, deferred) = (HashMap::new(), VecDeque::new());
+        let (quiescing, surveys_for, crowded) = (Quiescing::default(), None, Vec::new());
         let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
         let (digests, transactions) = (Vec::new(), 0);
         Box::new(Self {
             me,
-            post,
+            outbox,
             peers,
             waits,
-            backs,
+            remote_sessions,
             surveys_for,
-            holding,
+            quiescing,
             locks,
             lock_waits,
             blocked,
             digests,
             transactions,
-            held_back,
+            deferred,
             crowded,
         })
     }
 
     /// What this shard and the others know of each other's memory.
     pub(crate) fn common_memory(&self) -> CommonShare {
-        CommonShare::new(self.me, self.post.office().clone())
+        CommonShare::new(self.me, self.outbox.transport().clone())
     }
 
     /// Posts what the engines have to say to one another.
     pub(crate) fn post_packets(&mut self) {
         for (to, packet) in self.peers.take_packets() {
-            self.post.to(to).letters.push(Letter::Packet(Box::new(packet)));
+            self.outbox.to(to).messages.push(ShardMessage::Packet(Box::new(packet)));
         }
     }
 
@@ -121,7 +121,7 @@ impl Shards {
 
     /// A transaction was executed here together with these shards.
     pub(crate) fn count_transaction(&mut self, transaction: TransactionId, shards: &[Shard]) {
-        self.digests.resize(usize::from(self.post.shards()), 0);
+        self.digests.resize(usize::from(self.outbox.shards()), 0);
         for shard in shards.iter().filter(|shard| **shard != self.me) {
             if let Some(digest) = self.digests.get_mut(usize::from(shard.0)) {
                 *digest ^= transaction.digest();
@@ -139,16 +139,16 @@ impl Shards {
         header: &AskHeader,
         ask: &Ask<'_>,
     ) {
-        self.post.count_request();
-        let mail = self.post.to(to);
-        write_ask(header, ask, &mut mail.bytes);
-        let end = mail.bytes.len();
-        if let Some(Letter::Asks { session: last, end: upto }) = mail.letters.last_mut()
+        self.outbox.count_request();
+        let batch = self.outbox.to(to);
+        write_ask(header, ask, &mut batch.bytes);
+        let end = batch.bytes.len();
+        if let Some(ShardMessage::Asks { session: last, end: upto }) = batch.messages.last_mut()
             && *last == session
         {
             *upto = end;
             return;
         }
-        mail.letters.push(Letter::Asks { session, end });
+        batch.messages.push(ShardMessage::Asks { session, end });
     }
 }

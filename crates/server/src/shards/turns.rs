@@ -1,10 +1,10 @@
-//! Which shard may have all others hold: one at a time, in the order in which they wanted to.
+//! Which shard may have all others quiesce: one at a time, in the order in which they wanted to.
 
 use headwater_base::Shard;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// The shards that want all to hold; the first has its turn.
+/// The shards that want all to quiesce; the first has its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<VecDeque<Shard>>);
 

@@ -7,7 +7,7 @@ use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::Resp;
 use crate::service::Time;
-use crate::shards::{Mail, Office, Shards};
+use crate::shards::{MessageBatch, Shards, Transport};
 use headwater_base::{Millis, Shard};
 use headwater_model::server::place::{Place, Stream};
 use std::cell::RefCell;
@@ -52,7 +52,7 @@ struct Client {
 
 /// A server.
 pub(super) struct World {
-    office: Arc<Office>,
+    transport: Arc<Transport>,
     reactors: Vec<Reactor<Resp>>,
     clients: Vec<Client>,
     pub(super) draws: Draws,
@@ -76,10 +76,10 @@ impl World {
         config.listen.shards = ShardCount::Number(shards);
         config.listen.bind = Vec::new();
         change(&mut config);
-        let office = Office::new(shards);
-        office.meeting().simulate();
+        let transport = Transport::new(shards);
+        transport.barrier().simulate();
         let reactor = |at| {
-            let shards = Shards::of(Shard(at), &office);
+            let shards = Shards::of(Shard(at), &transport);
             let service = Resp::new(config.clone(), Some(shards), None).unwrap();
             Reactor::bind(&config, service, false).unwrap()
         };
@@ -87,7 +87,7 @@ impl World {
         reactors[0].service.find_unfinished().unwrap();
         let (clients, draws) = (Vec::new(), Draws::new(seed));
         let mut world = Self {
-            office,
+            transport,
             reactors,
             clients,
             draws,
@@ -104,27 +104,27 @@ impl World {
         world
     }
 
-    /// Takes mail out of the box of a shard that is to come later: all that some senders have sent behind a point, and all that
-    /// lies behind a call to a meeting; whether there is one.
-    fn set_aside(&mut self, at: usize) -> (Vec<Mail>, bool) {
+    /// Takes messages out of the inbox of a shard that is to come later: all that some senders have sent behind a point, and all that
+    /// lies behind a message that has the shard wait for all others; whether there is one.
+    fn set_aside(&mut self, at: usize) -> (Vec<MessageBatch>, bool) {
         let late: BTreeSet<u16> =
             (0..self.reactors.len() as u16).filter(|_| self.draws.below(3) == 0).collect();
-        let mut mails = self.office.mails_of(Shard(at as u16));
+        let mut batches = self.transport.batches_of(Shard(at as u16));
         let (mut now, mut later, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut meets = false;
-        for mut mail in mails.drain(..) {
-            let from = mail.from.0;
+        for mut batch in batches.drain(..) {
+            let from = batch.from.0;
             if meets || held.contains(&from) || (late.contains(&from) && self.draws.below(2) == 0) {
                 held.insert(from);
-                later.push(mail);
+                later.push(batch);
             } else {
-                let behind = mail.split_at_meeting();
-                now.push(mail);
+                let behind = batch.split_at_move();
+                now.push(batch);
                 meets = behind.is_some();
-                later.extend(behind.filter(|mail| !mail.letters.is_empty()));
+                later.extend(behind.filter(|batch| !batch.messages.is_empty()));
             }
         }
-        *mails = now;
+        *batches = now;
         (later, meets)
     }
 
@@ -140,7 +140,7 @@ impl World {
                 goes_on = self.reactors[*at].simulate_move_phase();
             }
         }
-        order.iter().for_each(|at| self.reactors[*at].simulate_leaving());
+        order.iter().for_each(|at| self.reactors[*at].simulate_end_of_move());
         self.quiet = 0;
     }
 
@@ -186,7 +186,7 @@ impl World {
             return;
         }
         let (later, meets) = self.set_aside(at);
-        let has_mail = !self.office.mails_of(Shard(at as u16)).is_empty();
+        let has_mail = !self.transport.batches_of(Shard(at as u16)).is_empty();
         let mut news = Vec::new();
         for client in self.clients.iter().filter(|client| client.shard == at) {
             let mut state = client.pipe.state();
@@ -209,11 +209,11 @@ impl World {
             news.is_empty() && !has_mail && told(self) == before && !self.reactors[at].is_busy();
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         if !later.is_empty() {
-            let mut mails = self.office.mails_of(Shard(at as u16));
-            let come = core::mem::replace(&mut *mails, later);
-            mails.extend(come);
-            drop(mails);
-            self.office.ring(Shard(at as u16));
+            let mut batches = self.transport.batches_of(Shard(at as u16));
+            let come = core::mem::replace(&mut *batches, later);
+            batches.extend(come);
+            drop(batches);
+            self.transport.ring(Shard(at as u16));
         }
         self.clients.retain(|client| {
             let state = client.pipe.state();

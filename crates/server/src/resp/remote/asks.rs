@@ -12,7 +12,7 @@ use crate::resp::bound::{KEY_BYTES, QueueRoom};
 use crate::resp::session::{Across, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::service::{Served, Stopped};
-use crate::shards::Letter;
+use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_command::{ArgVec, OwnedArgs, Reply, table};
@@ -162,10 +162,10 @@ impl Resp {
         let Across::Remote(remote) = &work.connection.session.across else { return };
         let origin = remote.origin;
         let Some(shards) = &mut self.shards else { return };
-        let mail = shards.post.to(home);
-        mail.bytes.extend_from_slice(frame);
-        let end = mail.bytes.len();
-        mail.letters.push(Letter::HandedOn { origin, end });
+        let batch = shards.outbox.to(home);
+        batch.bytes.extend_from_slice(frame);
+        let end = batch.bytes.len();
+        batch.messages.push(ShardMessage::HandedOn { origin, end });
     }
 
     fn begin_ask(&mut self, header: &AskHeader, work: &mut Turn<'_>) {

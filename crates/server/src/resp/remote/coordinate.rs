@@ -127,7 +127,7 @@ impl Resp {
             && !pending.is_done()
         {
             // Something else has woken it.
-            pending.holds = true;
+            pending.blocks = true;
             session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
             return Flow::Parked;
         }
@@ -158,14 +158,14 @@ impl Resp {
                     }
                     let session = &mut work.connection.session;
                     if let Some(pending) = session.pending() {
-                        pending.holds = true;
+                        pending.blocks = true;
                     }
                     session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
                     return Flow::Parked;
                 }
                 Next::Finished(finished) => {
                     if let (Some(number), Some(shards)) = (coordinated.number, &self.shards) {
-                        shards.post.office().recorded().close(number);
+                        shards.outbox.transport().recorded().close(number);
                     }
                     return self.finish(&mut coordinated, finished, work);
                 }
@@ -202,7 +202,7 @@ impl Resp {
     fn record_of(&self, coordinated: &mut Coordinated, step: &Step) -> Option<(u64, Vec<u8>)> {
         let (placement, shards) = (self.node.engine().placement()?, self.shards.as_ref()?);
         let record = coordinated.transaction.record_of(placement, step)?;
-        let begin = || shards.post.office().recorded().begin();
+        let begin = || shards.outbox.transport().recorded().begin();
         Some((*coordinated.number.get_or_insert_with(begin), record))
     }
 

@@ -1,19 +1,16 @@
 //! Requests that other shards execute, and requests that are executed for clients of other shards.
 //!
-//! # Order
-//! A client's requests to one shard are executed in their order. Requests to different shards may be
-//! executed at the same time, but for what is derived: it is read only when the client's earlier writes at other shards
-//! are done, and a client's later writes wait until it was read. So a client's pipeline gives the answers that it would give
-//! request by request.
+//! What becomes of each request, and in which order they are executed, [`headwater_router::course`] decides; this brings it together with
+//! sessions.
 
 mod asks;
-mod barrier;
 mod coordinate;
 mod form;
 mod locks;
 mod messages;
 mod moves;
 mod partitions;
+mod quiesce;
 mod recorded;
 mod redoing;
 mod sharding;
@@ -23,7 +20,7 @@ mod transactions;
 use super::session::{Across, Answering, Session, Waiting};
 use super::{Flow, Form, Resp, Turn, encoder};
 use crate::connections::Connections;
-use crate::service::Door;
+use crate::service::WireProtocol;
 use crate::shards::Shards;
 use headwater_base::Shard;
 use headwater_command::{
@@ -34,7 +31,8 @@ use headwater_engine::Effect;
 use headwater_node::Positions;
 use headwater_protocol::resp::find;
 use headwater_router::{
-    Ask, AskHeader, Copies, Kind, Merge, Pending, Request, Route, Scattered, answer_of, route,
+    Ask, AskHeader, Copies, Course, Kind, Merge, Pending, Request, Scattered, Situation, answer_of,
+    course,
 };
 use mio::net::TcpStream;
 use std::net::SocketAddr;
@@ -47,7 +45,7 @@ pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
 
 /// A client that another shard accepted.
-pub(super) type Client = (TcpStream, SocketAddr, Door);
+pub(super) type Client = (TcpStream, SocketAddr, WireProtocol);
 
 impl Resp {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it
@@ -60,8 +58,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let shards = self.shards.as_ref()?;
-        let me = shards.me;
+        self.shards.as_ref()?;
         if self.executing_queue || work.connection.session.is_remote() {
             return self.await_writes(spec, command, args, work);
         }
@@ -73,67 +70,45 @@ impl Resp {
         }
         if spec.id == Id::Reset && work.connection.session.expects() {
             // What comes behind it is another session's.
-            return Some(hold(Some(args), work));
+            return Some(wait_for_answers(Some(args), work));
         }
         if let Command::Connection(Connection::ClientTracking(asked)) = command
             && let Some(flow) = self.find_redirect(asked, args, work)
         {
             return Some(flow);
         }
-        let route = route(self.node.engine().placement()?, spec, command, args);
-        let is_elsewhere = !matches!(route, Route::Here | Route::Several);
-        let derived = is_elsewhere && self.may_be_derived(command, args, spec);
-        let kind = Kind::of(spec, command, derived);
-        let at = match &route {
-            Route::At(at) => Some(*at),
-            _ => None,
+        let shards = self.shards.as_ref()?;
+        let situation = Situation {
+            me: shards.me,
+            placement: self.node.engine().placement()?,
+            pending: work.connection.session.pending_requests(),
+            is_crowded: &|at| shards.outbox.is_crowded(at, 0),
+            may_derive: &|| self.may_be_derived(command, args, spec),
         };
-        if let Some(pending) = work.connection.session.pending()
-            && (pending.is_full() || pending.must_wait(kind, at))
-        {
-            return Some(hold(Some(args), work));
-        }
-        if self.is_crowded(&route, me) {
-            return Some(self.wait_for_others_to_read(args, work));
-        }
-        match route {
-            Route::Here => None,
-            Route::At(at) if at == me => self.await_writes(spec, command, args, work),
-            Route::At(at) => {
+        match course(&situation, spec, command, args) {
+            Course::Here => None,
+            Course::HereBehindWrites => self.await_writes(spec, command, args, work),
+            Course::Blocked => Some(wait_for_answers(Some(args), work)),
+            Course::Crowded => Some(self.wait_for_others_to_read(args, work)),
+            Course::At(at, kind) => {
                 self.ask(at, (spec, args), kind, false, work);
                 Some(Flow::Next)
             }
-            Route::Parts { merge, parts } => {
+            Course::Parts { merge, parts, kind } => {
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
             }
-            Route::Read { .. } => {
+            Course::Read => {
                 let plan = self.plan_of((spec, command, args), true)?;
                 Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
-            Route::Steps(program) => {
-                let plan = self.plan_of_steps(program)?;
-                Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
-            }
-            Route::Several => {
-                if work.connection.session.expects() {
-                    return Some(hold(Some(args), work));
-                }
+            Course::Step => {
                 let plan = self.plan_of((spec, command, args), false)?;
                 Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
-        }
-    }
-
-    /// Whether so many bytes wait for a shard that this goes to that it should wait.
-    fn is_crowded(&self, route: &Route, me: Shard) -> bool {
-        let Some(shards) = &self.shards else { return false };
-        let is = |at: Shard| at != me && shards.post.is_crowded(at, 0);
-        match route {
-            Route::At(at) => is(*at),
-            Route::Parts { parts, .. } | Route::Read { parts, .. } => {
-                parts.iter().any(|(at, _)| is(*at))
+            Course::Steps(program) => {
+                let plan = self.plan_of_steps(program)?;
+                Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
-            Route::Here | Route::Several | Route::Steps(_) => false,
         }
     }
 
@@ -142,8 +117,8 @@ impl Resp {
     pub(crate) fn lets_others_read(&mut self, at: Option<Shard>, work: &Turn<'_>) -> bool {
         let Some(shards) = &mut self.shards else { return false };
         let crowded = match at {
-            Some(at) => at != shards.me && shards.post.is_crowded(at, 0),
-            None => shards.post.is_any_crowded(),
+            Some(at) => at != shards.me && shards.outbox.is_crowded(at, 0),
+            None => shards.outbox.is_any_crowded(),
         };
         if crowded {
             shards.crowded.push(work.connection.id);
@@ -164,7 +139,7 @@ impl Resp {
     /// Wakes the sessions that waited for that.
     pub(super) fn wake_crowded(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
-        if !shards.crowded.is_empty() && !shards.post.is_any_crowded() {
+        if !shards.crowded.is_empty() && !shards.outbox.is_any_crowded() {
             shards.crowded.drain(..).for_each(|id| connections.wake(id));
         }
     }
@@ -182,9 +157,9 @@ impl Resp {
     ) -> bool {
         let Across::Remote(remote) = &connection.session.across else { return false };
         let origin = remote.origin;
-        let bytes = connection.mail().map_or(0, |mail| mail.len());
+        let bytes = connection.answers().map_or(0, |answers| answers.len());
         let Some(shards) = &self.shards else { return false };
-        origin.shard != shards.me && shards.post.is_crowded(origin.shard, bytes)
+        origin.shard != shards.me && shards.outbox.is_crowded(origin.shard, bytes)
     }
 
     /// Whether a command may concern keys that joins give. One that writes, too: it is refused, but whether the key is there may come
@@ -346,7 +321,7 @@ impl Resp {
         let mut flow = Flow::Next;
         // Figures are of one moment if nothing else is under way; and what is declared is so
         // everywhere before anything else of this client is executed.
-        let mut holds = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
+        let mut blocks = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
         if let Some((_, request)) = parts.iter().find(|(at, _)| *at == me) {
             match self.execute_part(request.args(args).args(), work) {
                 Ok((answer, ended)) => {
@@ -354,8 +329,8 @@ impl Resp {
                     flow = ended;
                     told = core::mem::take(&mut work.connection.session.behind_answer);
                 }
-                // Its data is not here: it is asked by mail, and what follows waits for it.
-                Err(()) => holds = true,
+                // Its data is not here: it is asked by message, and what follows waits for it.
+                Err(()) => blocks = true,
             }
         }
         let Some(shards) = &self.shards else { return Flow::Next };
@@ -382,7 +357,7 @@ impl Resp {
         if !work.connection.session.expects() {
             return flow;
         }
-        if holds && flow == Flow::Next { hold(None, work) } else { flow }
+        if blocks && flow == Flow::Next { wait_for_answers(None, work) } else { flow }
     }
 
     /// Takes what is complete, where only this shard had a part.
@@ -396,10 +371,10 @@ impl Resp {
         }
     }
 
-    /// Answers with OK once every shard has taken what was posted before.
+    /// Answers with OK once every shard has taken what was sent before.
     pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
         let Some(shards) = &self.shards else { return };
-        let (me, count) = (shards.me, shards.post.shards());
+        let (me, count) = (shards.me, shards.outbox.shards());
         let mut scattered = Scattered::new(Merge::Same, Kind::Plain);
         scattered.silent = work.connection.session.answering != Answering::On;
         if self.executing_queue {
@@ -470,13 +445,13 @@ pub(crate) fn after_of(session: &Session, shards: &Shards) -> Vec<u64> {
     if session.positions == Positions::default() {
         return Vec::new();
     }
-    (0..shards.post.shards()).map(|at| session.positions.get(Shard(at)).0).collect()
+    (0..shards.outbox.shards()).map(|at| session.positions.get(Shard(at)).0).collect()
 }
 
 /// What other shards do for a session.
 pub(crate) fn pending_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Pending {
     if !matches!(session.across, Across::Client(_)) {
-        session.across = Across::Client(Box::new(Pending::new(shards.me, shards.post.shards())));
+        session.across = Across::Client(Box::new(Pending::new(shards.me, shards.outbox.shards())));
     }
     match &mut session.across {
         Across::Client(pending) => pending,
@@ -485,13 +460,13 @@ pub(crate) fn pending_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s m
 }
 
 /// Lets a session wait until everything is answered; then it goes on with this request.
-pub(super) fn hold(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
+pub(super) fn wait_for_answers(args: Option<Args<'_>>, work: &mut Turn<'_>) -> Flow {
     let session = &mut work.connection.session;
     if let Some(args) = args {
         session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
     }
     if let Some(pending) = session.pending() {
-        pending.holds = true;
+        pending.blocks = true;
     }
     Flow::Parked
 }

@@ -1,9 +1,9 @@
 //! Partitions that move to another shard while all serve.
 //!
 //! Where a store keeps data, the old home looks for the partition's keys on disk first, while requests go on.
-//! When all hold ([`super::barrier`]), all meet: the old home gives
+//! When all shards are quiescent ([`super::quiesce`]), they go through the phases of the move in step: the old home gives
 //! the partition up, all learn the new home, and the new home takes it over, each in its own thread, while
-//! the others stand still. So it is one step for everybody (`headwater_engine`, `shards/moves.rs`).
+//! the others stand still at a barrier. So it is one step for everybody (`headwater_engine`, `shards/moves.rs`).
 //!
 //! # Cost
 //! A move takes the time of a look at all keys of the old home; nobody is served meanwhile.
@@ -13,7 +13,7 @@ use crate::connections::Connections;
 use crate::keeping::Way;
 use crate::resp::session::{Session, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
-use crate::shards::{Letter, Moving, Stays};
+use crate::shards::{MoveRefusal, ShardMessage, WantedMove};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
@@ -36,12 +36,12 @@ enum MovePhase {
 /// A shard's part in a move.
 #[derive(Debug)]
 pub(crate) struct MovePart {
-    leader: Shard,
+    coordinator: Shard,
     way: Way,
     /// What it does next.
     phase: MovePhase,
     /// Why the partition stays.
-    refusal: Option<Stays>,
+    refusal: Option<MoveRefusal>,
 }
 
 impl Resp {
@@ -90,50 +90,54 @@ impl Resp {
         if from == to {
             return Ok(None);
         }
-        self.want(Moving { client, partition, to });
+        self.want_move(WantedMove { client, partition, to });
         Ok(Some(()))
     }
 
-    /// All hold: they meet to move a partition, unless it has moved there meanwhile.
-    pub(super) fn have_all_meet(&mut self, moving: Moving, connections: &mut Connections<Session>) {
-        let Moving { partition, to, .. } = moving;
+    /// All shards are quiescent: they move a partition in step, unless it has moved there meanwhile.
+    pub(super) fn move_in_step(
+        &mut self,
+        wanted: WantedMove,
+        connections: &mut Connections<Session>,
+    ) {
+        let WantedMove { partition, to, .. } = wanted;
         if self.node.engine().placement().is_none_or(|it| it.home_of(partition) == to) {
-            self.end_move(moving, None, connections);
-            self.release_all();
+            self.end_move(wanted, None, connections);
+            self.resume_all();
             return;
         }
         let Some(shards) = &mut self.shards else { return };
-        for at in (0..shards.post.shards()).map(Shard) {
-            shards.post.to(at).letters.push(Letter::Meet { partition, to });
+        for at in (0..shards.outbox.shards()).map(Shard) {
+            shards.outbox.to(at).messages.push(ShardMessage::Move { partition, to });
         }
     }
 
-    /// Moves a partition together with all other shards, as `leader` wants it.
-    pub(super) fn meet(
+    /// Moves a partition together with all other shards, as `coordinator` wants it.
+    pub(super) fn move_with_all(
         &mut self,
-        leader: Shard,
+        coordinator: Shard,
         partition: Partition,
         to: Shard,
         connections: &mut Connections<Session>,
     ) {
         let Some(shards) = &self.shards else { return };
-        let meeting = shards.post.meeting().clone();
+        let barrier = shards.outbox.barrier().clone();
         let placement = self.node.engine().placement();
         let from = placement.map_or(to, |placement| placement.home_of(partition));
         let way = Way { partition, from, to };
-        let mut part = MovePart { leader, way, phase: MovePhase::Record, refusal: None };
+        let mut part = MovePart { coordinator, way, phase: MovePhase::Record, refusal: None };
         #[cfg(test)]
-        if meeting.is_simulated() {
+        if barrier.is_simulated() {
             self.move_part = Some(part);
             return;
         }
         loop {
             let goes_on = self.take_move_phase(&mut part);
-            if !meeting.wait() {
+            if !barrier.wait() {
                 return;
             }
             if !goes_on {
-                return self.end_meeting(part, connections);
+                return self.leave_barrier(part, connections);
             }
         }
     }
@@ -141,42 +145,42 @@ impl Resp {
     /// Does what a shard does in one phase of a move; whether there is another phase.
     pub(crate) fn take_move_phase(&mut self, part: &mut MovePart) -> bool {
         let Some(shards) = &self.shards else { return false };
-        let (me, meeting, way) = (shards.me, shards.post.meeting().clone(), part.way);
+        let (me, barrier, way) = (shards.me, shards.outbox.barrier().clone(), part.way);
         part.phase = match part.phase {
             MovePhase::Record => {
                 // Writes of this turn are handed to the store whole, with what flows note of them.
                 self.node.record_writes();
                 self.node.end_turn();
                 // What was done while its partitions lived where they do is never to be done again.
-                part.refusal = self.sync_records().err().map(Stays::For);
+                part.refusal = self.sync_records().err().map(MoveRefusal::For);
                 MovePhase::Agree
             }
             MovePhase::Agree => {
                 if let Some(why) = part.refusal.take() {
-                    meeting.give(Err(why));
+                    barrier.give(Err(why));
                 }
                 if let Err(busy) = self.flows_may_move(way) {
-                    meeting.give(Err(busy));
+                    barrier.give(Err(busy));
                 }
                 MovePhase::Offer
             }
             MovePhase::Offer => {
-                if me == way.from && !meeting.is_refused() {
-                    meeting.give(self.offer_partition(way).map_err(Stays::For));
+                if me == way.from && !barrier.is_refused() {
+                    barrier.give(self.offer_partition(way).map_err(MoveRefusal::For));
                 }
                 MovePhase::Keep
             }
             MovePhase::Keep => {
                 if me == way.to
-                    && let Ok(pairs) = meeting.given()
+                    && let Ok(pairs) = barrier.given()
                     && let Err(text) = self.keep_partition(way, &pairs)
                 {
-                    meeting.give(Err(text.into()));
+                    barrier.give(Err(text.into()));
                 }
                 MovePhase::Move
             }
             MovePhase::Move => {
-                match meeting.given() {
+                match barrier.given() {
                     Ok(pairs) => self.partition_moves(me, way, &pairs),
                     Err(why) => part.refusal = Some(why),
                 }
@@ -187,36 +191,36 @@ impl Resp {
     }
 
     /// All have moved the partition, or it stays: requests go on.
-    pub(crate) fn end_meeting(&mut self, part: MovePart, connections: &mut Connections<Session>) {
-        let MovePart { leader, refusal, .. } = part;
+    pub(crate) fn leave_barrier(&mut self, part: MovePart, connections: &mut Connections<Session>) {
+        let MovePart { coordinator, refusal, .. } = part;
         if refusal.is_none() {
             self.place_watches();
             // Who remembers which keys were read is another shard now.
             self.keys_redefined();
         }
-        self.release(leader);
+        self.end_quiescing(coordinator);
         let Some(shards) = &self.shards else { return };
-        let (me, meeting) = (shards.me, shards.post.meeting().clone());
-        let moving = shards.holding.leading.as_ref().map(|leading| leading.moving);
-        if let Some(moving) = moving.filter(|_| leader == me) {
-            meeting.finish();
-            self.end_move(moving, refusal, connections);
-            self.end_turn_to_hold();
+        let (me, barrier) = (shards.me, shards.outbox.barrier().clone());
+        let wanted = shards.quiescing.round.as_ref().map(|round| round.wanted);
+        if let Some(wanted) = wanted.filter(|_| coordinator == me) {
+            barrier.finish();
+            self.end_move(wanted, refusal, connections);
+            self.end_round();
         }
     }
 
     /// Tells the client of this shard that wanted a move how it went.
     pub(super) fn end_move(
         &mut self,
-        moving: Moving,
-        refusal: Option<Stays>,
+        wanted: WantedMove,
+        refusal: Option<MoveRefusal>,
         connections: &mut Connections<Session>,
     ) {
         if let Some(why) = refusal
-            && connections.get_mut(moving.client).is_some()
+            && connections.get_mut(wanted.client).is_some()
         {
-            self.failures.insert(moving.client, why.into());
+            self.failures.insert(wanted.client, why.into());
         }
-        connections.wake(moving.client);
+        connections.wake(wanted.client);
     }
 }

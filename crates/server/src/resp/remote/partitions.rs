@@ -3,9 +3,9 @@
 //! All shards stand still meanwhile (`moves`). Where a store keeps base data, a crash may come at any moment: the order
 //! of what is done here, and what the next start makes of it, is that of `keeping/homes.rs`.
 
-use crate::keeping::{Keeping, Way};
+use crate::keeping::{EmbeddedStore, Way};
 use crate::resp::Resp;
-use crate::shards::Letter;
+use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_engine::Pair;
@@ -28,10 +28,10 @@ impl Resp {
     }
 
     /// The old home begins to look for the keys of a partition on disk.
-    pub(super) fn begin_survey(&mut self, partition: Partition, leader: Shard) {
+    pub(super) fn begin_survey(&mut self, partition: Partition, coordinator: Shard) {
         let Some(shards) = &mut self.shards else { return };
-        shards.surveys_for = Some(leader);
-        shards.holding.surveyed_by = Some(leader);
+        shards.surveys_for = Some(coordinator);
+        shards.quiescing.keys_wanted_by = Some(coordinator);
         let placement = self.node.engine().placement();
         if let (Some(keeping), Some(placement)) = (&mut self.keeping, placement) {
             keeping.survey(partition, placement.clone(), Box::new(self.hub.inbox.bell()));
@@ -39,12 +39,12 @@ impl Resp {
     }
 
     /// Says that they are found, if they are.
-    pub(super) fn tell_surveyed(&mut self) {
+    pub(super) fn tell_keys_found(&mut self) {
         let Some(shards) = &mut self.shards else { return };
-        let Some(leader) = shards.surveys_for else { return };
-        if self.keeping.as_ref().is_none_or(Keeping::is_surveyed) {
+        let Some(coordinator) = shards.surveys_for else { return };
+        if self.keeping.as_ref().is_none_or(EmbeddedStore::is_surveyed) {
             shards.surveys_for = None;
-            shards.post.to(leader).letters.push(Letter::Surveyed);
+            shards.outbox.to(coordinator).messages.push(ShardMessage::KeysFound);
         }
     }
 

@@ -60,7 +60,7 @@ impl Resp {
             return;
         }
         if let (Some(keeping), Some(shards)) = (&mut self.keeping, &self.shards) {
-            keeping.keep_record(number, record, shards.post.office().recorded());
+            keeping.keep_record(number, record, shards.outbox.transport().recorded());
         }
     }
 
@@ -68,14 +68,16 @@ impl Resp {
     #[inline]
     pub(in crate::resp) fn look_at_records(&mut self) {
         if let (Some(keeping), Some(shards)) = (&mut self.keeping, &self.shards) {
-            keeping.look_at_records(shards.post.office().recorded());
+            keeping.look_at_records(shards.outbox.transport().recorded());
         }
     }
 
     /// Waits until all records are safe from a failure of the machine.
     pub(super) fn sync_records(&mut self) -> Result<(), String> {
         match (&mut self.keeping, &self.shards) {
-            (Some(keeping), Some(shards)) => keeping.sync_records(shards.post.office().recorded()),
+            (Some(keeping), Some(shards)) => {
+                keeping.sync_records(shards.outbox.transport().recorded())
+            }
             _ => Ok(()),
         }
     }

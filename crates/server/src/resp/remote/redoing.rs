@@ -7,7 +7,7 @@ use crate::config::ConfigError;
 use crate::connection::ConnectionId;
 use crate::log::event;
 use crate::resp::Resp;
-use crate::shards::{FoundRecords, Letter};
+use crate::shards::{FoundRecords, ShardMessage};
 use headwater_base::Shard;
 use headwater_router::{AskHeader, Frames, Inner, Redo, TransactionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,7 +47,7 @@ impl Resp {
     /// Whether what a crash has left by half is being finished.
     #[inline]
     pub(in crate::resp) fn is_redoing(&self) -> bool {
-        self.shards.as_ref().is_some_and(|it| it.post.office().recorded().is_finishing())
+        self.shards.as_ref().is_some_and(|it| it.outbox.transport().recorded().is_finishing())
     }
 
     /// Looks, when all shards have opened their stores, what a crash has left by half.
@@ -58,7 +58,7 @@ impl Resp {
         let (Some(shards), Some(placement)) = (&self.shards, self.node.engine().placement()) else {
             return Ok(());
         };
-        let recorded = shards.post.office().recorded();
+        let recorded = shards.outbox.transport().recorded();
         let mut found = recorded.take_found();
         let numbers = found.values().flat_map(|found| found.records.keys().copied());
         let numbers: BTreeSet<u64> = numbers.collect();
@@ -132,7 +132,7 @@ impl Resp {
                 .next(core::mem::take(&mut answers))
                 .unwrap_or_else(|error| end_unfinished(&error.escape_ascii().to_string()));
             if steps.is_empty() {
-                shards.post.office().recorded().close(*number);
+                shards.outbox.transport().recorded().close(*number);
                 redoing.left.pop_front();
                 continue;
             }
@@ -154,10 +154,10 @@ impl Resp {
             "transactions over several shards were finished that a crash had cut off"
         );
         self.redoing = None;
-        let office = shards.post.office().clone();
-        office.recorded().finished();
-        for to in (0..shards.post.shards()).map(Shard) {
-            shards.post.to(to).letters.push(Letter::Gone { session: REDO });
+        let transport = shards.outbox.transport().clone();
+        transport.recorded().finished();
+        for to in (0..shards.outbox.shards()).map(Shard) {
+            shards.outbox.to(to).messages.push(ShardMessage::Gone { session: REDO });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Commands about shards: where keys live, what has been applied, and partitions that move.
 
-use super::hold;
+use super::wait_for_answers;
 use crate::connection::ConnectionId;
 use crate::resp::session::Waiting;
 use crate::resp::{Flow, Resp, Turn, encoder};
@@ -23,7 +23,7 @@ impl Resp {
             Sharding::Wait { .. } => encoder(work).integer(1),
             Sharding::Position => {
                 if work.connection.session.expects() {
-                    return hold(Some(args), work);
+                    return wait_for_answers(Some(args), work);
                 }
                 let positions = &work.connection.session.positions;
                 let text = text_of_position(self.run, self.shard_count(), positions);
@@ -50,7 +50,7 @@ impl Resp {
     }
 
     pub(super) fn shard_count(&self) -> u16 {
-        self.shards.as_ref().map_or(1, |shards| shards.post.shards())
+        self.shards.as_ref().map_or(1, |shards| shards.outbox.shards())
     }
 
     /// This shard's row of SHARD.LIST.
@@ -62,7 +62,7 @@ impl Resp {
             all.filter(|&partition| placement.home_of(partition) == me).count()
         };
         let partitions = engine.placement().map_or(PARTITIONS, homes);
-        let posted = self.shards.as_ref().map(|shards| shards.post.posted()).unwrap_or_default();
+        let outbox = self.shards.as_ref().map(|shards| shards.outbox.sent()).unwrap_or_default();
         let sent = self.shards.as_ref().map(|shards| shards.peers.sent()).unwrap_or_default();
         let remote = engine.remote();
         let figures = [
@@ -73,8 +73,8 @@ impl Resp {
             ("replica-bytes", remote.replica_bytes),
             ("ranges-followed", remote.loaded),
             ("clients", work.peers.open() as u64),
-            ("requests-forwarded", posted.requests),
-            ("letters-sent", posted.letters),
+            ("requests-forwarded", outbox.requests),
+            ("messages-sent", outbox.messages),
             ("changes-sent", sent.changes),
         ];
         let mut out = encoder(work);

@@ -5,7 +5,7 @@
 //! has told up to a position. From the answers the session knows where every shard stood then, and what it reads
 //! next waits until that has come to wherever it is read, as it waits for the session's own writes.
 
-use super::{hold, pending_of};
+use super::{pending_of, wait_for_answers};
 use crate::resp::declared::write_warnings;
 use crate::resp::session::Answering;
 use crate::resp::{Flow, Resp, Turn, encoder};
@@ -67,7 +67,7 @@ impl Resp {
         let source = options.source.as_deref().unwrap_or_default();
         let Some(Answer::Declared(answer)) = self.hub.take_answer(work.connection.id) else {
             if work.connection.session.expects() {
-                return Ok(hold(Some(args), work));
+                return Ok(wait_for_answers(Some(args), work));
             }
             return self.begin_to_declare(name, options, mapping, args, work);
         };
@@ -79,7 +79,7 @@ impl Resp {
             words.into_iter().collect::<OwnedArgs>()
         });
         self.ask_each(Merge::Given(reply), args, undo, work);
-        Ok(hold(None, work))
+        Ok(wait_for_answers(None, work))
     }
 
     /// A range as of a position of a source: once all shards have come so far, it is read as any range is.
@@ -91,7 +91,7 @@ impl Resp {
     ) -> Result<Flow, String> {
         let session = &mut work.connection.session;
         if session.expects() {
-            return Ok(hold(Some(args), work));
+            return Ok(wait_for_answers(Some(args), work));
         }
         if core::mem::take(&mut session.reached) {
             if session.pending().is_some_and(|pending| core::mem::take(&mut pending.refused)) {
@@ -109,7 +109,7 @@ impl Resp {
         self.hub.forget_named(work.connection.id);
         self.reach_everywhere(Vec::new(), at, work);
         work.connection.session.reached = true;
-        Ok(hold(Some(args), work))
+        Ok(wait_for_answers(Some(args), work))
     }
 
     /// Whether a command writes keys of several homes, some of which go to a source.
@@ -141,7 +141,7 @@ impl Resp {
         let (source, changes) = self.changes_through(data)?;
         let Some(Answer::Written(answer)) = self.hub.take_answer(work.connection.id) else {
             if work.connection.session.expects() {
-                return Ok(hold(Some(args), work));
+                return Ok(wait_for_answers(Some(args), work));
             }
             self.hub.write(&source, work.connection.id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
@@ -153,7 +153,7 @@ impl Resp {
         });
         let position = self.hub.show(&source, position);
         self.reach_everywhere(reply, position.as_bytes(), work);
-        Ok(hold(None, work))
+        Ok(wait_for_answers(None, work))
     }
 
     /// Has all shards wait until they have applied what a source has told up to a position; what is answered then.
@@ -163,7 +163,7 @@ impl Resp {
         self.ask_each(Merge::Given(reply), nothing.args(), None, work);
     }
 
-    /// Has every shard execute a request, this one included, by mail.
+    /// Has every shard execute a request, this one included, by message.
     fn ask_each(
         &mut self,
         merge: Merge,
@@ -173,7 +173,7 @@ impl Resp {
     ) {
         let Some(shards) = &self.shards else { return };
         let Ok(spec) = find(args) else { return };
-        let count = shards.post.shards();
+        let count = shards.outbox.shards();
         let session = &mut work.connection.session;
         let mut scattered = Scattered::new(merge, Kind::Plain);
         scattered.silent = session.answering != Answering::On;

@@ -4,7 +4,7 @@
 //! transaction, watched ones included, live on another shard, EXEC sends the whole queue there; where they live
 //! on several, they do it as one step ([`super::coordinate`]).
 
-use super::hold;
+use super::wait_for_answers;
 use crate::resp::{Flow, Resp, Turn, encoder};
 use headwater_base::Shard;
 use headwater_command::{Args, Command, OwnedArgs, Reply, Spec, Transaction, table};
@@ -65,7 +65,7 @@ impl Resp {
         if let Some(pending) = work.connection.session.pending()
             && (pending.is_full() || pending.must_wait(kind, only))
         {
-            return Some(hold(Some(args), work));
+            return Some(wait_for_answers(Some(args), work));
         }
         if only == Some(me) {
             let watch = Command::Transaction(Transaction::Watch { keys });
@@ -96,7 +96,7 @@ impl Resp {
         };
         let placement = self.node.engine().placement()?;
         let pending = work.connection.session.pending()?;
-        // This shard, too, watches by mail where it has to load keys first.
+        // This shard, too, watches by message where it has to load keys first.
         let elsewhere = keys.iter().filter(|key| placement.home(key) != me);
         pending.watch(homes.into_iter(), elsewhere);
         Some(flow)
@@ -124,7 +124,7 @@ impl Resp {
         }
         if session.expects() {
             // What it wrote elsewhere may be read within.
-            return Some(hold(Some(args), work));
+            return Some(wait_for_answers(Some(args), work));
         }
         let queue = session.queue.take()?;
         let mut plan = self.plan_of_queue(&queue)?;

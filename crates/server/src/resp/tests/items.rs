@@ -1,7 +1,7 @@
 //! Waiting for data in memcached's protocol, where a request stays in the input until it is answered.
 
 use super::Stage;
-use crate::service::{Door, Service, Stopped};
+use crate::service::{Service, Stopped, WireProtocol};
 
 fn told(out: &str, stopped: Stopped) -> (String, Stopped) {
     (String::from(out), stopped)
@@ -9,7 +9,7 @@ fn told(out: &str, stopped: Stopped) -> (String, Stopped) {
 
 #[test]
 fn a_request_is_executed_anew_when_its_data_has_come() {
-    let mut stage = Stage::at(Door::Memcached);
+    let mut stage = Stage::at(WireProtocol::Memcached);
     let asked = stage.serve(0, "set a 0 0 1\r\n1\r\nget a x|k\r\nget a\r\n");
     assert_eq!(asked, told("STORED ", Stopped::Parked), "nothing of the answer is there");
     let fetch = stage.load();
@@ -23,7 +23,7 @@ fn a_request_is_executed_anew_when_its_data_has_come() {
 
 #[test]
 fn a_load_that_fails_is_told_to_who_waits_for_it() {
-    let mut stage = Stage::at(Door::Memcached);
+    let mut stage = Stage::at(WireProtocol::Memcached);
     for request in ["get x|k\r\n", "mg x|k v\r\n", "gets a x|k\r\n"] {
         assert_eq!(stage.serve(0, request), told("", Stopped::Parked));
         let fetch = stage.load();
@@ -37,7 +37,7 @@ fn a_load_that_fails_is_told_to_who_waits_for_it() {
 
 #[test]
 fn who_leaves_while_waiting_is_forgotten() {
-    let mut stage = Stage::at(Door::Memcached);
+    let mut stage = Stage::at(WireProtocol::Memcached);
     assert_eq!(stage.serve(0, "get x|k\r\n").1, Stopped::Parked);
     let fetch = stage.load();
     let mut left = stage.connections.take(stage.ids[0].slot).unwrap();

@@ -17,7 +17,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// What has changed under one prefix since it was told.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct PrefixChanges {
     pub(super) clients: BTreeSet<ConnectionId>,
     /// Other shards whose clients have this prefix: they gather for themselves.
     shards: BTreeSet<Shard>,
@@ -31,7 +31,7 @@ pub(super) struct Gathered {
 /// The prefixes.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
-    by_prefix: BTreeMap<Vec<u8>, Gathered>,
+    by_prefix: BTreeMap<Vec<u8>, PrefixChanges>,
     lengths: BTreeMap<usize, usize>,
     /// Something was gathered.
     dirty: bool,
@@ -53,7 +53,7 @@ impl Prefixes {
         self.entry(prefix).shards.insert(shard);
     }
 
-    fn entry(&mut self, prefix: &[u8]) -> &mut Gathered {
+    fn entry(&mut self, prefix: &[u8]) -> &mut PrefixChanges {
         if !self.by_prefix.contains_key(prefix) {
             *self.lengths.entry(prefix.len()).or_default() += 1;
         }
@@ -82,7 +82,7 @@ impl Prefixes {
 
     fn forget_unused(&mut self, prefix: &[u8]) {
         let is_used =
-            |gathered: &Gathered| !(gathered.clients.is_empty() && gathered.shards.is_empty());
+            |gathered: &PrefixChanges| !(gathered.clients.is_empty() && gathered.shards.is_empty());
         if self.by_prefix.get(prefix).is_none_or(is_used) {
             return;
         }
@@ -189,7 +189,7 @@ impl Prefixes {
     }
 
     /// Gives what was gathered under each prefix, and begins anew.
-    pub(super) fn take(&mut self, mut each: impl FnMut(&Gathered)) {
+    pub(super) fn take(&mut self, mut each: impl FnMut(&PrefixChanges)) {
         if !core::mem::take(&mut self.dirty) {
             return;
         }

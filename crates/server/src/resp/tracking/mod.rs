@@ -434,7 +434,7 @@ impl Resp {
             return;
         }
         let reads = spec.flags.has(Flags::READONLY);
-        if work.connection.is_by_mail() {
+        if work.connection.is_remote() {
             if reads {
                 self.remember_remote(origin, spec, args, work);
                 self.tell_changes(None, work);

@@ -1,7 +1,7 @@
 //! What shards write to one another about copies that clients keep.
 //!
 //! # Cost
-//! A key that was read or has changed is its bytes and some words, in the mail's buffer.
+//! A key that was read or has changed is its bytes and some words, in the batch's buffer.
 
 use crate::connection::ConnectionId;
 use headwater_protocol::resp::Version;
@@ -70,7 +70,7 @@ const ALL: u8 = 2;
 const NOBODY: ConnectionId = ConnectionId { slot: 0, number: 0 };
 
 impl<'k> Copy<'k> {
-    /// Writes it into a letter.
+    /// Writes it into a message.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         let (kind, client, key) = match self {
             Self::Read(client, key) => (READ, client, key),

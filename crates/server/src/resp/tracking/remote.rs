@@ -11,7 +11,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::resp::session::{Origin, Session, Waiting};
 use crate::resp::{Flow, Turn};
-use crate::shards::Letter;
+use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_command::{Args, OwnedArgs, Spec, Tracking as Asked};
 use headwater_router::Copies;
@@ -87,7 +87,7 @@ impl Resp {
                 continue;
             }
             if is_own {
-                // A part of what several shards do for a client of this one. By mail it would come behind what that client reads
+                // A part of what several shards do for a client of this one. By message it would come behind what that client reads
                 // and writes here meanwhile.
                 self.tracking.remember(key, Some(origin.session), work.peers, engine);
                 continue;
@@ -132,10 +132,10 @@ impl Resp {
             if texts.is_empty() {
                 continue;
             }
-            let mail = shards.post.to(*to);
-            mail.bytes.append(texts);
+            let batch = shards.outbox.to(*to);
+            batch.bytes.append(texts);
             texts.shrink_to(64 << 10);
-            mail.letters.push(Letter::Copies { end: mail.bytes.len() });
+            batch.messages.push(ShardMessage::Copies { end: batch.bytes.len() });
         }
     }
 
@@ -143,12 +143,12 @@ impl Resp {
     pub(super) fn post_tracking(&mut self, notes: Vec<(Shard, Note)>) {
         let Some(shards) = &mut self.shards else { return };
         for (to, note) in notes {
-            shards.post.to(to).letters.push(Letter::Tracking(Box::new(note)));
+            shards.outbox.to(to).messages.push(ShardMessage::Tracking(Box::new(note)));
         }
     }
 
     fn others(&self) -> Vec<Shard> {
-        let count = self.shards.as_ref().map_or(0, |shards| shards.post.shards());
+        let count = self.shards.as_ref().map_or(0, |shards| shards.outbox.shards());
         (0..count).map(Shard).filter(|shard| *shard != self.me()).collect()
     }
 
@@ -227,7 +227,7 @@ impl Resp {
             Note::Find { session, number } => {
                 let found = connections
                     .iter()
-                    .find(|it| it.id.number == number && !it.is_by_mail())
+                    .find(|it| it.id.number == number && !it.is_remote())
                     .map(|it| it.id);
                 self.post_tracking(vec![(from, Note::Found { session, number, id: found })]);
             }
@@ -281,7 +281,7 @@ impl Resp {
 
     /// The shard of the client of this number.
     fn shard_of_client(&self, number: u64) -> Option<Shard> {
-        let shards = u64::from(self.shards.as_ref()?.post.shards());
+        let shards = u64::from(self.shards.as_ref()?.outbox.shards());
         Some(Shard((number.checked_sub(1)? % shards) as u16))
     }
 
@@ -297,7 +297,7 @@ impl Resp {
             let (found, id) = self.tracking.found.remove(&own)?;
             return Some((at, id.filter(|_| found == number)?));
         }
-        let of_clients = work.peers.iter().filter(|connection| !connection.is_by_mail());
+        let of_clients = work.peers.iter().filter(|connection| !connection.is_remote());
         let mut ids = of_clients.map(|connection| connection.id).chain([own]);
         ids.find(|id| id.number == number).map(|id| (me, id))
     }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - W3. A watch is in the list of its feed, and a feed is there while it has a watch. Each of its homes knows of each of
-//!   its watches, or has a letter on the way that says so.
+//!   its watches, or has a message on the way that says so.
 //! - W4. `heard` is what was told of each home: a position with these numbers misses nothing that its client was
 //!   not sent, for messages keep their order.
 //!

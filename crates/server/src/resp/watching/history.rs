@@ -23,11 +23,11 @@ const ENTRY_BYTES: usize = size_of::<Entry>();
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    what: What,
+    what: HistoryEvent,
 }
 
 #[derive(Debug)]
-enum What {
+enum HistoryEvent {
     /// A change of a key: the text that follows a position, and where the key is in it.
     Change(Box<[u8]>, core::ops::Range<u32>),
     /// A range that had to be read again.
@@ -70,16 +70,16 @@ impl History {
         most: usize,
     ) {
         let key = key.start as u32..key.end as u32;
-        self.push(number, What::Change(text.into(), key), text.len(), most);
+        self.push(number, HistoryEvent::Change(text.into(), key), text.len(), most);
     }
 
     /// Records that a range had to be read again.
     pub(super) fn add_reset(&mut self, number: u64, range: &KeyRange, most: usize) {
         let bytes = range.first.len() + range.last.len();
-        self.push(number, What::Reset(range.clone()), bytes, most);
+        self.push(number, HistoryEvent::Reset(range.clone()), bytes, most);
     }
 
-    fn push(&mut self, number: u64, what: What, bytes: usize, most: usize) {
+    fn push(&mut self, number: u64, what: HistoryEvent, bytes: usize, most: usize) {
         self.bytes += bytes + ENTRY_BYTES;
         self.entries.push_back(Entry { number, what });
         self.shrink(most);
@@ -93,8 +93,8 @@ impl History {
             self.floor = number;
             self.bytes -= ENTRY_BYTES
                 + match what {
-                    What::Change(text, _) => text.len(),
-                    What::Reset(range) => range.first.len() + range.last.len(),
+                    HistoryEvent::Change(text, _) => text.len(),
+                    HistoryEvent::Reset(range) => range.first.len() + range.last.len(),
                 };
         }
     }
@@ -114,13 +114,13 @@ impl History {
         let start = self.entries.partition_point(|entry| entry.number <= from);
         for entry in self.entries.range(start..) {
             match &entry.what {
-                What::Change(text, key) => {
+                HistoryEvent::Change(text, key) => {
                     if range.contains(&text[key.start as usize..key.end as usize]) {
                         each(entry.number, text);
                     }
                 }
-                What::Reset(reset) if reset.overlaps(range) => return false,
-                What::Reset(_) => {}
+                HistoryEvent::Reset(reset) if reset.overlaps(range) => return false,
+                HistoryEvent::Reset(_) => {}
             }
         }
         true

@@ -12,7 +12,7 @@ use super::history::History;
 use super::note::{Asked, Begun, Missed, Note, Refusal, Since, write_change};
 use super::outputs::Outputs;
 use super::{AGAIN, Resp};
-use crate::shards::Letter;
+use crate::shards::ShardMessage;
 use core::ops::Range;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
@@ -251,12 +251,12 @@ impl Resp {
             if one[0].0 == me {
                 self.watching.clients.deliver(me, number, feeds, &text, outputs);
             } else if let Some(shards) = &mut self.shards {
-                let mail = shards.post.to(one[0].0);
-                write_change(number, feeds, &text, &mut mail.bytes);
-                let upto = mail.bytes.len();
-                match mail.letters.last_mut() {
-                    Some(Letter::Changes { end }) => *end = upto,
-                    _ => mail.letters.push(Letter::Changes { end: upto }),
+                let batch = shards.outbox.to(one[0].0);
+                write_change(number, feeds, &text, &mut batch.bytes);
+                let upto = batch.bytes.len();
+                match batch.messages.last_mut() {
+                    Some(ShardMessage::Changes { end }) => *end = upto,
+                    _ => batch.messages.push(ShardMessage::Changes { end: upto }),
                 }
             }
         }
@@ -351,12 +351,12 @@ impl Resp {
         }
     }
 
-    /// Gives a note to a shard: by mail, or at once where it is this one.
+    /// Gives a note to a shard: by message, or at once where it is this one.
     pub(super) fn note_to(&mut self, to: Shard, note: Note) {
         let me = self.me();
         match &mut self.shards {
             Some(shards) if to != me => {
-                shards.post.to(to).letters.push(Letter::Watching(Box::new(note)));
+                shards.outbox.to(to).messages.push(ShardMessage::Watching(Box::new(note)));
             }
             _ => match note {
                 Note::Begin(asked) => {

@@ -12,7 +12,7 @@
 //!   may have missed.
 //! - A2. `session.watches` lists the watches of a session, which `clients` has under the same numbers.
 //! - A3. Changes are sent to a watching client before what answers its next request: those of each home before what is
-//!   executed there behind them, and never before an answer that is older than they are. For that, letters of a home
+//!   executed there behind them, and never before an answer that is older than they are. For that, messages of a home
 //!   say what happened there in its order, and `Front` keeps it.
 //!
 //! # Cost
@@ -28,7 +28,7 @@ mod position;
 
 pub(crate) use note::Note;
 
-use super::remote::hold;
+use super::remote::wait_for_answers;
 use super::session::{Session, Waiting};
 use super::tracking::RANGES;
 use super::{Flow, Resp, Turn, encoder};
@@ -59,7 +59,7 @@ pub(super) struct Watching {
 impl Watching {
     /// Nobody watches yet.
     pub(super) fn new(secret: Secret, run: u64, shards: Option<&Shards>) -> Self {
-        let count = shards.map_or(1, |shards| shards.post.shards());
+        let count = shards.map_or(1, |shards| shards.outbox.shards());
         Self { home: Home::new(secret), clients: Clients::new(secret, run, count) }
     }
 
@@ -125,7 +125,7 @@ impl Resp {
         }
         if work.connection.session.expects() {
             // What it is told goes behind the answer, and that behind those before it.
-            return hold(Some(args), work);
+            return wait_for_answers(Some(args), work);
         }
         // What was told before does not concern it.
         self.tell_watchers(work);
@@ -304,7 +304,7 @@ impl Resp {
 
     /// What this shard's history may take.
     fn history_bytes_max(&self) -> usize {
-        let shards = self.shards.as_ref().map_or(1, |shards| shards.post.shards());
+        let shards = self.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
         self.lowered.clients.watch_history_bytes_max / usize::from(shards)
     }
 
@@ -329,7 +329,7 @@ impl Resp {
     /// Posts what a client of another shard is answered, and behind it what has happened meanwhile (A3).
     #[inline]
     pub(super) fn post_news(&mut self, work: &mut Turn<'_>) {
-        if self.serves_others && work.connection.is_by_mail() {
+        if self.serves_others && work.connection.is_remote() {
             self.post_replies(work.connection);
             self.tell_watchers(work);
             self.post_copies();
@@ -339,7 +339,7 @@ impl Resp {
     /// Whether something has happened that is to be told behind what a client of another shard was answered so far, and
     /// before it is answered more.
     pub(super) fn has_news_behind_answers(&mut self, work: &mut Turn<'_>) -> bool {
-        if !work.connection.is_by_mail() {
+        if !work.connection.is_remote() {
             return false;
         }
         self.hear();

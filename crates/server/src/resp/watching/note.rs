@@ -122,7 +122,7 @@ pub(super) struct Change<'a> {
     pub(super) text: &'a [u8],
 }
 
-/// Writes a change into a letter.
+/// Writes a change into a message.
 pub(super) fn write_change(
     number: u64,
     feeds: impl ExactSizeIterator<Item = u32>,

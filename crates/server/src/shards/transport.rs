@@ -1,18 +1,18 @@
-//! Letters between the threads of shards.
+//! Messages between the threads of shards.
 //!
 //! A shard gathers what it has for another one during a turn of its loop, and hands it over at the
-//! turn's end: one lock, and at most one wake-up, for all of it. Letters of one sender to one receiver arrive in
+//! turn's end: one lock, and at most one wake-up, for all of it. Messages of one sender to one receiver arrive in
 //! the order in which they were written.
 //!
 //! # Invariants
-//! - M1. A loop that waits for sockets has said so and then found no mail; whoever brings mail puts it down first and looks
+//! - M1. A loop that waits for sockets has said so and then found no message; whoever brings one puts it down first and looks
 //!   whether the loop waits then. So one of the two sees the other, and a loop that is at work is not woken: it looks
-//!   for mail in every turn.
+//!   for messages in every turn.
 //!
 //! # Cost
-//! The bytes of all letters of a turn lie in one buffer: a letter is some words and its bytes.
+//! The bytes of all messages of a turn lie in one buffer: a message is some words and its bytes.
 
-use super::meeting::Meeting;
+use super::barrier::Barrier;
 use super::names::Heard;
 use super::recorded::Recorded;
 use super::turns::Turns;
@@ -20,7 +20,7 @@ use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{Note, Origin, SlowCommands, TrackingNote};
-use crate::service::Door;
+use crate::service::WireProtocol;
 use crate::sources;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
@@ -37,13 +37,13 @@ const WAITING_MAX: usize = 16 << 20;
 const WAITING_SHARE: usize = 256;
 const WAITING_MIN: usize = 64 << 10;
 
-/// Bytes, or letters, for which there is room in a mail before they come.
+/// Bytes, or messages, for which there is room in a batch before they come.
 const EXPECTED_MAX: usize = 4 << 10;
 
-/// What one shard writes to another. Bytes are those up to `end` in the mail's buffer, from the end
-/// of the letter before.
+/// What one shard writes to another. Bytes are those up to `end` in the batch's buffer, from the end
+/// of the message before.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum ShardMessage {
     /// Requests of a client, to be executed here: frames of `headwater_router::Ask`.
     Asks {
         /// The client's session at the sender.
@@ -87,7 +87,7 @@ pub(crate) enum Letter {
         /// Where it came from.
         peer: SocketAddr,
         /// What it speaks.
-        door: Door,
+        door: WireProtocol,
     },
     /// A message for a channel, from a flow.
     Publish {
@@ -115,83 +115,83 @@ pub(crate) enum Letter {
     /// Something about tasks of flows.
     Flow(Box<RemoteMessage>),
     /// A partition is to move away: its keys on disk are to be found first.
-    Survey {
+    FindKeys {
         /// Which one.
         partition: Partition,
     },
-    /// They are.
-    Surveyed,
-    /// No request of a client is to be sent, and those that were are to be answered.
-    Hold {
-        /// The how manieth time of the sender's it is.
+    /// They are found.
+    KeysFound,
+    /// Requests of clients are to be blocked, and those that were sent to other shards to be answered.
+    Quiesce {
+        /// Sequence number of the round, counted per coordinator.
         number: u64,
     },
-    /// It is so.
-    Held {
-        /// Which time that was.
+    /// That is so at the sender.
+    Quiescent {
+        /// Sequence number of the round.
         number: u64,
     },
     /// Requests go on.
-    Release,
-    /// The receiver may have all others hold: its turn has come.
-    Turn,
-    /// All hold, and meet to move a partition.
-    Meet {
+    Resume,
+    /// The receiver may coordinate the next round.
+    MayQuiesce,
+    /// All shards are quiescent, and move a partition in step.
+    Move {
         /// Which partition.
         partition: Partition,
         /// Its new home.
         to: Shard,
     },
-    /// How does this shard do? Somebody asks over HTTP.
+    /// The receiver's metrics are asked for over HTTP.
     AskFigures,
-    /// So.
+    /// The sender's metrics.
     Figures(Vec<Metric>),
     /// The process is to end.
     Stop,
 }
 
-/// The letters of one sender in one of its turns.
+/// The messages of one sender in one of its turns.
 #[derive(Debug, Default)]
-pub(crate) struct Mail {
+pub(crate) struct MessageBatch {
     /// Who wrote them.
     pub(crate) from: Shard,
     /// The bytes of all of them.
     pub(crate) bytes: Vec<u8>,
-    /// The letters, in order.
-    pub(crate) letters: Vec<Letter>,
+    /// The messages, in order.
+    pub(crate) messages: Vec<ShardMessage>,
 }
 
-impl Mail {
+impl MessageBatch {
     /// Memory that it takes, about.
     pub(crate) fn memory(&self) -> usize {
-        let packets = self.letters.iter().map(|letter| match letter {
-            Letter::Packet(packet) => packet.bytes(),
-            Letter::Flow(message) => message.bytes(),
+        let packets = self.messages.iter().map(|message| match message {
+            ShardMessage::Packet(packet) => packet.bytes(),
+            ShardMessage::Flow(message) => message.bytes(),
             _ => 0,
         });
         self.bytes.capacity()
-            + self.letters.capacity() * size_of::<Letter>()
+            + self.messages.capacity() * size_of::<ShardMessage>()
             + packets.sum::<usize>()
     }
 }
 
 #[cfg(test)]
-impl Mail {
-    /// Cuts it behind the letter that asks its receiver to a meeting; what is behind it. `None`: it has none.
-    pub(crate) fn split_at_meeting(&mut self) -> Option<Self> {
-        let at = self.letters.iter().position(|it| matches!(it, Letter::Meet { .. }))?;
-        let mut letters = self.letters.split_off(at + 1);
-        let ends = self.letters.iter_mut().filter_map(|letter| letter.end_mut().copied());
+impl MessageBatch {
+    /// Cuts it behind the message that has its receiver move a partition; what is behind it. `None`: it has none.
+    pub(crate) fn split_at_move(&mut self) -> Option<Self> {
+        let at = self.messages.iter().position(|it| matches!(it, ShardMessage::Move { .. }))?;
+        let mut messages = self.messages.split_off(at + 1);
+        let ends = self.messages.iter_mut().filter_map(|message| message.end_mut().copied());
         let begin = ends.max().unwrap_or(0);
-        for end in letters.iter_mut().filter_map(Letter::end_mut) {
+        for end in messages.iter_mut().filter_map(ShardMessage::end_mut) {
             *end -= begin;
         }
-        Some(Self { from: self.from, bytes: self.bytes.split_off(begin), letters })
+        Some(Self { from: self.from, bytes: self.bytes.split_off(begin), messages })
     }
 }
 
 #[cfg(test)]
-impl Letter {
+impl ShardMessage {
     fn end_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Asks { end, .. }
@@ -207,9 +207,9 @@ impl Letter {
 
 /// What all shards share.
 #[derive(Debug)]
-pub(crate) struct Office {
-    boxes: Vec<Mailbox>,
-    meeting: Arc<Meeting>,
+pub(crate) struct Transport {
+    boxes: Vec<ShardInbox>,
+    barrier: Arc<Barrier>,
     turns: Turns,
     /// Names this run of the server.
     run: u64,
@@ -225,10 +225,10 @@ pub(crate) struct Office {
 }
 
 #[derive(Debug, Default)]
-struct Mailbox {
-    mails: Mutex<Vec<Mail>>,
+struct ShardInbox {
+    batches: Mutex<Vec<MessageBatch>>,
     waker: OnceLock<Arc<Waker>>,
-    /// There is mail.
+    /// There are messages.
     full: AtomicBool,
     /// The loop waits for sockets, and is to be woken.
     sleeps: AtomicBool,
@@ -240,37 +240,37 @@ struct Mailbox {
 
 /// One shard's side.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct Outbox {
     me: Shard,
-    office: Arc<Office>,
-    outgoing: Vec<Mail>,
-    posted: Posted,
+    transport: Arc<Transport>,
+    outgoing: Vec<MessageBatch>,
+    sent: SentCounts,
     /// Bytes that may wait for a shard before no further ones are written to it.
     waiting_max: usize,
 }
 
-/// What a shard has posted so far.
+/// What a shard has sent so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Posted {
-    /// Turns' letters to one shard: what takes a lock, and at most one wake-up.
-    pub(crate) mails: u64,
-    pub(crate) letters: u64,
+pub(crate) struct SentCounts {
+    /// Batches: what takes a lock, and at most one wake-up.
+    pub(crate) batches: u64,
+    pub(crate) messages: u64,
     /// Bytes of requests and replies.
     pub(crate) bytes: u64,
     /// Requests of clients here that others executed.
     pub(crate) requests: u64,
 }
 
-impl Office {
+impl Transport {
     /// Mailboxes for so many shards.
     pub(crate) fn new(shards: u16) -> Arc<Self> {
-        let boxes = (0..shards).map(|_| Mailbox::default()).collect();
+        let boxes = (0..shards).map(|_| ShardInbox::default()).collect();
         let run = RandomState::new().hash_one(0);
         let sources = sources::Common::new(shards);
-        let (meeting, memory) = (Arc::new(Meeting::new(shards)), Common::new(shards));
+        let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
         let (heard, slow, recorded) = Default::default();
-        Arc::new(Self { boxes, meeting, turns, memory, run, sources, heard, slow, recorded })
+        Arc::new(Self { boxes, barrier, turns, memory, run, sources, heard, slow, recorded })
     }
 
     /// What the shards tell of their memory.
@@ -295,14 +295,14 @@ impl Office {
 
     /// What has come for a shard and was not taken: whoever simulates the threads gives it in the order in which it is to come.
     #[cfg(test)]
-    pub(crate) fn mails_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<Mail>> {
-        self.of(shard).mails.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn batches_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<MessageBatch>> {
+        self.of(shard).batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where all shards meet.
+    /// The barrier of all shards.
     #[cfg(test)]
-    pub(crate) fn meeting(&self) -> &Meeting {
-        &self.meeting
+    pub(crate) fn barrier(&self) -> &Barrier {
+        &self.barrier
     }
 
     /// Transactions of which stores keep records.
@@ -315,15 +315,15 @@ impl Office {
         self.of(shard).ring();
     }
 
-    fn of(&self, shard: Shard) -> &Mailbox {
+    fn of(&self, shard: Shard) -> &ShardInbox {
         &self.boxes[usize::from(shard.0)]
     }
 }
 
-impl Mailbox {
-    fn put(&self, mail: Mail) {
-        self.waiting.fetch_add(mail.bytes.len(), Ordering::Relaxed);
-        self.mails.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
+impl ShardInbox {
+    fn put(&self, batch: MessageBatch) {
+        self.waiting.fetch_add(batch.bytes.len(), Ordering::Relaxed);
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
         self.ring();
     }
 
@@ -340,11 +340,12 @@ impl Mailbox {
     }
 }
 
-impl Post {
-    pub(crate) fn new(me: Shard, office: Arc<Office>) -> Self {
-        let mails = office.boxes.iter().map(|_| Mail { from: me, ..Mail::default() });
-        let outgoing = mails.collect();
-        Self { me, outgoing, office, posted: Posted::default(), waiting_max: WAITING_MAX }
+impl Outbox {
+    pub(crate) fn new(me: Shard, transport: Arc<Transport>) -> Self {
+        let batches =
+            transport.boxes.iter().map(|_| MessageBatch { from: me, ..MessageBatch::default() });
+        let outgoing = batches.collect();
+        Self { me, outgoing, transport, sent: SentCounts::default(), waiting_max: WAITING_MAX }
     }
 
     /// Has so much less wait that it goes with a bound on memory.
@@ -357,7 +358,7 @@ impl Post {
     #[inline]
     pub(crate) fn is_crowded(&self, shard: Shard, bytes: usize) -> bool {
         let own = self.outgoing[usize::from(shard.0)].bytes.len();
-        own + bytes + self.office.of(shard).waiting.load(Ordering::Relaxed) > self.waiting_max
+        own + bytes + self.transport.of(shard).waiting.load(Ordering::Relaxed) > self.waiting_max
     }
 
     /// Whether that is so of any other shard.
@@ -368,27 +369,27 @@ impl Post {
     /// Sets what wakes this shard's loop.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         // There is one loop, which sets it once.
-        let _ = self.office.of(self.me).waker.set(waker);
+        let _ = self.transport.of(self.me).waker.set(waker);
     }
 
-    /// Where all shards meet.
-    pub(crate) fn meeting(&self) -> &Arc<Meeting> {
-        &self.office.meeting
+    /// The barrier of all shards.
+    pub(crate) fn barrier(&self) -> &Arc<Barrier> {
+        &self.transport.barrier
     }
 
     /// Who may have all others hold.
     pub(crate) fn turns(&self) -> &Turns {
-        &self.office.turns
+        &self.transport.turns
     }
 
     /// What this run of the server is called.
     pub(crate) fn run(&self) -> u64 {
-        self.office.run
+        self.transport.run
     }
 
-    /// Where all shards' letters go.
-    pub(crate) fn office(&self) -> &Arc<Office> {
-        &self.office
+    /// Where all shards' messages go.
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        &self.transport
     }
 
     /// How many shards there are.
@@ -396,58 +397,59 @@ impl Post {
         self.outgoing.len() as u16
     }
 
-    /// The mail for a shard, to write into.
+    /// The messages for a shard, to add to.
     #[inline]
-    pub(crate) fn to(&mut self, shard: Shard) -> &mut Mail {
+    pub(crate) fn to(&mut self, shard: Shard) -> &mut MessageBatch {
         &mut self.outgoing[usize::from(shard.0)]
     }
 
     /// Hands over what was written.
     #[inline]
     pub(crate) fn send(&mut self) {
-        for (at, mail) in self.outgoing.iter_mut().enumerate() {
-            if !mail.letters.is_empty() {
-                self.posted.mails += 1;
-                self.posted.letters += mail.letters.len() as u64;
-                self.posted.bytes += mail.bytes.len() as u64;
+        for (at, batch) in self.outgoing.iter_mut().enumerate() {
+            if !batch.messages.is_empty() {
+                self.sent.batches += 1;
+                self.sent.messages += batch.messages.len() as u64;
+                self.sent.bytes += batch.bytes.len() as u64;
                 // The next one will be about as long.
-                let empty = Mail {
+                let empty = MessageBatch {
                     from: self.me,
-                    bytes: Vec::with_capacity(mail.bytes.len().min(EXPECTED_MAX)),
-                    letters: Vec::with_capacity(mail.letters.len().min(EXPECTED_MAX)),
+                    bytes: Vec::with_capacity(batch.bytes.len().min(EXPECTED_MAX)),
+                    messages: Vec::with_capacity(batch.messages.len().min(EXPECTED_MAX)),
                 };
-                self.office.boxes[at].put(core::mem::replace(mail, empty));
+                self.transport.boxes[at].put(core::mem::replace(batch, empty));
             }
         }
     }
 
     /// Takes what has come.
     #[inline]
-    pub(crate) fn take(&self) -> Vec<Mail> {
-        let own = self.office.of(self.me);
+    pub(crate) fn take(&self) -> Vec<MessageBatch> {
+        let own = self.transport.of(self.me);
         if !own.full.load(Ordering::Acquire) || !own.full.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
-        let mails = core::mem::take(&mut *own.mails.lock().unwrap_or_else(PoisonError::into_inner));
-        let bytes = mails.iter().map(|mail| mail.bytes.len()).sum();
+        let batches =
+            core::mem::take(&mut *own.batches.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
         own.waiting.fetch_sub(bytes, Ordering::Relaxed);
-        mails
+        batches
     }
 
     /// Notes that a request goes to another shard.
     #[inline]
     pub(crate) fn count_request(&mut self) {
-        self.posted.requests += 1;
+        self.sent.requests += 1;
     }
 
-    /// What was posted so far.
-    pub(crate) fn posted(&self) -> Posted {
-        self.posted
+    /// What was sent so far.
+    pub(crate) fn sent(&self) -> SentCounts {
+        self.sent
     }
 
-    /// Whether this shard's loop may wait for sockets: there is no mail. It is woken when some comes.
+    /// Whether this shard's loop may wait for sockets: there are no messages. It is woken when some come.
     pub(crate) fn may_sleep(&self) -> bool {
-        let own = self.office.of(self.me);
+        let own = self.transport.of(self.me);
         own.sleeps.store(true, Ordering::SeqCst);
         let may = !own.full.load(Ordering::SeqCst);
         if !may {
@@ -458,28 +460,28 @@ impl Post {
 
     /// The loop waits no longer.
     pub(crate) fn awoke(&self) {
-        self.office.of(self.me).sleeps.store(false, Ordering::SeqCst);
+        self.transport.of(self.me).sleeps.store(false, Ordering::SeqCst);
     }
 
     /// Counts the clients of this shard.
     pub(crate) fn set_clients(&self, count: usize) {
-        self.office.of(self.me).clients.store(count, Ordering::Relaxed);
+        self.transport.of(self.me).clients.store(count, Ordering::Relaxed);
     }
 
     /// The clients of all other shards.
     pub(crate) fn clients_elsewhere(&self) -> usize {
         let others = (0..self.shards()).map(Shard).filter(|shard| *shard != self.me);
-        others.map(|shard| self.office.of(shard).clients.load(Ordering::Relaxed)).sum()
+        others.map(|shard| self.transport.of(shard).clients.load(Ordering::Relaxed)).sum()
     }
 
     /// The shard with the fewest clients, this one where it has no more than others; a client
     /// more is counted there until it counts itself.
     pub(crate) fn least_busy(&self) -> Shard {
-        let count = |shard: &Shard| self.office.of(*shard).clients.load(Ordering::Relaxed);
+        let count = |shard: &Shard| self.transport.of(*shard).clients.load(Ordering::Relaxed);
         let others = (0..self.shards()).map(Shard);
         let least = others.min_by_key(|shard| (count(shard), *shard != self.me));
         let least = least.unwrap_or(self.me);
-        self.office.of(least).clients.fetch_add(1, Ordering::Relaxed);
+        self.transport.of(least).clients.fetch_add(1, Ordering::Relaxed);
         least
     }
 }
@@ -490,25 +492,26 @@ mod tests {
 
     #[test]
     fn mail_arrives_in_order_and_clients_go_where_few_are() {
-        let office = Office::new(2);
-        let (mut one, two) = (Post::new(Shard(0), office.clone()), Post::new(Shard(1), office));
+        let transport = Transport::new(2);
+        let (mut one, two) =
+            (Outbox::new(Shard(0), transport.clone()), Outbox::new(Shard(1), transport));
         assert!(two.take().is_empty());
         for turn in 0..3u64 {
-            for letter in 0..2 {
-                let number = 2 * turn + letter;
-                let mail = one.to(Shard(1));
-                mail.bytes.push(number as u8);
+            for message in 0..2 {
+                let number = 2 * turn + message;
+                let batch = one.to(Shard(1));
+                batch.bytes.push(number as u8);
                 let session = ConnectionId { slot: 0, number };
-                mail.letters.push(Letter::Answers { session, end: mail.bytes.len() });
+                batch.messages.push(ShardMessage::Answers { session, end: batch.bytes.len() });
             }
             one.send();
         }
-        let mails = two.take();
-        let bytes: Vec<u8> = mails.iter().flat_map(|mail| mail.bytes.clone()).collect();
-        assert_eq!((mails.len(), bytes), (3, vec![0, 1, 2, 3, 4, 5]));
-        assert!(mails.iter().all(|mail| mail.from == Shard(0)) && two.take().is_empty());
+        let batches = two.take();
+        let bytes: Vec<u8> = batches.iter().flat_map(|batch| batch.bytes.clone()).collect();
+        assert_eq!((batches.len(), bytes), (3, vec![0, 1, 2, 3, 4, 5]));
+        assert!(batches.iter().all(|batch| batch.from == Shard(0)) && two.take().is_empty());
         assert!(two.may_sleep());
-        one.to(Shard(1)).letters.push(Letter::Stop);
+        one.to(Shard(1)).messages.push(ShardMessage::Stop);
         one.send();
         assert!(!two.may_sleep() && two.take().len() == 1 && two.may_sleep());
         two.awoke();

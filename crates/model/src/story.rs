@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// An oracle that stories can be told to.
 #[derive(Default)]
-pub struct Teller {
+pub struct StoryOracle {
     oracle: Oracle,
     joins: usize,
     kept: BTreeMap<u64, (u64, Pairs)>,
@@ -29,7 +29,7 @@ struct Watched {
     changed: bool,
 }
 
-impl Target for Teller {
+impl Target for StoryOracle {
     fn execute(&mut self, command: &Command) -> Vec<String> {
         let lines = if self.lost { unsaid() } else { self.reply(command) }.lines();
         if !self.watches.is_empty() {
@@ -49,7 +49,7 @@ fn unsaid() -> Reply {
     Reply::Lines(vec![String::from("…")])
 }
 
-impl Teller {
+impl StoryOracle {
     fn view(&mut self) -> View {
         let (now, kept) = (self.oracle.now, &mut self.kept);
         let (oracle, mut fresh) = (&self.oracle, None::<View>);

@@ -1,15 +1,15 @@
 //! A point at which all shards stand still together: what several engines must do in one step is done there.
 //!
 //! # Invariants
-//! - T1. Nobody leaves a meeting before all have come, or the process ends.
+//! - T1. Nobody leaves a barrier before all have come, or the process ends.
 
 use headwater_base::source::Pair;
 use headwater_engine::EngineError;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Where all threads of shards meet.
+/// Where the threads of all shards wait for one another.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct Barrier {
     shards: u16,
     state: Mutex<State>,
     changed: Condvar,
@@ -23,35 +23,35 @@ struct State {
     here: u16,
     round: u64,
     over: bool,
-    /// What is handed over: the keys of a partition, or why it stays.
-    given: Option<Result<Arc<[Pair]>, Stays>>,
+    /// What one hands over to another: the keys of a partition, or why it stays.
+    given: Option<Result<Arc<[Pair]>, MoveRefusal>>,
 }
 
 /// Why a partition stays.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Stays {
+pub(crate) enum MoveRefusal {
     /// Something is under way: it may be tried again.
     Busy(String),
     /// It cannot move.
     For(String),
 }
 
-impl From<String> for Stays {
+impl From<String> for MoveRefusal {
     fn from(text: String) -> Self {
         Self::For(text)
     }
 }
 
-impl From<Stays> for EngineError {
-    fn from(stays: Stays) -> Self {
-        match stays {
-            Stays::Busy(text) => Self::Busy { text, may_wait: false },
-            Stays::For(text) => Self::Refused(text),
+impl From<MoveRefusal> for EngineError {
+    fn from(refusal: MoveRefusal) -> Self {
+        match refusal {
+            MoveRefusal::Busy(text) => Self::Busy { text, may_wait: false },
+            MoveRefusal::For(text) => Self::Refused(text),
         }
     }
 }
 
-impl Meeting {
+impl Barrier {
     pub(super) fn new(shards: u16) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
         Self {
@@ -102,13 +102,13 @@ impl Meeting {
     }
 
     /// Leaves something for the others, or says why not.
-    pub(crate) fn give(&self, what: Result<Vec<Pair>, Stays>) {
+    pub(crate) fn give(&self, what: Result<Vec<Pair>, MoveRefusal>) {
         self.state().given = Some(what.map(Arc::from));
     }
 
     /// What was left for the others, or why nothing was.
-    pub(crate) fn given(&self) -> Result<Arc<[Pair]>, Stays> {
-        let nothing = || Err(Stays::For(String::from("nobody has given anything")));
+    pub(crate) fn given(&self) -> Result<Arc<[Pair]>, MoveRefusal> {
+        let nothing = || Err(MoveRefusal::For(String::from("nobody has given anything")));
         self.state().given.clone().unwrap_or_else(nothing)
     }
 
@@ -130,33 +130,33 @@ mod tests {
 
     #[test]
     fn nobody_leaves_before_all_have_come() {
-        let (meeting, count) = (Meeting::new(3), AtomicU32::new(0));
+        let (barrier, count) = (Barrier::new(3), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for round in 1..=100 {
                         count.fetch_add(1, Ordering::SeqCst);
-                        assert!(meeting.wait());
+                        assert!(barrier.wait());
                         assert!(count.load(Ordering::SeqCst) >= 3 * round);
-                        assert!(meeting.wait());
+                        assert!(barrier.wait());
                     }
                 });
             }
         });
         assert_eq!(count.load(Ordering::SeqCst), 300);
-        meeting.end();
-        assert!(!meeting.wait());
+        barrier.end();
+        assert!(!barrier.wait());
     }
 
     #[test]
     fn what_is_given_is_taken_once() {
-        let meeting = Meeting::new(1);
-        meeting.give(Err(String::from("no").into()));
-        assert!(meeting.is_refused());
-        assert_eq!(meeting.given().err(), Some(Stays::For(String::from("no"))));
-        meeting.give(Ok(Vec::new()));
-        assert!(meeting.given().is_ok_and(|pairs| pairs.is_empty()));
-        meeting.finish();
-        assert!(meeting.given().is_err(), "it is of another move");
+        let barrier = Barrier::new(1);
+        barrier.give(Err(String::from("no").into()));
+        assert!(barrier.is_refused());
+        assert_eq!(barrier.given().err(), Some(MoveRefusal::For(String::from("no"))));
+        barrier.give(Ok(Vec::new()));
+        assert!(barrier.given().is_ok_and(|pairs| pairs.is_empty()));
+        barrier.finish();
+        assert!(barrier.given().is_err(), "it is of another move");
     }
 }

@@ -1,0 +1,64 @@
+//! Replies that wait until the writes they may show are durable.
+//!
+//! While they wait, the requests that follow are executed: one sync then serves all of them. A reply may show
+//! every write that was done before it, by whichever client, so it waits for the last one.
+//!
+//! When the store has failed, those clients are disconnected whose own writes are not durable: they learn by it that they were
+//! not acknowledged. Everybody else gets the replies that have waited, which say nothing that the same request would not be
+//! told now, and goes on.
+
+use super::Reactor;
+use crate::connection::{Connection, ConnectionId};
+use crate::service::Service;
+
+/// The connections whose output has gates.
+#[derive(Default)]
+pub(super) struct GatedReplies {
+    connections: Vec<ConnectionId>,
+    /// What was durable when they were looked at last.
+    seen: u64,
+}
+
+impl GatedReplies {
+    #[cold]
+    pub(super) fn add<S>(&mut self, connection: &mut Connection<S>) {
+        if !connection.awaits_durable {
+            connection.awaits_durable = true;
+            self.connections.push(connection.id);
+        }
+    }
+}
+
+impl<S: Service> Reactor<S> {
+    /// Sends the replies whose writes have become durable, and lets those clients go on.
+    #[inline]
+    pub(super) fn send_durable_replies(&mut self) {
+        if !self.gated_replies.connections.is_empty() {
+            self.look_at_gated_replies();
+        }
+    }
+
+    fn look_at_gated_replies(&mut self) {
+        let writes = self.service.durable_writes();
+        if writes.durable == self.gated_replies.seen && !writes.failed {
+            return;
+        }
+        self.gated_replies.seen = writes.durable;
+        for id in core::mem::take(&mut self.gated_replies.connections) {
+            let waits = self.connections.get_mut(id);
+            if writes.failed
+                && waits.is_some_and(|connection| connection.wrote > writes.durable)
+                && let Some(connection) = self.connections.take(id.slot)
+            {
+                self.end(connection);
+                continue;
+            }
+            self.give_turn(id.slot, Some(id.number), |connection| {
+                connection.awaits_durable = false;
+                if writes.failed {
+                    connection.give_up_waiting();
+                }
+            });
+        }
+    }
+}
