@@ -7,6 +7,7 @@
 #![no_std]
 extern crate alloc;
 
+mod ahead;
 mod carry;
 mod catalog;
 mod expiry;
