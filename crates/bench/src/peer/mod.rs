@@ -23,6 +23,8 @@ pub enum System {
     Celebrities,
     /// Headwater whose tables have a boundary that was set, not inferred.
     Boundary,
+    /// Headwater with two shards.
+    Shards,
     /// Headwater as a plain cache, timelines kept by the clients.
     Client,
     /// Headwater with separate joins, read one by one.
@@ -50,13 +52,14 @@ impl System {
         matches!(self, Self::Items | Self::Memcached)
     }
 
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
         Self::Pull,
         Self::Celebrities,
         Self::Boundary,
+        Self::Shards,
         Self::Client,
         Self::Separate,
         Self::Items,
@@ -78,6 +81,7 @@ impl System {
             Self::Pull => "pull",
             Self::Celebrities => "celebrities",
             Self::Boundary => "boundary",
+            Self::Shards => "shards",
             Self::Client => "client",
             Self::Separate => "separate",
             Self::Items => "items",

@@ -296,7 +296,7 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
             }
             // Peers have one thread, too.
             if !launch.arguments.iter().any(|word| word == "--shards") {
-                command.args(["--shards", "1"]);
+                command.args(["--shards", if system == System::Shards { "2" } else { "1" }]);
             }
             if system == System::Null {
                 command.args(["--null", &launch.null_bytes.to_string()]);

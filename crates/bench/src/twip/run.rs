@@ -69,7 +69,7 @@ pub struct Twip {
 }
 
 /// The peers of this workload.
-const PEERS: [System; 10] = [
+const PEERS: [System; 11] = [
     System::Valkey,
     System::Redis,
     System::Memcached,
@@ -80,6 +80,7 @@ const PEERS: [System; 10] = [
     System::Pull,
     System::Celebrities,
     System::Boundary,
+    System::Shards,
 ];
 
 impl Twip {
