@@ -5,7 +5,8 @@ miss what its reader had written. All of it with changes told by the log, and by
 
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
-HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history. Needs PostgreSQL's programs, psycopg, redis and pytest.
+HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history, HEADWATER_PG_BIN where the programs of PostgreSQL are (those of
+the newest version that Debian has installed). Needs these, psycopg, redis and pytest.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ import redis
 SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "15"))
 SEED = int(os.environ.get("HEADWATER_PG_SEED", "1"))
 PROGRAM = os.path.abspath(os.environ.get("HEADWATER", "target/release/headwater"))
-PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+PROGRAMS = [os.environ["HEADWATER_PG_BIN"]] if "HEADWATER_PG_BIN" in os.environ else sorted(glob.glob("/usr/lib/postgresql/*/bin"))
 USERS = [f"u{n}" for n in range(24)]
 POSTERS = [f"p{n}" for n in range(200)]
 # Posts of each poster, and about how long one is: more in all than Headwater may take.
@@ -42,22 +43,25 @@ pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installe
 class Postgres:
     """A PostgreSQL of our own, in a folder of its own, with a socket there."""
 
-    def __init__(self, wal_level):
+    def __init__(self, wal_level, settings=(), of=None):
         self.folder = tempfile.mkdtemp(prefix="hw-pg-", dir="/tmp")
         self.user = "postgres" if os.geteuid() == 0 else None
         if self.user:
             os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
-        self.wal_level = wal_level
-        self.run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", f"{self.folder}/data")
-        self.process = None
-        self.start()
+        self.wal_level, self.settings, self.process = wal_level, settings, None
+        if of:
+            subprocess.run(["cp", "-a", f"{of.folder}/data", self.folder], check=True, user=self.user)
+        else:
+            self.run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", f"{self.folder}/data")
+        if not of:
+            self.start()
 
     def run(self, name, *words):
         subprocess.run([f"{PROGRAMS[-1]}/{name}", *words], check=True, user=self.user, cwd=self.folder, stdout=subprocess.DEVNULL)
 
     def start(self):
         words = ["-D", f"{self.folder}/data", "-k", self.folder]
-        for setting in ["listen_addresses=", "fsync=off", f"wal_level={self.wal_level}", "max_slot_wal_keep_size=1GB"]:
+        for setting in ["listen_addresses=", "fsync=off", f"wal_level={self.wal_level}", "max_slot_wal_keep_size=1GB", *self.settings]:
             words += ["-c", setting]
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -85,7 +89,8 @@ class Postgres:
         self.process.wait()
 
     def remove(self):
-        self.end(signal.SIGKILL)
+        if self.process:
+            self.end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

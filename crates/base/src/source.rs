@@ -115,19 +115,32 @@ pub enum News {
         /// The position, or why there is none.
         answer: Result<Position, String>,
     },
-    /// The answer to [`Source::write`]: the position at which the writes are in the source.
+    /// The answer to [`Source::write`].
     Written {
         /// Which request.
         request: u64,
-        /// The position, or why they were not done; none of them was, then.
-        answer: Result<Position, String>,
+        /// What was done, or why they were not done; none of them was, then.
+        answer: Result<Written, String>,
     },
+}
+
+/// Writes that were done at a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// The position at which they are in the source.
+    pub position: Position,
+    /// How many keys were removed: those that were there.
+    pub removed: u64,
 }
 
 /// Where a source puts its news. It may be called from any thread, and never blocks for long.
 pub trait Sink: Send + Sync {
     /// Takes `news`; gives `false` where nobody listens any more.
     fn tell(&self, news: News) -> bool;
+
+    /// Takes a note for whoever runs the server: `what` has happened to the source (`lost`, `resynchronised`), and why. It is for
+    /// the log alone.
+    fn note(&self, _what: &'static str, _why: &str) {}
 }
 
 /// Something that holds base data: a database, another shard. Each call returns at once; what comes

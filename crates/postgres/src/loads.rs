@@ -4,7 +4,7 @@ use crate::range;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, Standing, State, Work};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair, Position};
+use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -234,7 +234,7 @@ impl State {
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
         let pairs = with_changes(pairs, &load.range, &[]);
-        let answer = Ok(Loaded { position: Position(self.position), pairs });
+        let answer = Ok(Loaded { position: self.position_at(self.position), pairs });
         self.tell(News::Loaded { fetch, answer });
     }
 
@@ -304,7 +304,7 @@ impl State {
         };
         self.watch.rows += found.pairs.len() as u64;
         let answer = Ok(Loaded {
-            position: Position(self.position),
+            position: self.position_at(self.position),
             pairs: with_changes(found.pairs, &range, &late),
         });
         self.forget_recent();

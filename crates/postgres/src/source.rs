@@ -30,7 +30,7 @@ pub fn connect(
     sink: Arc<dyn Sink>,
 ) -> Result<Postgres, String> {
     let settings = Settings::read(name, url, options)?;
-    let connections = settings.connections;
+    let (connections, writers) = (settings.connections, settings.writers);
     let shared = Arc::new(Shared::new(settings, sink));
     let spawn = |name: &str, body: fn(&Arc<Shared>)| {
         let shared = Arc::clone(&shared);
@@ -41,7 +41,10 @@ pub fn connect(
     spawn("pg-follow", follow::run)?;
     spawn("pg-watch", watch::run)?;
     for _ in 0..connections {
-        spawn("pg-load", pool::run)?;
+        spawn("pg-load", pool::load)?;
+    }
+    for _ in 0..writers {
+        spawn("pg-write", pool::write)?;
     }
     Ok(source)
 }
@@ -119,13 +122,14 @@ impl Source for Postgres {
         let mut state = self.shared.lock();
         if state.way == Some(Way::Queue) {
             // Whoever knows it has seen what was committed there: all that was so until now will do.
-            return Ok(Position(state.after_now()));
+            let location = state.after_now();
+            return Ok(state.position_at(location));
         }
-        Ok(Position(before_head(position, state.watch.log_block_bytes)))
+        Ok(state.position_at(before_head(position, state.watch.log_block_bytes)))
     }
 
     fn show_position(&self, position: Position) -> String {
-        show(position)
+        show(Position(self.shared.lock().location(position)))
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -140,6 +144,11 @@ impl Source for Postgres {
             ("follow", way.to_owned()),
             ("publication", self.shared.settings.publication.clone()),
             ("slot", watch.slot.clone()),
+            (
+                "heard_milliseconds",
+                watch.heard.map_or(String::new(), |at| at.elapsed().as_millis().to_string()),
+            ),
+            ("alterations", (if state.alterations_told { "told" } else { "looked at" }).to_owned()),
             ("lag_bytes", watch.behind_bytes.to_string()),
             ("slot_retained_bytes", watch.retained_bytes.to_string()),
             ("lag_bytes_max", self.shared.settings.lag_bytes_max.to_string()),

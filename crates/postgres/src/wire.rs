@@ -5,20 +5,32 @@
 //! ISO form, times in UTC, numbers with all of their digits.
 
 use crate::password;
+use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A message longer than this is not PostgreSQL's.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// Messages until we are let in; PostgreSQL's own are about twenty.
+const STEPS_MAX: u32 = 10_000;
+/// What our sessions print values with (K2), and that row security is an error rather than a filter.
+const PRINTING: [(&str, &str); 7] = [
+    ("DateStyle", "ISO, YMD"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("extra_float_digits", "3"),
+    ("bytea_output", "hex"),
+    ("standard_conforming_strings", "on"),
+    ("row_security", "off"),
+];
 
 /// Most rounds of hashing that a proof may take; PostgreSQL's own default is 4096.
 const SCRAM_ROUNDS_MAX: u32 = 1_000_000;
@@ -63,98 +75,6 @@ impl From<io::Error> for Error {
     }
 }
 
-/// The socket below a connection.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    fn open(target: &Target) -> io::Result<Self> {
-        if target.host.starts_with('/') {
-            let path = format!("{}/.s.PGSQL.{}", target.host, target.port);
-            return UnixStream::connect(path).map(Self::Unix);
-        }
-        let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
-        for address in (&*target.host, target.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, target.patience) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        // Zero would mean for ever.
-        let patience = Some(patience.max(Duration::from_millis(1)));
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
-            }
-        }
-    }
-}
-
-impl Read for Socket {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes),
-            Self::Unix(stream) => stream.read(bytes),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A socket, bare or encrypted.
-#[derive(Debug)]
-enum Stream {
-    Bare(Socket),
-    Encrypted(Box<tls::Encrypted>),
-}
-
-impl Stream {
-    fn socket(&self) -> &Socket {
-        match self {
-            Self::Bare(socket) => socket,
-            Self::Encrypted(stream) => stream.socket(),
-        }
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Bare(socket) => socket.read(bytes),
-            Self::Encrypted(stream) => stream.read(bytes),
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Bare(socket) => socket.write_all(bytes),
-            Self::Encrypted(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-        }
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -166,6 +86,12 @@ pub struct Connection {
     patience: Duration,
     /// A notification has come that nobody asked for yet.
     notified: bool,
+    /// The server's process for this connection.
+    process: u32,
+    /// It follows another server: nothing can be written here.
+    standby: bool,
+    /// How many rows each statement of the last query changed or gave.
+    counts: Vec<u64>,
 }
 
 /// A message: its tag, and where in the input its body is.
@@ -176,11 +102,56 @@ struct Message {
 }
 
 impl Connection {
-    /// Connects and proves who it is. `replication` makes it one that START_REPLICATION is for.
+    /// Connects and proves who it is, to the first of the hosts that serves. `replication` makes it one that START_REPLICATION
+    /// is for.
     ///
     /// # Errors
-    /// Nobody is there, or it does not let us in.
+    /// Nobody is there, or it does not let us in; of several hosts, none is a primary.
     pub fn open(target: &Target, replication: bool) -> Result<Self, Error> {
+        let mut reasons: Vec<Error> = Vec::new();
+        for host in target.each() {
+            match Self::open_one(&host, replication) {
+                Ok(connection) if connection.standby && !target.others.is_empty() => {
+                    let why = format!("host {} port {} is a standby", host.host, host.port);
+                    reasons.push(Error::broken(why));
+                }
+                Ok(connection) => return Ok(connection),
+                Err(error) => reasons.push(error),
+            }
+        }
+        if reasons.len() > 1 {
+            let all: Vec<_> = reasons.iter().map(|error| &*error.message).collect();
+            return Err(Error::broken(format!("no host is a primary: {}", all.join("; "))));
+        }
+        Err(reasons.pop().unwrap_or_else(|| Error::broken("no host is named")))
+    }
+
+    fn open_one(target: &Target, replication: bool) -> Result<Self, Error> {
+        match Self::open_with(target, replication, &PRINTING) {
+            // Poolers know few parameters; they are set by a statement then, which a pooler of sessions keeps.
+            Err(error) if error.message.contains("unsupported startup parameter") => {
+                if replication && error.message.contains("replication") {
+                    return Err(Error::broken(format!(
+                        "the log cannot be read through the pooler that answers ({}): name PostgreSQL's own host and port, \
+                         or follow=triggers",
+                        error.message
+                    )));
+                }
+                let mut connection = Self::open_with(target, replication, &[])?;
+                for (name, value) in PRINTING {
+                    connection.query(&format!("SET {name} = '{value}'"), |_, _| {})?;
+                }
+                Ok(connection)
+            }
+            other => other,
+        }
+    }
+
+    fn open_with(
+        target: &Target,
+        replication: bool,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
         let place = |error: io::Error| {
             let place = if target.host.starts_with('/') { "socket in" } else { "host" };
             Error::broken(format!(
@@ -205,36 +176,40 @@ impl Connection {
                 _ => return Err(Error::broken("the database offers no encryption")),
             }
         };
-        let patience = target.patience;
         let mut connection = Self {
             stream,
             input: Vec::new(),
             taken: 0,
             out: Vec::new(),
-            patience,
+            patience: target.patience,
             notified: false,
+            process: 0,
+            standby: false,
+            counts: Vec::new(),
         };
-        connection.start(target, replication)?;
+        connection.start(target, replication, settings)?;
         Ok(connection)
     }
 
-    fn start(&mut self, target: &Target, replication: bool) -> Result<(), Error> {
+    fn start(
+        &mut self,
+        target: &Target,
+        replication: bool,
+        settings: &[(&str, &str)],
+    ) -> Result<(), Error> {
         let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
         let mut parameters = vec![
             ("user", &*target.user),
             ("database", &*target.database),
             ("application_name", &*target.application),
             ("client_encoding", "UTF8"),
-            ("DateStyle", "ISO, YMD"),
-            ("IntervalStyle", "postgres"),
-            ("TimeZone", "UTC"),
-            ("extra_float_digits", "3"),
-            ("bytea_output", "hex"),
-            ("standard_conforming_strings", "on"),
         ];
+        parameters.extend(settings);
         if replication {
             parameters.push(("replication", "database"));
         }
+        // Whoever asks for so much before we are let in, or says so much, is no PostgreSQL.
+        let mut left = STEPS_MAX;
         for (name, value) in parameters {
             for text in [name, value] {
                 body.extend_from_slice(text.as_bytes());
@@ -248,10 +223,18 @@ impl Connection {
         let mut scram: Option<ScramSha256> = None;
         loop {
             let message = self.next()?;
+            left = left.checked_sub(1).ok_or_else(|| {
+                Error::broken("what answers does not come to an end of its greeting")
+            })?;
             let body = self.input[message.first..message.last].to_vec();
             match message.tag {
                 b'R' => self.prove(target, &body, &mut scram)?,
                 b'E' => return Err(complaint(&body)),
+                b'S' if body == b"in_hot_standby\0on\0" => self.standby = true,
+                b'K' => {
+                    let process = body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+                    self.process = process.unwrap_or_default();
+                }
                 b'Z' => return Ok(()),
                 _ => {}
             }
@@ -399,12 +382,20 @@ impl Connection {
         self.flush()?;
         let mut statement = 0;
         let mut failed = None;
+        self.counts.clear();
         loop {
             let Message { tag, first, last } = self.next()?;
             let body = &self.input[first..last];
             match tag {
                 b'D' => row(statement, &row_columns(body)?),
-                b'C' | b'I' => statement += 1,
+                b'C' | b'I' => {
+                    statement += 1;
+                    // `INSERT 0 1`, `DELETE 3`: the number stands last.
+                    let text = body.strip_suffix(&[0]).unwrap_or(body);
+                    let last = text.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+                    let count = std::str::from_utf8(last).ok().and_then(|text| text.parse().ok());
+                    self.counts.push(count.unwrap_or(0));
+                }
                 b'E' => {
                     let error = complaint(body);
                     if error.is_broken() {
@@ -443,6 +434,23 @@ impl Connection {
     pub fn value(&mut self, sql: &str) -> Result<String, Error> {
         let first = self.rows(sql)?.into_iter().next().and_then(|row| row.into_iter().next());
         Ok(first.flatten().unwrap_or_default())
+    }
+
+    /// How many rows each statement of the last query changed or gave.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The server's process for this connection.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Whether the server still keeps this connection, as far as can be seen without asking.
+    pub fn is_alive(&mut self) -> bool {
+        self.taken == self.input.len() && self.stream.is_quiet()
     }
 
     /// Waits up to a time for a notification, and whether one has come. The patience must be a short one.

@@ -249,6 +249,7 @@ fn converse(target: &Target) {
 
 fn target(folder: &Path) -> Target {
     Target {
+        others: Vec::new(),
         host: folder.to_str().unwrap().to_owned(),
         port: 5432,
         user: "u".to_owned(),
