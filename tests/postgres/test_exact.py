@@ -4,13 +4,17 @@
 """
 
 import contextlib
+import json
 import os
+import pathlib
 import signal
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import redis
-from test_live import PROGRAM, Headwater, Postgres, pairs, pytestmark  # noqa: F401
+from test_live import Headwater, Postgres, pairs, parent, pytestmark  # noqa: F401
 
 SCHEMA = [
     "CREATE TYPE mood AS ENUM ('sad', 'glad')",
@@ -101,8 +105,6 @@ def tables_of(database):
 
 
 def read(cache, at):
-    import json
-
     found = {name: pairs(cache.execute_command("PREFIX", f"{name}|", "AT", at)) for name in "pqm"}
     found["m"] = {key: json.loads(value) for key, value in found["m"].items()}
     return found
@@ -321,5 +323,166 @@ def test_what_was_not_written_is_not_said_to_be(postgres, shards):
                 cache.set("m|bob|0000000002", wrong)
         cache.set("m|bob|0000000002", '{"tweet": null}')
         assert database.execute("SELECT mood::text, tweet FROM posts WHERE time = 2").fetchone() == ("glad", None)
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_a_transaction_that_is_too_large_is_loaded_again_even_if_it_is_the_first(postgres):
+    headwater = serve(postgres, "&transaction-bytes-max=1024")
+    try:
+        cache, database = headwater.connect(), postgres.connect()
+        assert len(pairs(cache.execute_command("PREFIX", "p|"))) == 5
+        database.execute("UPDATE posts SET tweet = repeat('x', 1000) || time")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        assert read(cache, at) == tables_of(database)
+        database.execute("UPDATE posts SET tweet = 'short' WHERE time = 1")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        assert read(cache, at) == tables_of(database)
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_a_domain_over_numbers_is_a_number(postgres):
+    database = postgres.connect()
+    database.execute("CREATE DOMAIN points AS score")
+    database.execute("CREATE TABLE games (id points PRIMARY KEY, score score, text text)")
+    database.execute("INSERT INTO games VALUES (7, 3, 'x')")
+    tables = '[[table]]\nname = "g"\nsource = "db"\ntable = "games"\nkey = ["id"]\nvalue = "JSON (id, score)"\n'
+    headwater = serve(postgres, tables=tables)
+    try:
+        cache = headwater.connect()
+        assert cache.get("g|0000000007") == '{"id":7,"score":3}'
+        database.execute("UPDATE games SET score = 4")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        assert pairs(cache.execute_command("PREFIX", "g|", "AT", at)) == {"g|0000000007": '{"id":7,"score":4}'}
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("database", ["postgres", "other"])
+def test_a_slot_that_somebody_else_reads_is_left_alone(postgres, database):
+    with postgres.connect() as connection:
+        if database == "other":
+            connection.execute("CREATE DATABASE other")
+    first = serve(postgres, "&slot=kept")
+    other = None
+    try:
+
+        class Second(Headwater):
+            bounded = False
+            CONFIG = source(postgres.folder, f"&slot=kept&dbname={database}")
+
+        os.mkdir(f"{postgres.folder}/second")
+        other = Second(SimpleNamespace(folder=f"{postgres.folder}/second"))
+        cache, beside = first.connect(), other.connect()
+        end = time.monotonic() + 30
+        while "slot-name" not in info(beside).get("reason", ""):
+            assert time.monotonic() < end, info(beside)
+            time.sleep(0.05)
+        assert info(beside)["state"] == "down"
+        assert info(cache)["state"] == "up" and info(cache)["reconnections"] == "0"
+        first.end(signal.SIGTERM)
+        await_up(beside, 60)
+    finally:
+        for headwater in filter(None, (first, other)):
+            headwater.end(signal.SIGKILL)
+
+
+def processes(postgres):
+    main = postgres.process.pid
+    return [main] + [int(child.name) for child in pathlib.Path("/proc").glob("[0-9]*") if parent(child) == main]
+
+
+@pytest.mark.parametrize("options", ["", "&follow=triggers"])
+def test_a_server_that_does_not_answer_is_down_until_it_does(postgres, options):
+    headwater = serve(postgres, f"{options}&silence-ms=1000&timeout-ms=1000")
+    try:
+        cache, database = headwater.connect(), postgres.connect()
+        assert cache.get("p|bob|0000000001") == "old 1"
+        assert float(info(cache)["seconds_since_heard"]) < 60
+        stopped = processes(postgres)
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        end = time.monotonic() + 30
+        while info(cache)["state"] == "up":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert "answer" in info(cache)["reason"]
+        assert float(info(cache)["seconds_since_heard"]) >= 0.9
+        # What was loaded is there all the same.
+        assert cache.get("p|bob|0000000001") == "old 1"
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+        await_up(cache)
+        database.execute("UPDATE posts SET tweet = 'new'")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        assert read(cache, at) == tables_of(database)
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_what_blocks_writers_blocks_nobody_else(postgres):
+    headwater = serve(postgres)
+    try:
+        with postgres.connect() as blocking, postgres.connect() as database:
+            with blocking.transaction():
+                blocking.execute("SELECT * FROM posts WHERE time = 1 FOR UPDATE")
+                held = [headwater.connect() for _ in range(6)]
+                for number, client in enumerate(held):
+                    client.connection = client.connection_pool.get_connection()
+                    client.connection.send_command("SET", "p|bob|0000000001", f"blocked {number}")
+                end = time.monotonic() + 30
+                waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'headwater' AND wait_event_type = 'Lock'"
+                while database.execute(waiting).fetchone()[0] < 4:
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
+                cache = headwater.connect()
+                assert len(pairs(cache.execute_command("PREFIX", "q|a|"))) == 3
+                assert cache.set("p|bob|0000000002", "unrelated")
+                assert cache.execute_command("SOURCE.POSITION", "db")
+            for client in held:
+                assert client.connection.read_response() in (b"OK", "OK")
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_a_connection_that_is_dead_costs_no_write(postgres):
+    headwater = serve(postgres)
+    try:
+        cache, database = headwater.connect(), postgres.connect()
+        for number in range(20):
+            cache.set("p|bob|0000000001", f"before {number}")
+            database.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headwater' AND backend_type = 'client backend'"
+            )
+            cache.set("p|bob|0000000001", f"after {number}")
+            assert database.execute("SELECT tweet FROM posts WHERE time = 1").fetchone() == (f"after {number}",)
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_writers_of_the_same_keys_do_not_wait_in_a_circle(postgres):
+    headwater = serve(postgres)
+    wrong = []
+
+    def write(step):
+        cache = headwater.connect()
+        keys = [f"p|bob|{at:010}" for at in range(1, 30)][::step]
+        for number in range(40):
+            try:
+                cache.mset({key: f"{step} {number}" for key in keys})
+            except redis.ResponseError as error:
+                wrong.append(str(error))
+
+    try:
+        threads = [threading.Thread(target=write, args=(step,)) for step in (1, -1, 1, -1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        logged = open(f"{postgres.folder}/log").read()
+        assert "deadlock" not in logged
     finally:
         headwater.end(signal.SIGKILL)

@@ -17,9 +17,9 @@ use crate::output::{Message, message};
 use crate::pool::{before_head, lsn, up};
 use crate::queue;
 use crate::settings::{Follow, SlotKind};
+use crate::signature;
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::signature;
 use crate::state::{Line, Shared, Way};
 use crate::transaction::Transaction;
 use crate::wire::{Connection, Error};
@@ -64,7 +64,6 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             break;
         }
         state.set_health(Health::Down(error.message));
-        state.watch.heard = None;
         state.watch.reconnections += 1;
         drop(state);
         shared.pass_on();
@@ -212,7 +211,7 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
         SlotKind::Kept => true,
     };
     let mut log = Connection::open(&settings.target, true)?;
-    let same = identify(shared, &mut log)?;
+    let (line, same) = identify(shared, &mut log)?;
     let again = match memory.slot.take() {
         Some(slot) if same && was_published => {
             takes_up(shared, &mut control, &slot, memory.process)?.then_some(slot)
@@ -226,11 +225,12 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
         Some(slot) => {
             // What was altered while nobody looked: its words are in the log, but not those of tables that were dropped.
             signature::look(shared, &mut control)?;
+            shared.lock().line = Some(line);
             slot
         }
         None => {
             let failover = kept && server.keeps_for_standbys;
-            begin(shared, &mut control, &mut log, memory, (kept, failover))?
+            begin(shared, &mut control, &mut log, memory, (line, kept, failover))?
         }
     };
     let position = shared.lock().position;
@@ -264,9 +264,9 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     ended
 }
 
-/// Notes which server this is, and which line of its history. Gives whether what was told before is part of that: everything up to
+/// Which server this is, and which line of its history; and whether what was told before is part of that: everything up to
 /// where the log was read.
-fn identify(shared: &Shared, log: &mut Connection) -> Result<bool, Error> {
+fn identify(shared: &Shared, log: &mut Connection) -> Result<(Line, bool), Error> {
     let rows = log.rows("IDENTIFY_SYSTEM")?;
     let row = rows.first().cloned().unwrap_or_default();
     let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
@@ -312,8 +312,7 @@ fn identify(shared: &Shared, log: &mut Connection) -> Result<bool, Error> {
             );
         }
     }
-    shared.lock().line = Some(line);
-    Ok(same)
+    Ok((line, same))
 }
 
 /// Where a history left a timeline.
@@ -354,7 +353,7 @@ fn begin(
     control: &mut Connection,
     log: &mut Connection,
     memory: &mut Memory,
-    (kept, failover): (bool, bool),
+    (line, kept, failover): (Line, bool, bool),
 ) -> Result<String, Error> {
     let settings = &shared.settings;
     // The name is free, or it is ours from an earlier time.
@@ -368,10 +367,8 @@ fn begin(
     }
     let kind = if kept { "" } else { "TEMPORARY " };
     let options = if failover { "(SNAPSHOT 'export', FAILOVER true)" } else { "EXPORT_SNAPSHOT" };
-    let sql = format!(
-        "CREATE_REPLICATION_SLOT {} {kind}LOGICAL pgoutput {options}",
-        quoted_name(&slot)
-    );
+    let sql =
+        format!("CREATE_REPLICATION_SLOT {} {kind}LOGICAL pgoutput {options}", quoted_name(&slot));
     // It waits for the transactions that are under way.
     log.set_patience(Duration::from_secs(600))?;
     let rows = log.rows(&sql)?;
@@ -389,18 +386,19 @@ fn begin(
     let base = base.ok_or_else(|| Error::broken("the slot has no snapshot"))?;
     let mut state = shared.lock();
     state.watch.begin_anew = None;
+    // At once: positions of this server are none of the one before.
+    state.line = Some(line);
     state.begin_anew(position, base);
     drop(state);
-    shared.note("log begun", &format!("at {}; what was loaded is loaded again", show(Position(position))));
+    shared.note(
+        "log begun",
+        &format!("at {}; what was loaded is loaded again", show(Position(position))),
+    );
     Ok(slot)
 }
 
 /// Reads the log until something goes wrong, or the source ends.
-fn read(
-    shared: &Shared,
-    log: &mut Connection,
-    control: &mut Connection,
-) -> Result<(), Error> {
+fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Result<(), Error> {
     log.set_patience(LOOK)?;
     let bytes_max = shared.settings.transaction_bytes_max;
     let silence = shared.settings.silence;

@@ -128,20 +128,27 @@ mod tests {
 
     #[test]
     fn names_of_fields() {
-        let given = r#" { "a" : 1, "b\"\u00e9\ud83d\ude00":{"x":[1,"]"]},"c":"t\n" ,"d":true,"e":null} "#;
+        let given =
+            r#" { "a" : 1, "b\"\u00e9\ud83d\ude00":{"x":[1,"]"]},"c":"t\n" ,"d":true,"e":null} "#;
         let all = fields(given).unwrap();
         let shown: Vec<_> =
             all.iter().map(|field| (field.name.as_str(), field.text.as_deref())).collect();
-        let expected = [
-            ("a", Some("1")),
-            ("b\"é😀", None),
-            ("c", Some("t\n")),
-            ("d", Some("t")),
-            ("e", None),
-        ];
+        let expected =
+            [("a", Some("1")), ("b\"é😀", None), ("c", Some("t\n")), ("d", Some("t")), ("e", None)];
         assert_eq!(shown, expected);
         assert_eq!(fields("{}"), Ok(vec![]));
-        for wrong in ["", "[]", "1", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":[1}", "{} x", "{\"a\":\"\\u12"] {
+        for wrong in [
+            "",
+            "[]",
+            "1",
+            "{",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{\"a\":[1}",
+            "{} x",
+            "{\"a\":\"\\u12",
+        ] {
             assert!(fields(wrong).is_err(), "{wrong}");
         }
     }

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`mapping`], [`text`] | which row is which key |
 //! | [`range`] | a range of keys as a condition on columns |
-//! | [`url`], `password`, [`wire`], `socket`, `tls` | connections |
+//! | [`url`], `password`, [`wire`], `socket`, `tls`, `login` | connections |
 //! | [`output`], `transaction` | what the log tells |
 //! | `state`, `loads` | loads and the log, put together without a gap |
 //! | `declare`, `signature` | comparing a mapping with the database, and noticing when it is altered |
@@ -28,6 +28,7 @@ mod declare;
 mod follow;
 mod json;
 mod loads;
+mod login;
 mod password;
 mod pool;
 mod queue;

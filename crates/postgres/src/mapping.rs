@@ -333,11 +333,8 @@ mod tests {
     }
 
     fn mapping(json: bool) -> Mapping {
-        let column = |name: &str, type_id| Column {
-            name: name.to_owned(),
-            type_id,
-            base_id: type_id,
-        };
+        let column =
+            |name: &str, type_id| Column { name: name.to_owned(), type_id, base_id: type_id };
         Mapping {
             prefix: b"p|".to_vec(),
             table: "\"posts\"".to_owned(),

@@ -8,13 +8,13 @@ use crate::declare;
 use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Cell, Value, literal, quoted_name};
 use crate::range::condition;
+use crate::signature::{self, COMPARED_AGAIN};
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::signature::{self, COMPARED_AGAIN};
 use crate::state::{Job, Line, Shared, Standing, State, Way, Work};
 use crate::wire::{Connection, Error};
 use crate::write::{self, Failed};
-use headwater_base::source::{FetchId, Health, News, Position, Written};
+use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,8 @@ fn run(shared: &Arc<Shared>, side: Side) {
                 Job { not_before: Instant::now() + RETRY, trouble: Some(error.message), ..job };
             shared.lock().jobs.push_back(job);
         } else {
-            shared.lock().refuse(job.work, error.message, error.code.is_empty());
+            let unreachable = error.is_broken() && error.code != TOO_MUCH_CODE;
+            shared.lock().refuse(job.work, error.message, unreachable);
         }
     }
 }
@@ -90,7 +91,7 @@ struct Trouble {
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
-        let again = error.is_broken();
+        let again = error.is_broken() && error.code != TOO_MUCH_CODE;
         Self { error, again }
     }
 }
@@ -121,6 +122,7 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
             let work = match job.work {
                 Work::Load(fetch) => state.can_load(fetch),
                 Work::Declare { .. } if state.way.is_none() => Err(state.trouble()),
+                Work::Write { ref changes, .. } => state.can_write(changes),
                 _ => Ok(()),
             };
             // These are read where the changes are.
@@ -181,6 +183,18 @@ impl State {
         }
     }
 
+    /// Whether writes can be done: `Err` says what they wait for. What is wrong with them is said where they are done.
+    fn can_write(&self, changes: &[Change]) -> Result<(), String> {
+        for change in changes {
+            if let Some((_, table)) = self.table_of(&change.key)
+                && let standing @ (Standing::Asked | Standing::Unchecked(_)) = &table.standing
+            {
+                return Err(standing.reason());
+            }
+        }
+        Ok(())
+    }
+
     /// Answers a job that is not done. `unreachable`: it is the connection's fault.
     fn refuse(&mut self, work: Work, message: String, unreachable: bool) {
         match work {
@@ -193,6 +207,7 @@ impl State {
                     );
                     Ok(vec![warning])
                 } else {
+                    self.note("table refused", &format!("{}: {message}", prefix.escape_ascii()));
                     if self.tables.get(&prefix).is_some_and(|table| table.generation == generation)
                     {
                         self.tables.remove(&prefix);
@@ -226,6 +241,8 @@ fn ready<'a>(
     if connection.is_none() {
         let mut opened = Connection::open(&shared.settings.target, false)?;
         let patience = shared.settings.patience;
+        // A row may have columns that make no part of its key and value.
+        opened.set_message_bytes_max(shared.settings.load_bytes_max.saturating_add(1 << 20));
         opened.set_patience(patience + Duration::from_secs(1))?;
         let millis = patience.as_millis();
         let rows = opened.rows(&format!(
@@ -255,8 +272,17 @@ fn attempt(
 ) -> Result<(), Trouble> {
     match &job.work {
         Work::Load(fetch) => {
-            let connection = ready(shared, connection)?;
-            let (beside, queries) = shared.lock().begin_together(*fetch, job.alone);
+            ready(shared, connection)?;
+            let Some(Pooled { connection, line }) = connection else { return Ok(()) };
+            let (beside, queries) = {
+                let mut state = shared.lock();
+                if state.line != *line {
+                    return Err(
+                        Error::broken("another server has taken the place of this one").into()
+                    );
+                }
+                state.begin_together(*fetch, job.alone)
+            };
             let looks = !shared.lock().alterations_told;
             let found = load_all(connection, &queries, shared.settings.load_bytes_max, looks);
             if found.is_err() {
@@ -383,12 +409,23 @@ impl<'a> Pairs<'a> {
         Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
     }
 
-    /// Takes a pair that is in the range, unless there are too many.
-    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        if self.bytes <= self.bytes_max && self.query.range.contains(&key) {
+    /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
+    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        if self.is_too_much() {
+            return false;
+        }
+        if self.query.range.contains(&key) {
             self.bytes += key.len() + value.len();
             self.pairs.push((key, value));
+            if self.is_too_much() {
+                self.pairs = Vec::new();
+            }
         }
+        !self.is_too_much()
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.bytes > self.bytes_max
     }
 
     /// All of them.
@@ -396,7 +433,7 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// They are too many.
     pub(crate) fn end(self) -> Result<KeyValues, Error> {
-        if self.bytes > self.bytes_max {
+        if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
             return Err(Error { message, code: "HW000".to_owned() });
@@ -405,6 +442,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
+/// The code of a load that gives more than is taken: one of those that end a connection.
+const TOO_MUCH_CODE: &str = "08HW1";
 /// The code of a load whose table has another signature than it was compared with.
 const ALTERED_CODE: &str = "HW002";
 
@@ -427,23 +466,34 @@ fn load_all(
     let (mut snapshot, mut horizon) = (None, None);
     let mut altered = false;
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
-    let done = connection.query(&sql, |statement, columns| match (statement, columns) {
+    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
         (2, [Some(seen), Some(at), signature]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
             altered = looks && *signature != Some(&*first.ready.signature);
+            true
         }
         (3, columns) => {
             if let Some((key, value)) = pair_of(first, columns)
                 && let Some((last, others)) = pairs.split_last_mut()
             {
-                others.iter_mut().for_each(|pairs| pairs.take(key.clone(), value.clone()));
-                last.take(key, value);
+                let mut some = false;
+                for pairs in others {
+                    some |= pairs.take(key.clone(), value.clone());
+                }
+                return last.take(key, value) || some;
             }
+            true
         }
-        _ => {}
+        _ => true,
     });
-    if let Err(error) = done {
+    if let Err(mut error) = done {
+        if pairs.iter().all(Pairs::is_too_much) {
+            // What is left of it is not read: the connection ends.
+            error.code = TOO_MUCH_CODE.to_owned();
+            error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
+            return Err(error);
+        }
         if !error.is_broken() {
             connection.query("ROLLBACK", |_, _| {})?;
         }

@@ -232,6 +232,7 @@ pub(crate) fn session(
                 }
                 return Err(error);
             }
+            shared.lock().watch.heard = Some(Instant::now());
             shared.pass_on();
         }
         if swept.elapsed() >= SWEEP {
@@ -306,7 +307,8 @@ impl Reader {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
             match self.connection.query(&rows_sql(&[query]), |_, columns| {
                 if let Some((key, value)) = pair_of(query, columns) {
-                    pairs.take(key, value);
+                    // This connection is the only one that reads: it takes the rest, and leaves it.
+                    let _ = pairs.take(key, value);
                 }
             }) {
                 Ok(()) => answers.push((*fetch, pairs.end())),

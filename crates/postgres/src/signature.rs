@@ -135,11 +135,7 @@ pub(crate) fn sql(tables: &[Compared]) -> String {
 }
 
 /// Has each table compared again whose signature is not the one that was found.
-pub(crate) fn compare(
-    state: &mut State,
-    tables: &[Compared],
-    found: impl Iterator<Item = String>,
-) {
+pub(crate) fn compare(state: &mut State, tables: &[Compared], found: impl Iterator<Item = String>) {
     for ((prefix, generation, ready), signature) in tables.iter().zip(found) {
         if signature != ready.signature {
             state.altered(prefix, *generation);

@@ -145,8 +145,10 @@ impl Source for Postgres {
             ("publication", self.shared.settings.publication.clone()),
             ("slot", watch.slot.clone()),
             (
-                "heard_milliseconds",
-                watch.heard.map_or(String::new(), |at| at.elapsed().as_millis().to_string()),
+                "seconds_since_heard",
+                watch
+                    .heard
+                    .map_or(String::new(), |at| format!("{:.3}", at.elapsed().as_secs_f64())),
             ),
             ("alterations", (if state.alterations_told { "told" } else { "looked at" }).to_owned()),
             ("lag_bytes", watch.behind_bytes.to_string()),

@@ -4,11 +4,11 @@
 //! `verify-ca` and `verify-full` know whom they speak to. A certificate that the file holds itself is trusted whatever it says
 //! of being an authority, as that of a server that signed its own often does.
 
-use crate::url::Encryption;
 use crate::socket::Socket;
+use crate::url::Encryption;
 use crate::wire::Error;
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};

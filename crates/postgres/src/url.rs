@@ -75,8 +75,7 @@ impl Target {
                 ports.join(",")
             );
         }
-        let places: Vec<_> =
-            self.each().map(|one| format!("{}:{}", one.host, one.port)).collect();
+        let places: Vec<_> = self.each().map(|one| format!("{}:{}", one.host, one.port)).collect();
         format!("postgres://{}@{}/{}", self.user, places.join(","), self.database)
     }
 

@@ -4,13 +4,9 @@
 //! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
 //! ISO form, times in UTC, numbers with all of their digits.
 
-use crate::password;
 use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
-use postgres_protocol::authentication::md5_hash;
-use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
-use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -19,8 +15,10 @@ const READ_BYTES: usize = 64 << 10;
 /// A message longer than this is not PostgreSQL's.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Messages until we are let in; PostgreSQL's own are about twenty.
-const STEPS_MAX: u32 = 10_000;
+/// What is said until we are let in is short.
+const GREETING_BYTES_MAX: usize = 1 << 20;
+/// An answer may take so many times as long as each of its messages.
+const PATIENCES: u32 = 4;
 /// What our sessions print values with (K2), and that row security is an error rather than a filter.
 const PRINTING: [(&str, &str); 7] = [
     ("DateStyle", "ISO, YMD"),
@@ -31,9 +29,6 @@ const PRINTING: [(&str, &str); 7] = [
     ("standard_conforming_strings", "on"),
     ("row_security", "off"),
 ];
-
-/// Most rounds of hashing that a proof may take; PostgreSQL's own default is 4096.
-const SCRAM_ROUNDS_MAX: u32 = 1_000_000;
 
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,26 +74,30 @@ impl From<io::Error> for Error {
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
-    input: Vec<u8>,
+    pub(crate) input: Vec<u8>,
     /// What of `input` was taken.
     taken: usize,
-    out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
     patience: Duration,
     /// A notification has come that nobody asked for yet.
     notified: bool,
     /// The server's process for this connection.
-    process: u32,
+    pub(crate) process: u32,
     /// It follows another server: nothing can be written here.
-    standby: bool,
+    pub(crate) standby: bool,
     /// How many rows each statement of the last query changed or gave.
     counts: Vec<u64>,
+    /// When the answer to what was asked last must have come to its end.
+    ends: Option<Instant>,
+    /// A longer message is refused.
+    message_bytes_max: usize,
 }
 
 /// A message: its tag, and where in the input its body is.
-struct Message {
-    tag: u8,
-    first: usize,
-    last: usize,
+pub(crate) struct Message {
+    pub(crate) tag: u8,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
 }
 
 impl Connection {
@@ -186,122 +185,21 @@ impl Connection {
             process: 0,
             standby: false,
             counts: Vec::new(),
+            ends: Some(Instant::now() + target.patience * PATIENCES),
+            message_bytes_max: GREETING_BYTES_MAX,
         };
         connection.start(target, replication, settings)?;
+        (connection.ends, connection.message_bytes_max) = (None, MESSAGE_BYTES_MAX);
         Ok(connection)
     }
 
-    fn start(
-        &mut self,
-        target: &Target,
-        replication: bool,
-        settings: &[(&str, &str)],
-    ) -> Result<(), Error> {
-        let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
-        let mut parameters = vec![
-            ("user", &*target.user),
-            ("database", &*target.database),
-            ("application_name", &*target.application),
-            ("client_encoding", "UTF8"),
-        ];
-        parameters.extend(settings);
-        if replication {
-            parameters.push(("replication", "database"));
-        }
-        // Whoever asks for so much before we are let in, or says so much, is no PostgreSQL.
-        let mut left = STEPS_MAX;
-        for (name, value) in parameters {
-            for text in [name, value] {
-                body.extend_from_slice(text.as_bytes());
-                body.push(0);
-            }
-        }
-        body.push(0);
-        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
-        self.out.extend_from_slice(&body);
-        self.flush()?;
-        let mut scram: Option<ScramSha256> = None;
-        loop {
-            let message = self.next()?;
-            left = left.checked_sub(1).ok_or_else(|| {
-                Error::broken("what answers does not come to an end of its greeting")
-            })?;
-            let body = self.input[message.first..message.last].to_vec();
-            match message.tag {
-                b'R' => self.prove(target, &body, &mut scram)?,
-                b'E' => return Err(complaint(&body)),
-                b'S' if body == b"in_hot_standby\0on\0" => self.standby = true,
-                b'K' => {
-                    let process = body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-                    self.process = process.unwrap_or_default();
-                }
-                b'Z' => return Ok(()),
-                _ => {}
-            }
-        }
-    }
-
-    /// Answers one message about who we are.
-    fn prove(
-        &mut self,
-        target: &Target,
-        body: &[u8],
-        scram: &mut Option<ScramSha256>,
-    ) -> Result<(), Error> {
-        let kind =
-            body.get(..4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap_or_default()));
-        let rest = body.get(4..).unwrap_or_default();
-        let password = match kind {
-            Some(3 | 5 | 10) => password::of(target).map_err(Error::broken)?,
-            _ => Cow::default(),
-        };
-        let password = password.as_bytes();
-        match kind {
-            Some(0) => return Ok(()),
-            Some(3) => self.message(b'p', &[password, &[0]].concat()),
-            Some(5) => {
-                let salt =
-                    rest.try_into().map_err(|_| Error::broken("a salt of the wrong length"))?;
-                let hash = md5_hash(target.user.as_bytes(), password, salt);
-                self.message(b'p', &[hash.as_bytes(), &[0]].concat());
-            }
-            Some(10) => {
-                let mut offered = rest.split(|&byte| byte == 0);
-                if !offered.any(|name| name == SCRAM_SHA_256.as_bytes()) {
-                    return Err(Error::broken(
-                        "the database asks for a proof other than SCRAM-SHA-256",
-                    ));
-                }
-                let made = ScramSha256::new(password, ChannelBinding::unsupported());
-                let first = made.message();
-                let length = (first.len() as u32).to_be_bytes();
-                let body = [SCRAM_SHA_256.as_bytes(), &[0], &length[..], first].concat();
-                self.message(b'p', &body);
-                *scram = Some(made);
-            }
-            Some(11) => {
-                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
-                check_rounds(rest)?;
-                scram.update(rest)?;
-                let answer = scram.message().to_vec();
-                self.message(b'p', &answer);
-            }
-            Some(12) => {
-                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
-                return Ok(scram.finish(rest)?);
-            }
-            _ => return Err(Error::broken("the database asks for a proof that is not known here")),
-        }
-        self.flush()
-    }
-
-    fn message(&mut self, tag: u8, body: &[u8]) {
+    pub(crate) fn message(&mut self, tag: u8, body: &[u8]) {
         self.out.push(tag);
         self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
         self.out.extend_from_slice(body);
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
         let sent = self.stream.send(&self.out);
         self.out.clear();
         Ok(sent?)
@@ -324,15 +222,26 @@ impl Connection {
         let rest = &self.input[self.taken..];
         let Some((head, _)) = rest.split_at_checked(5) else { return Ok(None) };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if !(4..MESSAGE_BYTES_MAX).contains(&length) {
+        if length < 4 || length > MESSAGE_BYTES_MAX {
             return Err(Error::broken("what answers does not speak PostgreSQL's protocol"));
+        }
+        if length > self.message_bytes_max {
+            return Err(Error::broken(format!(
+                "the database sends a message of {length} bytes (allowed: {})",
+                self.message_bytes_max
+            )));
         }
         let (first, last) = (self.taken + 5, self.taken + 1 + length);
         Ok((last <= self.input.len()).then_some(Message { tag: head[0], first, last }))
     }
 
     /// Waits for the next message, and takes it.
-    fn next(&mut self) -> Result<Message, Error> {
+    pub(crate) fn next(&mut self) -> Result<Message, Error> {
+        if self.ends.is_some_and(|ends| Instant::now() > ends) {
+            return Err(Error::broken(
+                "the answer of the database does not come to its end in time",
+            ));
+        }
         self.next_within(None)?.ok_or_else(|| io::Error::from(ErrorKind::TimedOut).into())
     }
 
@@ -378,6 +287,32 @@ impl Connection {
         sql: &str,
         mut row: impl FnMut(usize, &[Option<&str>]),
     ) -> Result<(), Error> {
+        self.query_while(sql, |statement, columns| {
+            row(statement, columns);
+            true
+        })
+    }
+
+    /// As [`Connection::query`], as long as `row` gives `true`; the connection is of no use after that.
+    ///
+    /// # Errors
+    /// One of them failed, or was given up.
+    pub fn query_while(
+        &mut self,
+        sql: &str,
+        mut row: impl FnMut(usize, &[Option<&str>]) -> bool,
+    ) -> Result<(), Error> {
+        self.ends = Some(Instant::now() + self.patience * PATIENCES);
+        let done = self.answers(sql, &mut row);
+        self.ends = None;
+        done
+    }
+
+    fn answers(
+        &mut self,
+        sql: &str,
+        row: &mut dyn FnMut(usize, &[Option<&str>]) -> bool,
+    ) -> Result<(), Error> {
         self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
         self.flush()?;
         let mut statement = 0;
@@ -387,7 +322,11 @@ impl Connection {
             let Message { tag, first, last } = self.next()?;
             let body = &self.input[first..last];
             match tag {
-                b'D' => row(statement, &row_columns(body)?),
+                b'D' => {
+                    if !row(statement, &row_columns(body)?) {
+                        return Err(Error::broken("the answer is not wanted any more"));
+                    }
+                }
                 b'C' | b'I' => {
                     statement += 1;
                     // `INSERT 0 1`, `DELETE 3`: the number stands last.
@@ -442,6 +381,11 @@ impl Connection {
         &self.counts
     }
 
+    /// Refuses longer messages from now on: each row is one.
+    pub fn set_message_bytes_max(&mut self, most: usize) {
+        self.message_bytes_max = most.min(MESSAGE_BYTES_MAX);
+    }
+
     /// The server's process for this connection.
     #[must_use]
     pub fn process(&self) -> u32 {
@@ -494,6 +438,8 @@ impl Connection {
         loop {
             let Some(message) = self.next_within(Some(until))? else { return Ok(None) };
             match message.tag {
+                // Words beside the log are no sign that it goes on.
+                b'N' | b'S' if Instant::now() > until => return Ok(None),
                 b'd' => return Ok(Some(&self.input[message.first..message.last])),
                 b'E' => return Err(complaint(&self.input[message.first..message.last])),
                 b'c' | b'C' | b'Z' => {
@@ -527,19 +473,6 @@ impl Drop for Connection {
     }
 }
 
-/// Refuses a proof that takes so many rounds that only somebody who wants to keep us busy asks for them.
-fn check_rounds(first: &[u8]) -> Result<(), Error> {
-    let rounds = first.split(|&byte| byte == b',').find_map(|part| part.strip_prefix(b"i="));
-    let rounds = rounds.map(String::from_utf8_lossy).unwrap_or_default();
-    match rounds.parse::<u32>() {
-        Ok(rounds) if rounds > SCRAM_ROUNDS_MAX => Err(Error::broken(format!(
-            "the database asks for a proof of {rounds} rounds (allowed: {SCRAM_ROUNDS_MAX})"
-        ))),
-        // What is no number is refused by who reads all of it.
-        _ => Ok(()),
-    }
-}
-
 /// The columns of a row.
 fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
     let odd = || Error::broken("a row that is cut short");
@@ -562,7 +495,7 @@ fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
 }
 
 /// The sentence and the code of an error message.
-fn complaint(body: &[u8]) -> Error {
+pub(crate) fn complaint(body: &[u8]) -> Error {
     let (mut message, mut code) = (String::new(), String::new());
     for field in body.split(|&byte| byte == 0) {
         let Some((kind, text)) = field.split_first() else { continue };

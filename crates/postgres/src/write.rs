@@ -67,8 +67,7 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
         standing => return Err(standing.reason()),
     };
     let key = mapping.literals(&change.key).filter(|_| change.key.len() <= mapping.key_bytes_max);
-    let key =
-        key.ok_or_else(|| format!("{shown} is not the key of a row of {}", mapping.table))?;
+    let key = key.ok_or_else(|| format!("{shown} is not the key of a row of {}", mapping.table))?;
     let (sql, kind) = match &change.value {
         Some(value) => upsert(mapping, &change.key, &key, value)?,
         None => {
@@ -212,9 +211,8 @@ pub(crate) fn run(connection: &mut Connection, all: &[Statement]) -> Result<Done
         // A constraint that is looked at when the transaction ends.
         Err(error) => return Err(Failed::Undone { error, again: false }),
     };
-    let position = position_of(&text).ok_or_else(|| {
-        Failed::Unknown(Error::broken(format!("`{text}` is no position")))
-    })?;
+    let position = position_of(&text)
+        .ok_or_else(|| Failed::Unknown(Error::broken(format!("`{text}` is no position"))))?;
     Ok(Done { position, removed })
 }
 

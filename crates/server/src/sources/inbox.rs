@@ -227,7 +227,15 @@ impl Sink for Outlets {
 
     fn note(&self, what: &'static str, why: &str) {
         let source = &*self.tag.name;
-        event!(info, "sources", "source_changed", source, what, why, "something happened to a source");
+        event!(
+            info,
+            "sources",
+            "source_changed",
+            source,
+            what,
+            why,
+            "something happened to a source"
+        );
     }
 }
 
@@ -298,7 +306,10 @@ mod tests {
         sink.tell(News::Loaded { fetch, answer: Err(String::from("no")) });
         sink.tell(News::Reset { range: range.clone() });
         let request = of_all(Shard(0), 9);
-        sink.tell(News::Written { request, answer: Ok(Written { position: Position(4), removed: 1 }) });
+        sink.tell(News::Written {
+            request,
+            answer: Ok(Written { position: Position(4), removed: 1 }),
+        });
         let shown = |inbox: &Inbox| -> Vec<String> {
             let all = inbox.take().into_iter();
             all.map(|(_, told)| match told {

@@ -5,8 +5,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
-    Written,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

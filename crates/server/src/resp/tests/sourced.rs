@@ -4,8 +4,7 @@ use super::Stage;
 use crate::service::{Service, Stopped, Time};
 use headwater_base::memory::Meter;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
-    Written,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
 };
 use headwater_base::{KeyRange, Millis};
 use std::cell::Cell;
