@@ -426,6 +426,8 @@ def test_what_blocks_writers_blocks_nobody_else(postgres):
     headwater = serve(postgres)
     try:
         with postgres.connect() as blocking, postgres.connect() as database:
+            # Whoever writes while a table is published has loads of it wait.
+            assert len(pairs(headwater.connect().execute_command("PREFIX", "q|b|"))) == 3
             with blocking.transaction():
                 blocking.execute("SELECT * FROM posts WHERE time = 1 FOR UPDATE")
                 held = [headwater.connect() for _ in range(6)]
@@ -484,5 +486,38 @@ def test_writers_of_the_same_keys_do_not_wait_in_a_circle(postgres):
         assert not wrong
         logged = open(f"{postgres.folder}/log").read()
         assert "deadlock" not in logged
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+def test_loads_take_their_share_of_memory_and_no_more(postgres):
+    database = postgres.connect()
+    database.execute("CREATE TABLE big (part int, id int, body text, PRIMARY KEY (part, id))")
+    database.execute("INSERT INTO big SELECT n % 40, n, repeat(md5(n::text), 125) FROM generate_series(1, 60000) n")
+    tables = '[[table]]\nname = "b"\nboundary = 1\nsource = "db"\ntable = "big"\nkey = ["part", "id"]\nvalue = "body"\n'
+    headwater = serve(postgres, tables=tables)
+    bound = 160 << 20
+    try:
+        headwater.connect().config_set("maxmemory", bound)
+        refused = []
+
+        def ask():
+            try:
+                headwater.connect().execute_command("PREFIX", "b|", "COUNT")
+            except redis.ResponseError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == 8 and all("SOURCE" in text for text in refused)
+        assert any("maxmemory" in text for text in refused), refused
+        # A part that fits is loaded all the same.
+        assert headwater.connect().execute_command("PREFIX", "b|0000000001|", "COUNT") == 1500
+        status = pathlib.Path(f"/proc/{headwater.process.pid}/status").read_text()
+        most = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+        assert most <= bound, f"{most >> 20} MB"
     finally:
         headwater.end(signal.SIGKILL)

@@ -174,6 +174,9 @@ pub trait Source: Send {
     /// The text for a position.
     fn show_position(&self, position: Position) -> String;
 
+    /// The process may take so much memory, if it is bounded: what loads hold is to be a part of that.
+    fn set_memory_bound(&mut self, _bytes: Option<u64>) {}
+
     /// Facts for those who operate it, as names and values: lag, slot, reconnections.
     fn facts(&self) -> Vec<(&'static str, String)>;
 }

@@ -118,7 +118,29 @@ pub(crate) fn check(
     Err(refusal(format!("the table {} is being altered again and again", words.table)))
 }
 
+/// How often something that is not as it should be is looked at again: a table that takes the place of another may have been
+/// seen in part.
+const LOOKS_AGAIN: usize = 2;
+
 fn see(
+    connection: &mut Connection,
+    settings: &Settings,
+    prefix: &[u8],
+    words: &Words,
+) -> Result<Seen, Error> {
+    let mut again = 0;
+    loop {
+        match see_once(connection, settings, prefix, words) {
+            Err(error) if !error.is_broken() && again < LOOKS_AGAIN => {
+                again += 1;
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn see_once(
     connection: &mut Connection,
     settings: &Settings,
     prefix: &[u8],

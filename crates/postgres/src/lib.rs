@@ -7,7 +7,7 @@
 //! | [`range`] | a range of keys as a condition on columns |
 //! | [`url`], `password`, [`wire`], `socket`, `tls`, `login` | connections |
 //! | [`output`], `transaction` | what the log tells |
-//! | `state`, `loads` | loads and the log, put together without a gap |
+//! | `state`, `loads`, `room` | loads and the log, put together without a gap, in bounded memory |
 //! | `declare`, `signature` | comparing a mapping with the database, and noticing when it is altered |
 //! | `pool`, `follow`, `watch` | the threads |
 //! | `queue` | following by triggers, where the log is not to be had |
@@ -32,6 +32,7 @@ mod login;
 mod password;
 mod pool;
 mod queue;
+mod room;
 mod signature;
 mod socket;
 mod source;

@@ -1,6 +1,7 @@
 //! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
 
 use crate::range;
+use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, Standing, State, Work};
 use headwater_base::KeyRange;
@@ -43,6 +44,8 @@ pub(crate) struct Found {
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
     pub(crate) pairs: KeyValues,
+    /// The room that they and those of loads beside them take.
+    pub(crate) _held: Option<Arc<Held>>,
 }
 
 /// What a load's query needs.

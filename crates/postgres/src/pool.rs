@@ -8,6 +8,7 @@ use crate::declare;
 use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Cell, Value, literal, quoted_name};
 use crate::range::condition;
+use crate::room::{Full, Held};
 use crate::signature::{self, COMPARED_AGAIN};
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
@@ -284,7 +285,10 @@ fn attempt(
                 state.begin_together(*fetch, job.alone)
             };
             let looks = !shared.lock().alterations_told;
-            let found = load_all(connection, &queries, shared.settings.load_bytes_max, looks);
+            let threads = shared.settings.connections;
+            let held = Held::new(&shared.room, threads, job.deadline);
+            let most = shared.settings.load_bytes_max;
+            let found = load_all(connection, &queries, most, held, looks);
             if found.is_err() {
                 // Which of them went wrong is seen when each is alone.
                 let again = beside.into_iter().map(|job| Job { alone: true, ..job });
@@ -452,6 +456,7 @@ fn load_all(
     connection: &mut Connection,
     queries: &[(FetchId, Query)],
     bytes_max: usize,
+    mut held: Held,
     looks: bool,
 ) -> Result<Vec<(FetchId, Found)>, Error> {
     let all: Vec<_> = queries.iter().map(|(_, query)| query).collect();
@@ -464,7 +469,7 @@ fn load_all(
         rows_sql(&all)
     );
     let (mut snapshot, mut horizon) = (None, None);
-    let mut altered = false;
+    let (mut altered, mut full) = (false, None);
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
     let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
         (2, [Some(seen), Some(at), signature]) => {
@@ -477,6 +482,10 @@ fn load_all(
             if let Some((key, value)) = pair_of(first, columns)
                 && let Some((last, others)) = pairs.split_last_mut()
             {
+                if let Err(why) = held.add(key.len() + value.len()) {
+                    full = Some(why);
+                    return false;
+                }
                 let mut some = false;
                 for pairs in others {
                     some |= pairs.take(key.clone(), value.clone());
@@ -488,8 +497,12 @@ fn load_all(
         _ => true,
     });
     if let Err(mut error) = done {
+        // What is left of it is not read: the connection ends.
+        if let Some(full) = full {
+            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
+            return Err(Error { message: full.to_string(), code: code.to_owned() });
+        }
         if pairs.iter().all(Pairs::is_too_much) {
-            // What is left of it is not read: the connection ends.
             error.code = TOO_MUCH_CODE.to_owned();
             error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
             return Err(error);
@@ -506,9 +519,11 @@ fn load_all(
         return Err(Error::broken("the database does not say what its query saw"));
     };
     let fetches = queries.iter().map(|(fetch, _)| *fetch);
+    let held = Arc::new(held);
     let found = fetches.zip(pairs).map(|(fetch, pairs)| {
         let pairs = pairs.end()?;
-        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs }))
+        let _held = Some(Arc::clone(&held));
+        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, _held }))
     });
     found.collect()
 }

@@ -17,6 +17,7 @@
 
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
 use crate::pool::{Pairs, end_of_log, pair_of, rows_sql, up};
+use crate::room::Held;
 use crate::settings::Settings;
 use crate::signature;
 use crate::snapshot::Snapshot;
@@ -305,13 +306,27 @@ impl Reader {
         let mut left = queries.iter();
         for (fetch, query) in left.by_ref() {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
+            // One after the other: each may be large.
+            let mut held = Held::new(&shared.room, 1, Instant::now());
+            let mut full = None;
             match self.connection.query(&rows_sql(&[query]), |_, columns| {
-                if let Some((key, value)) = pair_of(query, columns) {
+                if full.is_none()
+                    && let Some((key, value)) = pair_of(query, columns)
+                {
+                    full = held.add(key.len() + value.len()).err();
                     // This connection is the only one that reads: it takes the rest, and leaves it.
                     let _ = pairs.take(key, value);
                 }
             }) {
-                Ok(()) => answers.push((*fetch, pairs.end())),
+                Ok(()) => answers.push((
+                    *fetch,
+                    match full {
+                        Some(why) => {
+                            Err(Error { message: why.to_string(), code: "HW000".to_owned() })
+                        }
+                        None => pairs.end(),
+                    },
+                )),
                 Err(error) if error.is_broken() => return Err(error),
                 Err(error) => {
                     // The others have to wait for the next snapshot.

@@ -132,6 +132,10 @@ impl Source for Postgres {
         show(Position(self.shared.lock().location(position)))
     }
 
+    fn set_memory_bound(&mut self, bytes: Option<u64>) {
+        self.shared.room.set_bound(bytes);
+    }
+
     fn facts(&self) -> Vec<(&'static str, String)> {
         let state = self.shared.lock();
         let watch = &state.watch;

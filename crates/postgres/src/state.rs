@@ -24,6 +24,7 @@ use crate::followed::Followed;
 use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
+use crate::room::Room;
 use crate::settings::Settings;
 use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::{Snapshot, Told};
@@ -36,6 +37,8 @@ use std::time::{Duration, Instant};
 /// What all threads of a source hold.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    /// What loads may hold.
+    pub(crate) room: Arc<Room>,
     sink: Arc<dyn Sink>,
     state: Mutex<State>,
     /// Held by whoever passes news on, so that they keep their order.
@@ -239,7 +242,7 @@ impl Shared {
             generation: 0,
         };
         let (state, passing, changed) = (Mutex::new(state), Mutex::default(), Condvar::new());
-        Self { settings, sink, state, passing, changed }
+        Self { settings, room: Arc::default(), sink, state, passing, changed }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -130,6 +130,11 @@ impl Hub {
         self.common.insert(name, source)
     }
 
+    /// Tells the sources what the process may take, if it is bounded.
+    pub(crate) fn set_memory_bound(&self, bytes: Option<usize>) {
+        self.common.set_memory_bound(bytes.map(|bytes| bytes as u64));
+    }
+
     /// Drops a source.
     ///
     /// # Errors
