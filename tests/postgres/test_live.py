@@ -35,7 +35,7 @@ POSTERS = [f"p{n}" for n in range(200)]
 # Posts of each poster, and about how long one is: more in all than Headwater may take.
 POSTS, POST_BYTES, BOUND = 30, 4000, 24 << 20
 # Each further shard needs room for its clients, and holds what it reads of others.
-BOUND_SHARD = 4 << 20
+BOUND_SHARD = 6 << 20
 
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
 

@@ -57,9 +57,17 @@ pub(crate) fn load(shared: &Arc<Shared>) {
     run(shared, Side::Load);
 }
 
-/// Writes until the source ends.
-pub(crate) fn write(shared: &Arc<Shared>) {
-    run(shared, Side::Write);
+/// Whether more waits to be written than threads wait to write it.
+pub(crate) fn lacks_writers(state: &State) -> bool {
+    let jobs = state.jobs.iter().filter(|job| Side::of(&job.work) == Side::Write);
+    jobs.count() > state.writers_waiting
+}
+
+/// Begins a thread that writes, until the source ends or nothing has been written for long.
+pub(crate) fn spawn_writer(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("pg-write".to_owned());
+    thread.spawn(move || run(&shared, Side::Write)).map(drop)
 }
 
 /// Works through the jobs of one side until the source ends.
@@ -163,15 +171,22 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
             state = shared.lock();
             continue;
         }
-        if connection.is_some() && begun.elapsed() > IDLE_MAX {
+        if begun.elapsed() > IDLE_MAX {
             *connection = None;
+            if side == Side::Write && !waiting {
+                state.writers -= 1;
+                return None;
+            }
         }
         let length = if waiting { wait } else { Duration::from_millis(500) };
         let connected = usize::from(connection.is_some());
+        let writes = usize::from(side == Side::Write);
         state.waiting_connected[side as usize] += connected;
+        state.writers_waiting += writes;
         let waited = shared.changed.wait_timeout(state, length);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.waiting_connected[side as usize] -= connected;
+        state.writers_waiting -= writes;
     }
 }
 

@@ -30,7 +30,7 @@ pub fn connect(
     sink: Arc<dyn Sink>,
 ) -> Result<Postgres, String> {
     let settings = Settings::read(name, url, options)?;
-    let (connections, writers) = (settings.connections, settings.writers);
+    let connections = settings.connections;
     let shared = Arc::new(Shared::new(settings, sink));
     let spawn = |name: &str, body: fn(&Arc<Shared>)| {
         let shared = Arc::clone(&shared);
@@ -42,9 +42,6 @@ pub fn connect(
     spawn("pg-watch", watch::run)?;
     for _ in 0..connections {
         spawn("pg-load", pool::load)?;
-    }
-    for _ in 0..writers {
-        spawn("pg-write", pool::write)?;
     }
     Ok(source)
 }

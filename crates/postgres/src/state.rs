@@ -24,6 +24,7 @@ use crate::followed::Followed;
 use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
+use crate::pool;
 use crate::room::Room;
 use crate::settings::Settings;
 use crate::signature::COMPARED_AGAIN;
@@ -83,6 +84,9 @@ pub(crate) struct State {
     pub(crate) look: bool,
     /// Threads with a connection that wait for something to load, and to write.
     pub(crate) waiting_connected: [usize; 2],
+    /// Threads that write, and how many of them wait for something to write.
+    pub(crate) writers: usize,
+    pub(crate) writers_waiting: usize,
     /// How many transactions the log has told of.
     pub(crate) turn: u64,
     /// How often the log was begun anew, not where it had been left.
@@ -227,6 +231,8 @@ impl Shared {
             alterations_told: false,
             look: false,
             waiting_connected: [0; 2],
+            writers: 0,
+            writers_waiting: 0,
             turn: 0,
             epoch: 0,
             base: Snapshot::default(),
@@ -290,17 +296,27 @@ impl Shared {
     }
 
     /// Puts a job into the queue.
-    pub(crate) fn queue(&self, work: Work) {
+    pub(crate) fn queue(self: &Arc<Self>, work: Work) {
         let now = Instant::now();
         let deadline = now + self.settings.patience;
-        self.lock().jobs.push_back(Job {
-            work,
-            not_before: now,
-            deadline,
-            trouble: None,
-            alone: false,
-        });
+        let more = {
+            let mut state = self.lock();
+            state.jobs.push_back(Job {
+                work,
+                not_before: now,
+                deadline,
+                trouble: None,
+                alone: false,
+            });
+            let more = pool::lacks_writers(&state) && state.writers < self.settings.writers;
+            state.writers += usize::from(more);
+            more
+        };
         self.changed.notify_all();
+        if more && pool::spawn_writer(self).is_err() {
+            // Those that there are do it, if any.
+            self.lock().writers -= 1;
+        }
     }
 }
 

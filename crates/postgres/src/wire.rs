@@ -222,7 +222,7 @@ impl Connection {
         let rest = &self.input[self.taken..];
         let Some((head, _)) = rest.split_at_checked(5) else { return Ok(None) };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if length < 4 || length > MESSAGE_BYTES_MAX {
+        if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
             return Err(Error::broken("what answers does not speak PostgreSQL's protocol"));
         }
         if length > self.message_bytes_max {
@@ -322,11 +322,8 @@ impl Connection {
             let Message { tag, first, last } = self.next()?;
             let body = &self.input[first..last];
             match tag {
-                b'D' => {
-                    if !row(statement, &row_columns(body)?) {
-                        return Err(Error::broken("the answer is not wanted any more"));
-                    }
-                }
+                b'D' if row(statement, &row_columns(body)?) => {}
+                b'D' => return Err(Error::broken("the answer is not wanted any more")),
                 b'C' | b'I' => {
                     statement += 1;
                     // `INSERT 0 1`, `DELETE 3`: the number stands last.
