@@ -1,5 +1,5 @@
 """Joins over PostgreSQL's tables, through the real program: random writes to the database beside random reads, while Headwater, PostgreSQL and
-the connection between them end in all manners. Headwater may take less memory than the tables hold, so that what it has loaded goes
+the connection between them end in all manners, columns take the place of others, and tables are emptied. Headwater may take less memory than the tables hold, so that what it has loaded goes
 and is loaded again all the while. After that every join equals the same join in SQL, and at no time did a read go back or
 miss what its reader had written. All of it with changes told by the log, and by triggers, with one shard and with several.
 
@@ -194,7 +194,7 @@ class History:
         self.lock = threading.Lock()
         self.version = 0
         self.wrong = []
-        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0}
+        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0, "altered": 0}
 
     def fill(self):
         with self.postgres.connect() as database:
@@ -293,7 +293,7 @@ class History:
             time.sleep(choose.random() * 0.003)
 
     def disturb(self):
-        match self.random.randrange(6):
+        match self.random.randrange(8):
             case 0:
                 self.postgres.end(signal.SIGINT)
                 self.postgres.start()
@@ -306,11 +306,28 @@ class History:
             case 3:
                 self.headwater.end(signal.SIGKILL)
                 self.headwater.start()
+            case 4:
+                self.alter(
+                    "ALTER TABLE posts ADD other text",
+                    "UPDATE posts SET other = tweet",
+                    "ALTER TABLE posts DROP tweet",
+                    "ALTER TABLE posts RENAME other TO tweet",
+                )
+            case 5:
+                # Whom they follow next is for the writers to say.
+                self.alter("CREATE TABLE kept AS SELECT * FROM subs", "TRUNCATE subs", "INSERT INTO subs SELECT * FROM kept", "DROP TABLE kept")
             case _:
                 with self.postgres.connect() as database:
                     database.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headwater' AND random() < 0.6"
                     )
+
+    def alter(self, *statements):
+        # Writers may be in the way, each other's and this one's.
+        with contextlib.suppress(psycopg.Error), self.postgres.connect() as database, database.transaction():
+            for statement in statements:
+                database.execute(statement)
+            self.count("altered")
 
     def run(self):
         numbers = [(self.writer, (number, self.random.random())) for number in range(3)]
