@@ -12,6 +12,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 import redis
 from test_live import Headwater, Postgres, pairs, parent, pytestmark  # noqa: F401
@@ -185,6 +186,30 @@ def test_what_is_read_after_an_alteration_is_what_sql_shows(postgres, alteration
         headwater.end(signal.SIGKILL)
 
 
+def test_whoever_alters_a_table_is_noticed_and_not_kept_from_it(postgres):
+    headwater = serve(postgres)
+    try:
+        cache, database = headwater.connect(), postgres.connect()
+        assert read(cache, cache.execute_command("SOURCE.POSITION", "db")) == tables_of(database)
+        database.execute("CREATE ROLE plain LOGIN")
+        database.execute("ALTER TABLE posts OWNER TO plain")
+        with psycopg.connect(f"host={postgres.folder} user=plain dbname=postgres", autocommit=True) as plain:
+            plain.execute("CREATE TEMP TABLE passing (id int)")
+            plain.execute("ALTER TABLE posts DROP tweet, ADD tweet text DEFAULT 'fresh'")
+            at = str(plain.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0])
+        assert read(cache, at) == tables_of(database)
+        # Without our trigger it is found by looking.
+        database.execute("DROP SCHEMA headwater_db CASCADE")
+        end = time.monotonic() + 30
+        while info(cache)["alterations"] == "told":
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        database.execute("ALTER TABLE posts DROP tweet, ADD tweet text DEFAULT 'fresher'")
+        assert read(cache, cache.execute_command("SOURCE.POSITION", "db")) == tables_of(database)
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("statements", "why"),
     [
@@ -288,6 +313,56 @@ def test_a_standby_with_less_history_takes_over(postgres, several_hosts, options
         cache.execute_command("SET", "p|bob|0000000077", "through")
         with reached.connect() as database:
             assert database.execute("SELECT tweet FROM posts WHERE time = 77").fetchone() == ("through",)
+    finally:
+        headwater.end(signal.SIGKILL)
+        standby.remove()
+
+
+def test_a_standby_that_keeps_the_slot_goes_on(postgres):
+    with postgres.connect() as database:
+        if database.info.server_version < 170000:
+            pytest.skip("standbys keep slots from PostgreSQL 17 on")
+    postgres.end(signal.SIGINT)
+    of = f"host={postgres.folder} user=postgres dbname=postgres"
+    following = ["primary_slot_name=standby", "hot_standby_feedback=on", "sync_replication_slots=on", f"primary_conninfo={of}"]
+    standby = Postgres("logical", following, of=postgres)
+    open(f"{standby.folder}/data/standby.signal", "w").close()
+    postgres.settings = ["synchronized_standby_slots=standby"]
+    postgres.start()
+    with postgres.connect() as database:
+        database.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    standby.start()
+    headwater = serve(postgres, folder=f"{postgres.folder},{standby.folder}")
+    try:
+        cache, database = headwater.connect(), postgres.connect()
+        assert read(cache, cache.execute_command("SOURCE.POSITION", "db")) == tables_of(database)
+        end = time.monotonic() + 60
+        there = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'headwater_db' AND synced AND NOT temporary"
+        while True:
+            with standby.connect() as beside:
+                if beside.execute(there).fetchone()[0]:
+                    break
+            assert time.monotonic() < end
+            # The slot has to come as far as the standby wants it.
+            database.execute("SELECT pg_log_standby_snapshot()")
+            database.execute("UPDATE posts SET tweet = 'on the way'")
+            time.sleep(0.2)
+        database.execute("UPDATE posts SET tweet = 'before'")
+        assert read(cache, cache.execute_command("SOURCE.POSITION", "db")) == tables_of(database)
+        resets = info(cache)["resets"]
+        database.close()
+        postgres.end(signal.SIGKILL)
+        with standby.connect() as database:
+            database.execute("SELECT pg_promote()")
+            database.execute("INSERT INTO posts VALUES ('bob', 50, 'after')")
+            end = time.monotonic() + 30
+            while True:
+                with contextlib.suppress(redis.ResponseError):
+                    assert read(cache, cache.execute_command("SOURCE.POSITION", "db")) == tables_of(database)
+                    break
+                assert time.monotonic() < end, info(cache)
+                time.sleep(0.05)
+        assert info(cache)["resets"] == resets
     finally:
         headwater.end(signal.SIGKILL)
         standby.remove()

@@ -212,6 +212,9 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     };
     let mut log = Connection::open(&settings.target, true)?;
     let (line, same) = identify(shared, &mut log)?;
+    if queue::line(&mut control)? != line {
+        return Err(Error::broken("the hosts are changing places"));
+    }
     let again = match memory.slot.take() {
         Some(slot) if same && was_published => {
             takes_up(shared, &mut control, &slot, memory.process)?.then_some(slot)

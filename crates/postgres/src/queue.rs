@@ -65,7 +65,7 @@ fn lock_key(settings: &Settings) -> i64 {
 }
 
 /// Which server this is, and which line of its history.
-fn line(connection: &mut Connection) -> Result<Line, Error> {
+pub(crate) fn line(connection: &mut Connection) -> Result<Line, Error> {
     let rows = connection.rows(
         "SELECT system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) FROM pg_control_system()",
     )?;
