@@ -141,6 +141,10 @@ ALTERATIONS = {
         "UPDATE posts SET tweet = 'lost ' || time",
         "ALTER PUBLICATION headwater_db ADD TABLE posts",
     ],
+    "the publication is another one": [
+        "DROP PUBLICATION headwater_db",
+        "UPDATE posts SET tweet = 'lost ' || time",
+    ],
     "a partition is written while it is detached": [
         "ALTER TABLE parts DETACH PARTITION part_b",
         "UPDATE part_b SET note = 'new'",

@@ -3,6 +3,7 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
+use crate::follow;
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
 use crate::queue;
 use crate::range::condition;
@@ -356,9 +357,15 @@ fn publish(
          WHERE p.pubname = {publication}",
         found.relation
     );
-    let rows = connection.rows(&sql)?;
+    let mut rows = connection.rows(&sql)?;
+    if rows.is_empty() {
+        // It is not there yet, or not any more.
+        follow::publish(settings, connection)?;
+        rows = connection.rows(&sql)?;
+    }
     let name = &settings.publication;
-    let row = rows.first().ok_or_else(|| refusal(format!("the publication {name} is gone")))?;
+    let row =
+        rows.first().ok_or_else(|| Error::broken(format!("the publication {name} is gone")))?;
     let refuse = |why: String| Err(refusal(format!("the publication {name} {why}")));
     if text(row, 0) != "t" {
         return refuse(format!(

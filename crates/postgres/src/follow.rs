@@ -16,7 +16,7 @@ use crate::mapping::{literal, quoted_name};
 use crate::output::{Message, message};
 use crate::pool::{before_head, lsn, up};
 use crate::queue;
-use crate::settings::{Follow, SlotKind};
+use crate::settings::{Follow, Settings, SlotKind};
 use crate::signature;
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
@@ -166,8 +166,8 @@ fn examine(shared: &Shared, connection: &mut Connection) -> Result<Server, Error
 }
 
 /// Sees to it that the publication is there. Gives whether it was.
-pub(crate) fn publish(shared: &Shared, connection: &mut Connection) -> Result<bool, Error> {
-    let name = &shared.settings.publication;
+pub(crate) fn publish(settings: &Settings, connection: &mut Connection) -> Result<bool, Error> {
+    let name = &settings.publication;
     let there = format!("SELECT 1 FROM pg_publication WHERE pubname = {}", literal(name));
     if connection.value(&there)? == "1" {
         return Ok(true);
@@ -177,8 +177,8 @@ pub(crate) fn publish(shared: &Shared, connection: &mut Connection) -> Result<bo
         quoted_name(name)
     );
     match connection.query(&sql, |_, _| {}) {
-        // Another Headwater was faster.
-        Err(error) if error.code == "42710" => Ok(true),
+        // Another Headwater was faster, or another of our threads.
+        Err(error) if matches!(&*error.code, "42710" | "23505") => Ok(true),
         Err(error) if !error.is_broken() => {
             let message = format!("{}; whoever may do it has to: {sql}", error.message);
             Err(Error::broken(message))
@@ -202,7 +202,7 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     if way == Way::Queue {
         return queue::session(shared, control, &mut memory.worked);
     }
-    let was_published = publish(shared, &mut control)?;
+    let was_published = publish(settings, &mut control)?;
     let told = signature::install(&mut control, settings)?;
     shared.lock().alterations_told = told;
     let kept = match settings.slot_kind {

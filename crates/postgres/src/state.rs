@@ -435,8 +435,8 @@ impl State {
     pub(crate) fn begin_anew(&mut self, position: u64, base: Snapshot) {
         self.epoch += 1;
         let last = self.told_position.max(self.position);
-        if position < last {
-            self.shift += last - position;
+        if position <= last {
+            self.shift += last - position + 1;
         }
         (self.position, self.told_position, self.begun) = (position, position, position);
         self.near = base.next;
@@ -449,6 +449,9 @@ impl State {
         for prefix in prefixes {
             self.reset(KeyRange::prefix(&prefix));
         }
+        // What was committed before is in whatever is loaded from now on.
+        let position = self.position_at(position);
+        self.tell(News::Changed { position, changes: Vec::new() });
         let found: Vec<_> = self.waiting().collect();
         for fetch in found {
             self.again(fetch, Duration::ZERO, "the log was begun anew");
