@@ -86,7 +86,8 @@ fn run(shared: &Arc<Shared>, side: Side) {
                 Job { not_before: Instant::now() + RETRY, trouble: Some(error.message), ..job };
             shared.lock().jobs.push_back(job);
         } else {
-            let unreachable = error.is_broken() && error.code != TOO_MUCH_CODE;
+            let unreachable =
+                error.is_passing() || error.is_broken() && error.code != TOO_MUCH_CODE;
             shared.lock().refuse(job.work, error.message, unreachable);
         }
     }

@@ -52,6 +52,15 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether it says nothing about what was asked, but that the server was too busy for it: a time that was up, a lock that others
+    /// held, a lack of resources.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(&*self.code, "57014" | "55P03" | "40001" | "40P01") || self.code.starts_with("53")
+    }
+}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(&self.message)
