@@ -1,11 +1,12 @@
 """Joins over PostgreSQL's tables, through the real program: random writes to the database beside random reads, while Headwater, PostgreSQL and
-the connection between them end in all manners. Headwater may take less memory than the tables hold, so that what it has loaded goes
+the connection between them end in all manners, columns take the place of others, and tables are emptied. Headwater may take less memory than the tables hold, so that what it has loaded goes
 and is loaded again all the while. After that every join equals the same join in SQL, and at no time did a read go back or
 miss what its reader had written. All of it with changes told by the log, and by triggers, with one shard and with several.
 
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
-HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history. Needs PostgreSQL's programs, psycopg, redis and pytest.
+HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history, HEADWATER_PG_BIN where the programs of PostgreSQL are (those of
+the newest version that Debian has installed). Needs these, psycopg, redis and pytest.
 """
 
 import contextlib
@@ -28,13 +29,13 @@ import redis
 SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "15"))
 SEED = int(os.environ.get("HEADWATER_PG_SEED", "1"))
 PROGRAM = os.path.abspath(os.environ.get("HEADWATER", "target/release/headwater"))
-PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+PROGRAMS = [os.environ["HEADWATER_PG_BIN"]] if "HEADWATER_PG_BIN" in os.environ else sorted(glob.glob("/usr/lib/postgresql/*/bin"))
 USERS = [f"u{n}" for n in range(24)]
 POSTERS = [f"p{n}" for n in range(200)]
 # Posts of each poster, and about how long one is: more in all than Headwater may take.
 POSTS, POST_BYTES, BOUND = 30, 4000, 24 << 20
 # Each further shard needs room for its clients, and holds what it reads of others.
-BOUND_SHARD = 4 << 20
+BOUND_SHARD = 6 << 20
 
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
 
@@ -42,22 +43,25 @@ pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installe
 class Postgres:
     """A PostgreSQL of our own, in a folder of its own, with a socket there."""
 
-    def __init__(self, wal_level):
+    def __init__(self, wal_level, settings=(), of=None):
         self.folder = tempfile.mkdtemp(prefix="hw-pg-", dir="/tmp")
         self.user = "postgres" if os.geteuid() == 0 else None
         if self.user:
             os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
-        self.wal_level = wal_level
-        self.run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", f"{self.folder}/data")
-        self.process = None
-        self.start()
+        self.wal_level, self.settings, self.process = wal_level, settings, None
+        if of:
+            subprocess.run(["cp", "-a", f"{of.folder}/data", self.folder], check=True, user=self.user)
+        else:
+            self.run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", f"{self.folder}/data")
+        if not of:
+            self.start()
 
     def run(self, name, *words):
         subprocess.run([f"{PROGRAMS[-1]}/{name}", *words], check=True, user=self.user, cwd=self.folder, stdout=subprocess.DEVNULL)
 
     def start(self):
         words = ["-D", f"{self.folder}/data", "-k", self.folder]
-        for setting in ["listen_addresses=", "fsync=off", f"wal_level={self.wal_level}", "max_slot_wal_keep_size=1GB"]:
+        for setting in ["listen_addresses=", "fsync=off", f"wal_level={self.wal_level}", "max_slot_wal_keep_size=1GB", *self.settings]:
             words += ["-c", setting]
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -85,7 +89,8 @@ class Postgres:
         self.process.wait()
 
     def remove(self):
-        self.end(signal.SIGKILL)
+        if self.process:
+            self.end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -189,7 +194,7 @@ class History:
         self.lock = threading.Lock()
         self.version = 0
         self.wrong = []
-        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0}
+        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0, "altered": 0}
 
     def fill(self):
         with self.postgres.connect() as database:
@@ -288,7 +293,7 @@ class History:
             time.sleep(choose.random() * 0.003)
 
     def disturb(self):
-        match self.random.randrange(6):
+        match self.random.randrange(8):
             case 0:
                 self.postgres.end(signal.SIGINT)
                 self.postgres.start()
@@ -301,11 +306,28 @@ class History:
             case 3:
                 self.headwater.end(signal.SIGKILL)
                 self.headwater.start()
+            case 4:
+                self.alter(
+                    "ALTER TABLE posts ADD other text",
+                    "UPDATE posts SET other = tweet",
+                    "ALTER TABLE posts DROP tweet",
+                    "ALTER TABLE posts RENAME other TO tweet",
+                )
+            case 5:
+                # Whom they follow next is for the writers to say.
+                self.alter("CREATE TABLE kept AS SELECT * FROM subs", "TRUNCATE subs", "INSERT INTO subs SELECT * FROM kept", "DROP TABLE kept")
             case _:
                 with self.postgres.connect() as database:
                     database.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headwater' AND random() < 0.6"
                     )
+
+    def alter(self, *statements):
+        # Writers may be in the way, each other's and this one's.
+        with contextlib.suppress(psycopg.Error), self.postgres.connect() as database, database.transaction():
+            for statement in statements:
+                database.execute(statement)
+            self.count("altered")
 
     def run(self):
         numbers = [(self.writer, (number, self.random.random())) for number in range(3)]

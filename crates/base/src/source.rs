@@ -115,19 +115,32 @@ pub enum News {
         /// The position, or why there is none.
         answer: Result<Position, String>,
     },
-    /// The answer to [`Source::write`]: the position at which the writes are in the source.
+    /// The answer to [`Source::write`].
     Written {
         /// Which request.
         request: u64,
-        /// The position, or why they were not done; none of them was, then.
-        answer: Result<Position, String>,
+        /// What was done, or why they were not done; none of them was, then.
+        answer: Result<Written, String>,
     },
+}
+
+/// Writes that were done at a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// The position at which they are in the source.
+    pub position: Position,
+    /// How many keys were removed: those that were there.
+    pub removed: u64,
 }
 
 /// Where a source puts its news. It may be called from any thread, and never blocks for long.
 pub trait Sink: Send + Sync {
     /// Takes `news`; gives `false` where nobody listens any more.
     fn tell(&self, news: News) -> bool;
+
+    /// Takes a note for whoever runs the server: `what` has happened to the source (`lost`, `resynchronised`), and why. It is for
+    /// the log alone.
+    fn note(&self, _what: &'static str, _why: &str) {}
 }
 
 /// Something that holds base data: a database, another shard. Each call returns at once; what comes
@@ -160,6 +173,9 @@ pub trait Source: Send {
 
     /// The text for a position.
     fn show_position(&self, position: Position) -> String;
+
+    /// The process may take so much memory, if it is bounded: what loads hold is to be a part of that.
+    fn set_memory_bound(&mut self, _bytes: Option<u64>) {}
 
     /// Facts for those who operate it, as names and values: lag, slot, reconnections.
     fn facts(&self) -> Vec<(&'static str, String)>;

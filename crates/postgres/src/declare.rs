@@ -3,17 +3,20 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
+use crate::follow;
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
 use crate::queue;
 use crate::range::condition;
 use crate::settings::Settings;
-use crate::snapshot::Snapshot;
+use crate::signature;
+use crate::snapshot::{Snapshot, widened};
 use crate::state::{Ready, Way};
 use crate::text::Kind;
 use crate::wire::{Connection, Error};
 use headwater_base::{KeyRange, prefix_end};
 
 /// What the database has under a table's name.
+#[derive(PartialEq, Eq)]
 struct Found {
     relation: u32,
     name: String,
@@ -25,6 +28,7 @@ struct Found {
 struct There {
     name: String,
     type_id: u32,
+    base_id: u32,
     type_name: String,
     generated: bool,
     bytewise: bool,
@@ -47,6 +51,18 @@ fn refusal(message: String) -> Error {
     Error { message, code: "HW000".to_owned() }
 }
 
+/// A mapping as the database has it at one moment.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    found: Found,
+    mapping: Mapping,
+    /// The types of its columns, and those within them, that are not built in.
+    types: String,
+}
+
+/// How often a table is looked at that is altered meanwhile.
+const LOOKS: usize = 5;
+
 /// Compares a table's words with the database, and publishes the table if need be.
 ///
 /// # Errors
@@ -57,23 +73,97 @@ pub(crate) fn check(
     way: Way,
     prefix: &[u8],
     words: &Words,
-    // What was known of it before, if it was kept here already.
-    before: Option<&Ready>,
 ) -> Result<(Ready, Vec<String>), Error> {
+    // In PostgreSQL 14 publications have no schemas.
+    let namespaces = "SELECT to_regclass('pg_catalog.pg_publication_namespace') IS NOT NULL";
+    let namespaces = connection.value(namespaces)? == "t";
+    let mut seen = see(connection, settings, prefix, words)?;
+    for _ in 0..LOOKS {
+        identity(connection, &seen.found, &seen.mapping, way)?;
+        match way {
+            Way::Log => publish(connection, settings, &seen.found, &seen.mapping)?,
+            // Making a trigger waits for all who write.
+            Way::Queue => queue::install(connection, settings, &seen.mapping)?,
+        }
+        let Seen { mapping, types, .. } = &seen;
+        let sql = signature::expression(settings, words, mapping, types, namespaces);
+        let before = connection.value(&format!("SELECT {sql}"))?;
+        // What was found is what the signature is of only if that has not changed while it was looked for.
+        let now = see(connection, settings, prefix, words)?;
+        if now != seen {
+            seen = now;
+            continue;
+        }
+        identity(connection, &seen.found, &seen.mapping, way)?;
+        let since = match way {
+            Way::Log => {
+                publish(connection, settings, &seen.found, &seen.mapping)?;
+                published_since(connection, settings, seen.found.relation, namespaces)?
+            }
+            Way::Queue => 0,
+        };
+        let mut warnings = Vec::new();
+        indexed(connection, &seen.mapping, &mut warnings)?;
+        let signature = connection.value(&format!("SELECT {sql}"))?;
+        if signature == before {
+            let ready = Ready {
+                relation: seen.found.relation,
+                mapping: seen.mapping,
+                since,
+                signature,
+                signature_sql: sql,
+            };
+            return Ok((ready, warnings));
+        }
+    }
+    Err(refusal(format!("the table {} is being altered again and again", words.table)))
+}
+
+/// How often something that is not as it should be is looked at again: a table that takes the place of another may have been
+/// seen in part.
+const LOOKS_AGAIN: usize = 2;
+
+fn see(
+    connection: &mut Connection,
+    settings: &Settings,
+    prefix: &[u8],
+    words: &Words,
+) -> Result<Seen, Error> {
+    let mut again = 0;
+    loop {
+        match see_once(connection, settings, prefix, words) {
+            Err(error) if !error.is_broken() && again < LOOKS_AGAIN => {
+                again += 1;
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn see_once(
+    connection: &mut Connection,
+    settings: &Settings,
+    prefix: &[u8],
+    words: &Words,
+) -> Result<Seen, Error> {
     let found = find(connection, &words.table)?;
     let columns = columns(connection, found.relation)?;
     let mapping = mapping(settings, prefix, words, &found, &columns)?;
-    let mut warnings = Vec::new();
-    identity(connection, &found, &mapping, way)?;
-    let since = match way {
-        Way::Log => publish(connection, settings, &found, &mapping)?,
-        // Making a trigger waits for all who write.
-        Way::Queue => queue::install(connection, settings, &mapping).map(|()| None)?,
-    };
-    let since = since.or(before.map(|ready| ready.since)).unwrap_or(0);
-    indexed(connection, &mapping, &mut warnings)?;
-    let signature = signature(connection, settings, words, &mapping)?;
-    Ok((Ready { mapping, relation: found.relation, since, signature }, warnings))
+    let names: Vec<_> = mapping.columns.iter().map(|column| literal(&column.name)).collect();
+    // Elements of arrays, fields of records, what domains and ranges are of. Those below 16384 came with the server.
+    let types = connection.value(&format!(
+        "WITH RECURSIVE t(id) AS (SELECT atttypid FROM pg_attribute WHERE attrelid = {} AND attnum > 0 \
+         AND NOT attisdropped AND attname IN ({}) UNION \
+         SELECT u.id FROM t JOIN pg_type y ON y.oid = t.id, LATERAL ( \
+          SELECT y.typbasetype UNION SELECT y.typelem UNION \
+          SELECT rngsubtype FROM pg_range WHERE rngtypid = y.oid UNION \
+          SELECT atttypid FROM pg_attribute WHERE y.typrelid <> 0 AND attrelid = y.typrelid AND attnum > 0) u(id) \
+         WHERE u.id <> 0) SELECT string_agg(id::text, ', ' ORDER BY id) FROM t WHERE id >= 16384",
+        found.relation,
+        names.join(", ")
+    ))?;
+    Ok(Seen { found, mapping, types })
 }
 
 fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
@@ -118,12 +208,13 @@ fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
 fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Error> {
     // A collation compares bytes where it is C or POSIX of the C library, or PostgreSQL's own.
     let sql = format!(
-        "SELECT a.attname, a.atttypid, coalesce(b.typname, t.typname), a.attgenerated <> '', \
+        "SELECT a.attname, a.atttypid, t.typname, a.attgenerated <> '', \
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
-          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false) \
-         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
-         LEFT JOIN pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' \
+          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid \
+         FROM pg_attribute a JOIN pg_type t ON t.oid = (WITH RECURSIVE b(id) AS (SELECT a.atttypid UNION ALL \
+          SELECT d.typbasetype FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
+          SELECT b.id FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') \
          LEFT JOIN pg_collation c ON c.oid = a.attcollation \
          JOIN pg_database d ON d.datname = current_database() \
          WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
@@ -135,6 +226,7 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         type_name: text(row, 2).to_owned(),
         generated: text(row, 3) == "t",
         bytewise: text(row, 4) == "t",
+        base_id: text(row, 5).parse().unwrap_or_default(),
     };
     Ok(rows.iter().map(column).collect())
 }
@@ -156,7 +248,11 @@ fn mapping(
         }
         Ok(there)
     };
-    let column = |there: &There| Column { name: there.name.clone(), type_id: there.type_id };
+    let column = |there: &There| Column {
+        name: there.name.clone(),
+        type_id: there.type_id,
+        base_id: there.base_id,
+    };
     let (mut used, mut kinds) = (Vec::new(), Vec::new());
     for (name, option) in &words.key {
         let there = named(name)?;
@@ -242,14 +338,13 @@ fn ident(name: &str) -> String {
     if first && name.chars().all(plain) { name.to_owned() } else { quoted_name(name) }
 }
 
-/// Sees to it that the publication has the table. Where that was not so before, loads must see all transactions
-/// before the one that is given.
+/// Sees to it that the publication has the table.
 fn publish(
     connection: &mut Connection,
     settings: &Settings,
     found: &Found,
     mapping: &Mapping,
-) -> Result<Option<u64>, Error> {
+) -> Result<(), Error> {
     let publication = literal(&settings.publication);
     let sql = format!(
         "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot, \
@@ -262,7 +357,12 @@ fn publish(
          WHERE p.pubname = {publication}",
         found.relation
     );
-    let rows = connection.rows(&sql)?;
+    let mut rows = connection.rows(&sql)?;
+    if rows.is_empty() {
+        // It is not there yet, or not any more.
+        follow::publish(settings, connection)?;
+        rows = connection.rows(&sql)?;
+    }
     let name = &settings.publication;
     let row =
         rows.first().ok_or_else(|| Error::broken(format!("the publication {name} is gone")))?;
@@ -287,20 +387,75 @@ fn publish(
         if let Some(column) = mapping.columns.iter().find(lacks).filter(|_| told != [""]) {
             return refuse(format!("leaves the column {} of {} out", column.name, found.name));
         }
-        return Ok(None);
+        return Ok(());
     }
     let sql = format!("ALTER PUBLICATION {} ADD TABLE {}", quoted_name(name), found.name);
     match connection.query(&sql, |_, _| {}) {
         // Another Headwater, or another of our threads, was faster.
-        Err(error) if error.code == "42710" => {}
+        Err(error) if matches!(&*error.code, "42710" | "23505") => {}
         Err(error) => {
             let message = format!("{}; whoever may do it has to: {sql}", error.message);
             return Err(Error { message, ..error });
         }
         Ok(()) => {}
     }
-    let snapshot = connection.value("SELECT pg_current_snapshot()")?;
-    Ok(Snapshot::parse(&snapshot).map(|snapshot| snapshot.next))
+    Ok(())
+}
+
+/// What is within a transaction's reach that began while a publication was altered, in transactions: far more than are
+/// begun while one statement runs.
+const BESIDE: u64 = 1000;
+
+/// The transaction that loads must see all before. Publishing a table does not wait for those who write it, and what they wrote
+/// before that is not told.
+fn published_since(
+    connection: &mut Connection,
+    settings: &Settings,
+    relation: u32,
+    namespaces: bool,
+) -> Result<u64, Error> {
+    let schemas = match namespaces {
+        true => "UNION ALL SELECT s.xmin FROM pg_publication_namespace s WHERE s.pnpubid = p.oid",
+        false => "",
+    };
+    let rows = connection.rows(&format!(
+        "SELECT pg_current_snapshot(), (SELECT w.x FROM ( \
+         SELECT p.xmin AS x UNION ALL SELECT m.xmin FROM pg_publication_rel m WHERE m.prpubid = p.oid AND \
+         (m.prrelid = {relation} OR m.prrelid IN (SELECT relid FROM pg_partition_ancestors({relation})) \
+          OR m.prrelid IN (SELECT relid FROM pg_partition_tree({relation}))) {schemas}) w \
+         ORDER BY age(w.x) LIMIT 1) FROM pg_publication p WHERE p.pubname = {}",
+        literal(&settings.publication)
+    ))?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let snapshot = Snapshot::parse(text(&row, 0)).ok_or_else(|| Error::broken("no snapshot"))?;
+    let altered = text(&row, 1).parse().map_or(0, |xid| widened(xid, snapshot.next));
+    Ok((altered + BESIDE).min(snapshot.next))
+}
+
+/// Whether an index has the key's columns in their order, behind any order of those before the last. Plans are of the table as
+/// it is now, and a table with few rows may have others.
+fn has_index(connection: &mut Connection, mapping: &Mapping) -> Result<bool, Error> {
+    let rows = connection.rows(&format!(
+        "SELECT (SELECT string_agg(coalesce(a.attname, ''), chr(1) ORDER BY k.at) \
+          FROM unnest(x.indkey[0:x.indnkeyatts - 1]) WITH ORDINALITY k(attnum, at) \
+          LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.attnum) \
+         FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_am m ON m.oid = i.relam \
+         WHERE x.indrelid = to_regclass({}) AND x.indisvalid AND x.indpred IS NULL AND m.amname = 'btree'",
+        literal(&mapping.table)
+    ))?;
+    let key: Vec<_> =
+        mapping.columns[..mapping.kinds.len()].iter().map(|column| &*column.name).collect();
+    let Some((last, before)) = key.split_last() else { return Ok(true) };
+    // Bounds on a text are served where its collation compares bytes; points and what lies above are served elsewhere.
+    let bounded =
+        !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false } | Kind::Plain));
+    let serves = |row: &Row| {
+        let columns: Vec<_> = text(row, 0).split('\u{1}').collect();
+        let Some(first) = columns.get(..before.len()) else { return false };
+        before.iter().all(|name| first.contains(name))
+            && (!bounded || columns.get(before.len()) == Some(last))
+    };
+    Ok(rows.iter().any(serves))
 }
 
 /// Warns where a range of keys is not found by an index.
@@ -323,6 +478,9 @@ fn indexed(
     let sample = condition(mapping, &range).filter(|condition| condition != "true");
     let sample = sample.or_else(|| condition(mapping, &KeyRange::point(&first)));
     let Some(sample) = sample else { return Ok(()) };
+    if has_index(connection, mapping)? {
+        return Ok(());
+    }
     // Small tables are best read as a whole; it is the larger ones that matter.
     let sql = format!(
         "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_partition_pruning = off; \
@@ -350,38 +508,4 @@ fn indexed(
         ));
     }
     Ok(())
-}
-
-/// A text that changes whenever the table was altered in a way that matters to the mapping.
-pub(crate) fn signature(
-    connection: &mut Connection,
-    settings: &Settings,
-    words: &Words,
-    mapping: &Mapping,
-) -> Result<String, Error> {
-    connection.value(&format!("SELECT {}", signature_sql(settings, words, mapping)))
-}
-
-/// The expression for [`signature`].
-pub(crate) fn signature_sql(settings: &Settings, words: &Words, mapping: &Mapping) -> String {
-    let names: Vec<_> = mapping.columns.iter().map(|column| literal(&column.name)).collect();
-    format!(
-        "(SELECT concat_ws(' ', c.oid, c.relreplident, \
-         (SELECT string_agg(coalesce(p.relfilenode, 0)::text, ',' ORDER BY p.oid) FROM pg_class p \
-          WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid))), \
-         (SELECT string_agg(concat_ws(':', attname, atttypid, atttypmod, attcollation), ',' ORDER BY attnum) \
-          FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped AND attname IN ({})), \
-         (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index \
-          WHERE indrelid = c.oid AND indisunique AND indisvalid), \
-         (SELECT string_agg(concat(tgname, tgenabled), ',' ORDER BY tgname) FROM pg_trigger \
-          WHERE tgrelid = c.oid AND NOT tgisinternal AND starts_with(tgname::text, {})), \
-         (SELECT concat_ws(':', 'published', to_jsonb(t)->>'rowfilter', to_jsonb(t)->>'attnames') \
-          FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname \
-          WHERE t.pubname = {} AND t.tablename = c.relname AND n.oid = c.relnamespace)) \
-         FROM pg_class c WHERE c.oid = to_regclass({}))",
-        names.join(", "),
-        literal(&settings.slot),
-        literal(&settings.publication),
-        literal(&words.table)
-    )
 }

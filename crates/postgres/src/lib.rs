@@ -5,10 +5,10 @@
 //! | --- | --- |
 //! | [`mapping`], [`text`] | which row is which key |
 //! | [`range`] | a range of keys as a condition on columns |
-//! | [`url`], `password`, [`wire`] | connections |
+//! | [`url`], `password`, [`wire`], `socket`, `tls`, `login` | connections |
 //! | [`output`], `transaction` | what the log tells |
-//! | `state`, `loads` | loads and the log, put together without a gap |
-//! | `declare` | comparing a mapping with the database |
+//! | `state`, `loads`, `room` | loads and the log, put together without a gap, in bounded memory |
+//! | `declare`, `signature` | comparing a mapping with the database, and noticing when it is altered |
 //! | `pool`, `follow`, `watch` | the threads |
 //! | `queue` | following by triggers, where the log is not to be had |
 //!
@@ -26,10 +26,15 @@ pub mod wire;
 
 mod declare;
 mod follow;
+mod json;
 mod loads;
+mod login;
 mod password;
 mod pool;
 mod queue;
+mod room;
+mod signature;
+mod socket;
 mod source;
 mod state;
 mod tls;

@@ -1,10 +1,11 @@
 //! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
 
 use crate::range;
+use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, Standing, State, Work};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair, Position};
+use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(crate) struct Found {
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
     pub(crate) pairs: KeyValues,
+    /// The room that they and those of loads beside them take.
+    pub(crate) _held: Option<Arc<Held>>,
 }
 
 /// What a load's query needs.
@@ -234,7 +237,7 @@ impl State {
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
         let pairs = with_changes(pairs, &load.range, &[]);
-        let answer = Ok(Loaded { position: Position(self.position), pairs });
+        let answer = Ok(Loaded { position: self.position_at(self.position), pairs });
         self.tell(News::Loaded { fetch, answer });
     }
 
@@ -304,7 +307,7 @@ impl State {
         };
         self.watch.rows += found.pairs.len() as u64;
         let answer = Ok(Loaded {
-            position: Position(self.position),
+            position: self.position_at(self.position),
             pairs: with_changes(found.pairs, &range, &late),
         });
         self.forget_recent();

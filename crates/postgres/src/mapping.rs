@@ -43,6 +43,8 @@ pub struct Column {
     pub name: String,
     /// The object id of its type.
     pub type_id: u32,
+    /// That of the type below, where it is a domain; the same elsewhere.
+    pub base_id: u32,
 }
 
 /// How rows of a table become keys and values.
@@ -239,7 +241,7 @@ impl Mapping {
             json_text(&column.name, &mut json);
             json.push(b':');
             match cell {
-                Cell::Text(text) => json_value(column.type_id, text, &mut json),
+                Cell::Text(text) => json_value(column.base_id, text, &mut json),
                 Cell::Null | Cell::Unchanged => json.extend_from_slice(b"null"),
             }
         }
@@ -331,7 +333,8 @@ mod tests {
     }
 
     fn mapping(json: bool) -> Mapping {
-        let column = |name: &str, type_id| Column { name: name.to_owned(), type_id };
+        let column =
+            |name: &str, type_id| Column { name: name.to_owned(), type_id, base_id: type_id };
         Mapping {
             prefix: b"p|".to_vec(),
             table: "\"posts\"".to_owned(),

@@ -165,6 +165,16 @@ pub fn relation_of(bytes: &[u8]) -> Option<u32> {
     matches!(tag, b'I' | b'U' | b'D').then(|| Reader(rest).u32())?
 }
 
+/// What a logical message begins with, which says whose it is.
+#[must_use]
+pub fn message_prefix(bytes: &[u8]) -> Option<&[u8]> {
+    let mut rest = Reader(bytes.strip_prefix(b"M")?);
+    rest.byte()?;
+    rest.u64()?;
+    let end = rest.0.iter().position(|&byte| byte == 0)?;
+    Some(&rest.0[..end])
+}
+
 /// Reads a message; `None` if it is none.
 #[must_use]
 pub fn message(bytes: &[u8]) -> Option<Message<'_>> {
@@ -263,6 +273,8 @@ mod tests {
             Some(Message::Truncate { relations: vec![9, 10] })
         );
         assert_eq!(message(b"Osomewhere"), Some(Message::Other));
+        assert_eq!(message_prefix(b"M\x01\0\0\0\0\0\0\0\x07mine\0\0\0\0\x01x"), Some(&b"mine"[..]));
+        assert_eq!(message_prefix(b"M\x01\0\0\0\0\0\0\0\x07mine"), None);
     }
 
     #[test]

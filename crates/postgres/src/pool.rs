@@ -1,5 +1,5 @@
-//! The threads that ask the database: loads, declarations, positions and writes, each on a connection that
-//! it has to itself.
+//! The threads that ask the database: loads and declarations, positions and writes, each on a connection that
+//! it has to itself. What blocks those that write keeps nobody from loading.
 //!
 //! A load is one round trip. The table is locked against being altered before the snapshot is taken: TRUNCATE and
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
@@ -8,12 +8,14 @@ use crate::declare;
 use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Cell, Value, literal, quoted_name};
 use crate::range::condition;
+use crate::room::{Full, Held};
+use crate::signature::{self, COMPARED_AGAIN};
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::state::{Job, Shared, Standing, State, Way, Work};
+use crate::state::{Job, Line, Shared, Standing, State, Way, Work};
 use crate::wire::{Connection, Error};
-use crate::write;
-use headwater_base::source::{FetchId, Health, News, Position};
+use crate::write::{self, Failed};
+use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,33 +23,91 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(50);
 /// How often a job that cannot begin yet is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a job is left to threads that have a connection and nothing to do.
+const CONNECTED_FIRST: Duration = Duration::from_millis(2);
 /// How long a connection is kept that nobody needs.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Works through jobs until the source ends.
-pub(crate) fn run(shared: &Arc<Shared>) {
-    let mut connection: Option<Connection> = None;
-    loop {
-        shared.pass_on();
-        let Some(job) = next(shared, &mut connection) else { break };
-        let outcome = attempt(shared, &mut connection, &job);
-        let Err(error) = outcome else { continue };
-        if error.is_broken() {
-            connection = None;
-        }
-        let may_again = !matches!(job.work, Work::Write { .. });
-        if error.is_broken() && may_again && Instant::now() + RETRY < job.deadline {
-            let job =
-                Job { not_before: Instant::now() + RETRY, trouble: Some(error.message), ..job };
-            shared.lock().jobs.push_back(job);
-        } else {
-            shared.lock().refuse(job.work, error.message, error.code.is_empty());
+/// What a thread of the pool does: those that load never keep those that write from their work, nor the other way round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    /// Loads and declarations.
+    Load,
+    /// Writes, and questions where the log ends.
+    Write,
+}
+
+impl Side {
+    fn of(work: &Work) -> Self {
+        match work {
+            Work::Load(_) | Work::Declare { .. } => Self::Load,
+            Work::Position { .. } | Work::Write { .. } => Self::Write,
         }
     }
 }
 
+/// A connection to the server whose log is followed.
+struct Pooled {
+    connection: Connection,
+    line: Option<Line>,
+}
+
+/// Loads and compares tables until the source ends.
+pub(crate) fn load(shared: &Arc<Shared>) {
+    run(shared, Side::Load);
+}
+
+/// Whether more waits to be written than threads wait to write it.
+pub(crate) fn lacks_writers(state: &State) -> bool {
+    let jobs = state.jobs.iter().filter(|job| Side::of(&job.work) == Side::Write);
+    jobs.count() > state.writers_waiting
+}
+
+/// Begins a thread that writes, until the source ends or nothing has been written for long.
+pub(crate) fn spawn_writer(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("pg-write".to_owned());
+    thread.spawn(move || run(&shared, Side::Write)).map(drop)
+}
+
+/// Works through the jobs of one side until the source ends.
+fn run(shared: &Arc<Shared>, side: Side) {
+    let mut connection: Option<Pooled> = None;
+    loop {
+        shared.pass_on();
+        let Some(job) = next(shared, &mut connection, side) else { break };
+        let outcome = attempt(shared, &mut connection, &job);
+        let Err(Trouble { error, again }) = outcome else { continue };
+        if error.is_broken() {
+            connection = None;
+        }
+        if again && Instant::now() + RETRY < job.deadline {
+            let job =
+                Job { not_before: Instant::now() + RETRY, trouble: Some(error.message), ..job };
+            shared.lock().jobs.push_back(job);
+        } else {
+            let unreachable =
+                error.is_passing() || error.is_broken() && error.code != TOO_MUCH_CODE;
+            shared.lock().refuse(job.work, error.message, unreachable);
+        }
+    }
+}
+
+/// Why a job was not done, and whether it can be tried again.
+struct Trouble {
+    error: Error,
+    again: bool,
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        let again = error.is_broken() && error.code != TOO_MUCH_CODE;
+        Self { error, again }
+    }
+}
+
 /// The next job that can be done now; `None` where the source is to end. Jobs whose time is up are answered.
-fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
+fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<Job> {
     let mut state = shared.lock();
     let begun = Instant::now();
     loop {
@@ -56,10 +116,14 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
         }
         let now = Instant::now();
         let mut at = 0;
-        let mut waiting = false;
+        let (mut waiting, mut wait) = (false, LOOK);
         while at < state.jobs.len() {
             let job = &state.jobs[at];
             let late = job.deadline <= now;
+            if Side::of(&job.work) != side {
+                at += 1;
+                continue;
+            }
             if job.not_before > now && !late {
                 waiting = true;
                 at += 1;
@@ -68,11 +132,20 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
             let work = match job.work {
                 Work::Load(fetch) => state.can_load(fetch),
                 Work::Declare { .. } if state.way.is_none() => Err(state.trouble()),
+                Work::Write { ref changes, .. } => state.can_write(changes),
                 _ => Ok(()),
             };
             // These are read where the changes are.
             let elsewhere = state.way == Some(Way::Queue) && matches!(job.work, Work::Load(_));
             if elsewhere && work.is_ok() && !late {
+                waiting = true;
+                at += 1;
+                continue;
+            }
+            // Connections that are there are taken before new ones are made.
+            let theirs = connection.is_none() && state.waiting_connected[side as usize] > 0;
+            if theirs && now < job.not_before + CONNECTED_FIRST && work.is_ok() && !late {
+                wait = wait.min(CONNECTED_FIRST);
                 waiting = true;
                 at += 1;
                 continue;
@@ -99,12 +172,22 @@ fn next(shared: &Shared, connection: &mut Option<Connection>) -> Option<Job> {
             state = shared.lock();
             continue;
         }
-        if connection.is_some() && begun.elapsed() > IDLE_MAX {
+        if begun.elapsed() > IDLE_MAX {
             *connection = None;
+            if side == Side::Write && !waiting {
+                state.writers -= 1;
+                return None;
+            }
         }
-        let length = if waiting { LOOK } else { Duration::from_millis(500) };
+        let length = if waiting { wait } else { Duration::from_millis(500) };
+        let connected = usize::from(connection.is_some());
+        let writes = usize::from(side == Side::Write);
+        state.waiting_connected[side as usize] += connected;
+        state.writers_waiting += writes;
         let waited = shared.changed.wait_timeout(state, length);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.waiting_connected[side as usize] -= connected;
+        state.writers_waiting -= writes;
     }
 }
 
@@ -115,6 +198,18 @@ impl State {
             Health::Down(reason) => reason.clone(),
             Health::Up => "the database is being examined".to_owned(),
         }
+    }
+
+    /// Whether writes can be done: `Err` says what they wait for. What is wrong with them is said where they are done.
+    fn can_write(&self, changes: &[Change]) -> Result<(), String> {
+        for change in changes {
+            if let Some((_, table)) = self.table_of(&change.key)
+                && let standing @ (Standing::Asked | Standing::Unchecked(_)) = &table.standing
+            {
+                return Err(standing.reason());
+            }
+        }
+        Ok(())
     }
 
     /// Answers a job that is not done. `unreachable`: it is the connection's fault.
@@ -129,6 +224,7 @@ impl State {
                     );
                     Ok(vec![warning])
                 } else {
+                    self.note("table refused", &format!("{}: {message}", prefix.escape_ascii()));
                     if self.tables.get(&prefix).is_some_and(|table| table.generation == generation)
                     {
                         self.tables.remove(&prefix);
@@ -150,36 +246,80 @@ impl State {
 /// A connection to work with: the one that is there, or a new one.
 fn ready<'a>(
     shared: &Shared,
-    connection: &'a mut Option<Connection>,
+    connection: &'a mut Option<Pooled>,
 ) -> Result<&'a mut Connection, Error> {
+    let line = shared.lock().line.clone();
+    // One that the server has ended, or that was to another server, is of no use, and nothing was sent on it.
+    if let Some(pooled) = connection
+        && (pooled.line != line || !pooled.connection.is_alive())
+    {
+        *connection = None;
+    }
     if connection.is_none() {
         let mut opened = Connection::open(&shared.settings.target, false)?;
         let patience = shared.settings.patience;
+        // A row may have columns that make no part of its key and value.
+        opened.set_message_bytes_max(shared.settings.load_bytes_max.saturating_add(1 << 20));
         opened.set_patience(patience + Duration::from_secs(1))?;
         let millis = patience.as_millis();
-        let sql = format!("SET statement_timeout = {millis}; SET lock_timeout = {millis}");
-        opened.query(&sql, |_, _| {})?;
-        *connection = Some(opened);
+        let rows = opened.rows(&format!(
+            "SET statement_timeout = {millis}; SET lock_timeout = {millis}; \
+             SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
+             (SELECT system_identifier FROM pg_control_system())"
+        ))?;
+        let row = rows.first().cloned().unwrap_or_default();
+        let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+        if let Some(line) = &line {
+            // The first eight digits of a file of the log are its timeline.
+            let timeline = at(0).get(..8).and_then(|text| u32::from_str_radix(text, 16).ok());
+            if timeline != Some(line.timeline) || at(1) != line.system {
+                return Err(Error::broken("the server is not the one whose changes are followed"));
+            }
+        }
+        *connection = Some(Pooled { connection: opened, line });
     }
-    connection.as_mut().ok_or_else(|| Error::broken("no connection"))
+    let pooled = connection.as_mut();
+    pooled.map(|pooled| &mut pooled.connection).ok_or_else(|| Error::broken("no connection"))
 }
 
 fn attempt(
     shared: &Arc<Shared>,
-    connection: &mut Option<Connection>,
+    connection: &mut Option<Pooled>,
     job: &Job,
-) -> Result<(), Error> {
+) -> Result<(), Trouble> {
     match &job.work {
         Work::Load(fetch) => {
-            let connection = ready(shared, connection)?;
-            let (beside, queries) = shared.lock().begin_together(*fetch, job.alone);
-            let found = load(connection, &queries, shared.settings.load_bytes_max);
+            ready(shared, connection)?;
+            let Some(Pooled { connection, line }) = connection else { return Ok(()) };
+            let (beside, queries) = {
+                let mut state = shared.lock();
+                if state.line != *line {
+                    return Err(
+                        Error::broken("another server has taken the place of this one").into()
+                    );
+                }
+                state.begin_together(*fetch, job.alone)
+            };
+            let looks = !shared.lock().alterations_told;
+            let threads = shared.settings.connections;
+            let held = Held::new(&shared.room, threads, job.deadline);
+            let most = shared.settings.load_bytes_max;
+            let found = load_all(connection, &queries, most, held, looks);
             if found.is_err() {
                 // Which of them went wrong is seen when each is alone.
                 let again = beside.into_iter().map(|job| Job { alone: true, ..job });
                 shared.lock().jobs.extend(again);
             }
-            for (fetch, found) in found? {
+            let found = match found {
+                Err(error) if error.code == ALTERED_CODE => {
+                    signature::look(shared, connection)?;
+                    let mut state = shared.lock();
+                    state.again(*fetch, Duration::ZERO, &error.message);
+                    return Ok(());
+                }
+                found => found?,
+            };
+            for (fetch, found) in found {
                 finish_load(shared, fetch, found);
             }
         }
@@ -190,7 +330,7 @@ fn attempt(
                     let connection = ready(shared, connection)?;
                     let way = shared.lock().way.unwrap_or(Way::Log);
                     let (ready, warnings) =
-                        declare::check(connection, &shared.settings, way, prefix, &words, None)?;
+                        declare::check(connection, &shared.settings, way, prefix, &words)?;
                     let standing = Standing::Ready(Arc::new(ready));
                     shared.lock().set_standing(prefix, *generation, standing);
                     Ok(warnings)
@@ -203,18 +343,32 @@ fn attempt(
             let way = shared.lock().way;
             let at = match way {
                 Some(Way::Queue) => shared.lock().after_now(),
-                Some(Way::Log) | None => mark(ready(shared, connection)?)?,
+                Some(Way::Log) | None => {
+                    let connection = ready(shared, connection)?;
+                    if !shared.lock().alterations_told {
+                        signature::look(shared, connection)?;
+                    }
+                    mark(connection)?
+                }
             };
-            shared.lock().tell(News::Position { request: *request, answer: Ok(Position(at)) });
+            let mut state = shared.lock();
+            let answer = Ok(state.position_at(at));
+            state.tell(News::Position { request: *request, answer });
         }
         Work::Write { request, changes } => {
-            let sql = write::statements(&shared.lock(), changes)
+            let all = write::statements(&shared.lock(), changes)
                 .map_err(|message| Error { message, code: "HW000".to_owned() })?;
             let connection = ready(shared, connection)?;
-            let at = write::run(connection, &sql)?;
+            let done = match write::run(connection, &all) {
+                Ok(done) => done,
+                Err(Failed::Undone { error, again }) => return Err(Trouble { error, again }),
+                Err(Failed::Unknown(error)) => return Err(Trouble { error, again: false }),
+            };
             let mut state = shared.lock();
-            let at = if state.way == Some(Way::Queue) { state.after_now() } else { at };
-            state.tell(News::Written { request: *request, answer: Ok(Position(at)) });
+            let queue = state.way == Some(Way::Queue);
+            let at = if queue { state.after_now() } else { done.position };
+            let written = Written { position: state.position_at(at), removed: done.removed };
+            state.tell(News::Written { request: *request, answer: Ok(written) });
         }
     }
     shared.changed.notify_all();
@@ -275,12 +429,23 @@ impl<'a> Pairs<'a> {
         Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
     }
 
-    /// Takes a pair that is in the range, unless there are too many.
-    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        if self.bytes <= self.bytes_max && self.query.range.contains(&key) {
+    /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
+    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        if self.is_too_much() {
+            return false;
+        }
+        if self.query.range.contains(&key) {
             self.bytes += key.len() + value.len();
             self.pairs.push((key, value));
+            if self.is_too_much() {
+                self.pairs = Vec::new();
+            }
         }
+        !self.is_too_much()
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.bytes > self.bytes_max
     }
 
     /// All of them.
@@ -288,7 +453,7 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// They are too many.
     pub(crate) fn end(self) -> Result<KeyValues, Error> {
-        if self.bytes > self.bytes_max {
+        if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
             return Err(Error { message, code: "HW000".to_owned() });
@@ -297,50 +462,84 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Asks for the rows of loads of one table, in one snapshot.
-fn load(
+/// The code of a load that gives more than is taken: one of those that end a connection.
+const TOO_MUCH_CODE: &str = "08HW1";
+/// The code of a load whose table has another signature than it was compared with.
+const ALTERED_CODE: &str = "HW002";
+
+/// Asks for the rows of loads of one table, in one snapshot. `looks`: whether to look at the table's signature there.
+fn load_all(
     connection: &mut Connection,
     queries: &[(FetchId, Query)],
     bytes_max: usize,
+    mut held: Held,
+    looks: bool,
 ) -> Result<Vec<(FetchId, Found)>, Error> {
     let all: Vec<_> = queries.iter().map(|(_, query)| query).collect();
     let Some(first) = all.first() else { return Ok(Vec::new()) };
+    let signature = if looks { &*first.ready.signature_sql } else { "NULL" };
     let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
-         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(); {}; COMMIT",
+         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}; {}; COMMIT",
         first.ready.mapping.table,
         rows_sql(&all)
     );
     let (mut snapshot, mut horizon) = (None, None);
+    let (mut altered, mut full) = (false, None);
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
-    let done = connection.query(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(seen), Some(at)]) => {
+    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
+        (2, [Some(seen), Some(at), signature]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
+            altered = looks && *signature != Some(&*first.ready.signature);
+            true
         }
         (3, columns) => {
             if let Some((key, value)) = pair_of(first, columns)
                 && let Some((last, others)) = pairs.split_last_mut()
             {
-                others.iter_mut().for_each(|pairs| pairs.take(key.clone(), value.clone()));
-                last.take(key, value);
+                if let Err(why) = held.add(key.len() + value.len()) {
+                    full = Some(why);
+                    return false;
+                }
+                let mut some = false;
+                for pairs in others {
+                    some |= pairs.take(key.clone(), value.clone());
+                }
+                return last.take(key, value) || some;
             }
+            true
         }
-        _ => {}
+        _ => true,
     });
-    if let Err(error) = done {
+    if let Err(mut error) = done {
+        // What is left of it is not read: the connection ends.
+        if let Some(full) = full {
+            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
+            return Err(Error { message: full.to_string(), code: code.to_owned() });
+        }
+        if pairs.iter().all(Pairs::is_too_much) {
+            error.code = TOO_MUCH_CODE.to_owned();
+            error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
+            return Err(error);
+        }
         if !error.is_broken() {
             connection.query("ROLLBACK", |_, _| {})?;
         }
         return Err(error);
     }
+    if altered {
+        return Err(Error { message: COMPARED_AGAIN.to_owned(), code: ALTERED_CODE.to_owned() });
+    }
     let (Some(snapshot), Some(horizon)) = (snapshot, horizon) else {
         return Err(Error::broken("the database does not say what its query saw"));
     };
     let fetches = queries.iter().map(|(fetch, _)| *fetch);
+    let held = Arc::new(held);
     let found = fetches.zip(pairs).map(|(fetch, pairs)| {
         let pairs = pairs.end()?;
-        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs }))
+        let _held = Some(Arc::clone(&held));
+        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, _held }))
     });
     found.collect()
 }

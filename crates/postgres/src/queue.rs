@@ -17,9 +17,11 @@
 
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
 use crate::pool::{Pairs, end_of_log, pair_of, rows_sql, up};
+use crate::room::Held;
 use crate::settings::Settings;
+use crate::signature;
 use crate::snapshot::Snapshot;
-use crate::state::{Job, Shared, Standing, Work};
+use crate::state::{Job, Line, Shared, Standing, Work};
 use crate::transaction::{Outcome, Plan};
 use crate::wire::{Connection, Error};
 use headwater_base::KeyRange;
@@ -62,6 +64,17 @@ fn lock_key(settings: &Settings) -> i64 {
     settings.slot.bytes().fold(0xCBF2_9CE4_8422_2325, mix) as i64
 }
 
+/// Which server this is, and which line of its history.
+pub(crate) fn line(connection: &mut Connection) -> Result<Line, Error> {
+    let rows = connection.rows(
+        "SELECT system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) FROM pg_control_system()",
+    )?;
+    let row = rows.first().cloned().unwrap_or_default();
+    let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+    let timeline = u32::from_str_radix(&at(1), 16).unwrap_or(0);
+    Ok(Line { system: at(0), timeline })
+}
+
 /// What the triggers need.
 fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Error> {
     let schema = quoted_name(&settings.slot);
@@ -74,10 +87,19 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Error
         "CREATE SCHEMA IF NOT EXISTS {schema}; CREATE TABLE {schema}.changes (turn bigserial PRIMARY KEY, \
          xid xid8 NOT NULL DEFAULT pg_current_xact_id(), prefix text NOT NULL, old text[], new text[])"
     );
-    connection.query(&sql, |_, _| {}).map_err(|error| Error {
-        message: format!("{}; whoever may do it has to: {sql}", error.message),
-        ..error
-    })
+    match connection.query(&sql, |_, _| {}) {
+        // Another thread, or another Headwater, makes it at the same time.
+        Err(error) if matches!(&*error.code, "23505" | "42P06" | "42P07") => {
+            match connection.value(&there)?.as_str() {
+                "t" => Ok(()),
+                _ => prepare(connection, settings),
+            }
+        }
+        done => done.map_err(|error| Error {
+            message: format!("{}; whoever may do it has to: {sql}", error.message),
+            ..error
+        }),
+    }
 }
 
 /// Makes the trigger of a table.
@@ -148,12 +170,19 @@ pub(crate) fn session(
     if free != "t" {
         // Another reader, or transactions that noted nothing and have not ended.
         connection.set_patience(Duration::from_secs(60))?;
-        connection.query(
-            &format!(
-                "SET lock_timeout = '50s'; SELECT pg_advisory_lock({lock}); RESET lock_timeout"
-            ),
-            |_, _| {},
-        )?;
+        let sql = format!(
+            "SET lock_timeout = '50s'; SELECT pg_advisory_lock({lock}); RESET lock_timeout"
+        );
+        connection.query(&sql, |_, _| {}).map_err(|error| match &*error.code {
+            "55P03" => Error {
+                message: format!(
+                    "somebody else reads the changes that {schema} notes, or a transaction has been writing for long: \
+                     each server that reads a database needs a name of its own: slot-name"
+                ),
+                ..error
+            },
+            _ => error,
+        })?;
     }
     connection.set_patience(settings.patience + Duration::from_secs(1))?;
     let millis = settings.patience.as_millis();
@@ -167,12 +196,16 @@ pub(crate) fn session(
     let position = end_of_log(&mut connection)?;
     let text = connection.value("SELECT pg_current_snapshot()")?;
     let base = Snapshot::parse(&text).ok_or_else(|| Error::broken("no snapshot"))?;
+    let line = line(&mut connection)?;
     {
         let mut state = shared.lock();
         state.watch.slot.clear();
+        state.alterations_told = false;
+        state.line = Some(line);
         state.begin_anew(position, base);
     }
     *worked = true;
+    shared.note("changes read", "what was loaded is loaded again");
     up(shared);
     let mut reader = Reader { connection, schema, seen: text };
     let (mut turned, mut swept) = (Instant::now(), Instant::now());
@@ -200,6 +233,7 @@ pub(crate) fn session(
                 }
                 return Err(error);
             }
+            shared.lock().watch.heard = Some(Instant::now());
             shared.pass_on();
         }
         if swept.elapsed() >= SWEEP {
@@ -244,17 +278,21 @@ impl Reader {
             let _ = write!(sql, "; LOCK TABLE {} IN ACCESS SHARE MODE", query.ready.mapping.table);
         }
         let before = queries.len() + 1;
+        let tables = signature::ready(shared);
         let _ = write!(
             sql,
-            "; SELECT pg_current_snapshot(); SELECT prefix, old, new FROM {}.changes \
+            "; {}; SELECT prefix, old, new FROM {}.changes \
              WHERE NOT pg_visible_in_snapshot(xid, {}) ORDER BY turn",
+            signature::sql(&tables),
             self.schema,
             literal(&self.seen)
         );
-        let (mut seen, mut noted) = (None, Vec::new());
+        let (mut seen, mut noted, mut signatures) = (None, Vec::new(), Vec::new());
         let begun = self.connection.query(&sql, |statement, columns| {
             if statement == before {
-                seen = columns.first().copied().flatten().map(str::to_owned);
+                let mut texts = columns.iter().map(|text| text.unwrap_or_default().to_owned());
+                seen = texts.next().filter(|text| !text.is_empty());
+                signatures = texts.collect();
             } else if let [Some(prefix), old, new] = columns {
                 let prefix = unhex(prefix);
                 noted.push(Noted { prefix, old: old.map(array), new: new.map(array) });
@@ -268,12 +306,27 @@ impl Reader {
         let mut left = queries.iter();
         for (fetch, query) in left.by_ref() {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
+            // One after the other: each may be large.
+            let mut held = Held::new(&shared.room, 1, Instant::now());
+            let mut full = None;
             match self.connection.query(&rows_sql(&[query]), |_, columns| {
-                if let Some((key, value)) = pair_of(query, columns) {
-                    pairs.take(key, value);
+                if full.is_none()
+                    && let Some((key, value)) = pair_of(query, columns)
+                {
+                    full = held.add(key.len() + value.len()).err();
+                    // This connection is the only one that reads: it takes the rest, and leaves it.
+                    let _ = pairs.take(key, value);
                 }
             }) {
-                Ok(()) => answers.push((*fetch, pairs.end())),
+                Ok(()) => answers.push((
+                    *fetch,
+                    match full {
+                        Some(why) => {
+                            Err(Error { message: why.to_string(), code: "HW000".to_owned() })
+                        }
+                        None => pairs.end(),
+                    },
+                )),
                 Err(error) if error.is_broken() => return Err(error),
                 Err(error) => {
                     // The others have to wait for the next snapshot.
@@ -283,6 +336,8 @@ impl Reader {
             }
         }
         let mut state = shared.lock();
+        // Before the changes, and loads of such tables begin again.
+        signature::compare(&mut state, &tables, signatures.into_iter());
         tell(&mut state, at, &noted);
         for (fetch, answer) in answers {
             match answer {

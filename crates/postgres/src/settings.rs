@@ -20,8 +20,14 @@ pub struct Settings {
     pub slot_kind: SlotKind,
     /// The slot is dropped where it holds back more of the log than this.
     pub lag_bytes_max: u64,
-    /// How many connections load, check and write.
+    /// Whether alterations are told by an event trigger, where the user may create one.
+    pub event_trigger: bool,
+    /// How many connections load and check.
     pub connections: usize,
+    /// How many connections write and ask for positions, at most.
+    pub writers: usize,
+    /// A server that says nothing for so long, though asked, is taken for one that is not there.
+    pub silence: Duration,
     /// How long a load, a declaration, a question or a write may take.
     pub patience: Duration,
     /// A larger transaction is not applied: its tables are loaded again.
@@ -77,7 +83,10 @@ impl Settings {
             slot: format!("headwater_{safe}"),
             slot_kind: SlotKind::Auto,
             lag_bytes_max: 1 << 30,
+            event_trigger: true,
             connections: 4,
+            writers: 16,
+            silence: Duration::from_secs(5),
             // A little less than Headwater waits itself, so that a reason can be told.
             patience: Duration::from_millis(4500),
             transaction_bytes_max: 256 << 20,
@@ -127,7 +136,16 @@ impl Settings {
                 };
             }
             "lag-bytes-max" => self.lag_bytes_max = number(1 << 20)? as u64,
+            "event-trigger" => {
+                self.event_trigger = match text.to_ascii_lowercase().as_str() {
+                    "auto" => true,
+                    "none" => false,
+                    other => return Err(format!("event-trigger is auto or none, not `{other}`")),
+                };
+            }
             "connections" => self.connections = number(1)?.min(64),
+            "writers" => self.writers = number(1)?.min(256),
+            "silence-ms" => self.silence = Duration::from_millis(number(100)? as u64),
             "timeout-ms" => self.patience = Duration::from_millis(number(1)? as u64),
             "transaction-bytes-max" => self.transaction_bytes_max = number(1 << 10)?,
             "load-bytes-max" => self.load_bytes_max = number(1 << 10)?,

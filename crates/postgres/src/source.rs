@@ -41,7 +41,7 @@ pub fn connect(
     spawn("pg-follow", follow::run)?;
     spawn("pg-watch", watch::run)?;
     for _ in 0..connections {
-        spawn("pg-load", pool::run)?;
+        spawn("pg-load", pool::load)?;
     }
     Ok(source)
 }
@@ -119,13 +119,18 @@ impl Source for Postgres {
         let mut state = self.shared.lock();
         if state.way == Some(Way::Queue) {
             // Whoever knows it has seen what was committed there: all that was so until now will do.
-            return Ok(Position(state.after_now()));
+            let location = state.after_now();
+            return Ok(state.position_at(location));
         }
-        Ok(Position(before_head(position, state.watch.log_block_bytes)))
+        Ok(state.position_at(before_head(position, state.watch.log_block_bytes)))
     }
 
     fn show_position(&self, position: Position) -> String {
-        show(position)
+        show(Position(self.shared.lock().location(position)))
+    }
+
+    fn set_memory_bound(&mut self, bytes: Option<u64>) {
+        self.shared.room.set_bound(bytes);
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -140,6 +145,13 @@ impl Source for Postgres {
             ("follow", way.to_owned()),
             ("publication", self.shared.settings.publication.clone()),
             ("slot", watch.slot.clone()),
+            (
+                "seconds_since_heard",
+                watch
+                    .heard
+                    .map_or(String::new(), |at| format!("{:.3}", at.elapsed().as_secs_f64())),
+            ),
+            ("alterations", (if state.alterations_told { "told" } else { "looked at" }).to_owned()),
             ("lag_bytes", watch.behind_bytes.to_string()),
             ("slot_retained_bytes", watch.retained_bytes.to_string()),
             ("lag_bytes_max", self.shared.settings.lag_bytes_max.to_string()),

@@ -14,7 +14,9 @@
 //!   of it before the load began (it was written and not yet to be seen), the load begins again.
 //! - J2. `recent` holds every transaction since the oldest load under way, and nothing if there is none.
 //! - J3. Changes that are kept or told are those of keys that somebody follows; a load's range is followed before it begins.
-//! - J4. `position` never goes back, and every [`News::Changed`] is at a greater one than that before.
+//! - J4. `position` never goes back while one log is read, and every [`News::Changed`] is at a greater one than that before. A log that
+//!   is begun anew may stand before the one that was read: a server with less history. Positions that are told are locations of
+//!   the log plus `shift`, which grows then.
 //! - J5. News are passed to the sink, which may be full and wait, by threads that hold no lock but that for passing on; those
 //!   who call a source only put news into `outbox`. So a sink may be emptied by the thread that calls.
 
@@ -22,7 +24,10 @@ use crate::followed::Followed;
 use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
+use crate::pool;
+use crate::room::Room;
 use crate::settings::Settings;
+use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::{Snapshot, Told};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
@@ -33,6 +38,8 @@ use std::time::{Duration, Instant};
 /// What all threads of a source hold.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    /// What loads may hold.
+    pub(crate) room: Arc<Room>,
     sink: Arc<dyn Sink>,
     state: Mutex<State>,
     /// Held by whoever passes news on, so that they keep their order.
@@ -41,10 +48,17 @@ pub(crate) struct Shared {
     pub(crate) changed: Condvar,
 }
 
+/// What is passed on.
+enum Word {
+    News(News),
+    /// What has happened and why, for the log.
+    Note(&'static str, String),
+}
+
 /// What they hold under the lock.
 pub(crate) struct State {
     /// News that were not passed on yet (J5).
-    outbox: VecDeque<News>,
+    outbox: VecDeque<Word>,
     pub(crate) stopping: bool,
     /// The thread that reads the log has ended.
     pub(crate) ended: bool,
@@ -59,6 +73,20 @@ pub(crate) struct State {
     pub(crate) position: u64,
     /// The position of the last [`News::Changed`].
     told_position: u64,
+    /// What is added to a location of the log to make a position of it: more than nothing once a server with less history has
+    /// taken the place of another (J4).
+    shift: u64,
+    /// The server and the line of its history that is followed.
+    pub(crate) line: Option<Line>,
+    /// What is altered is told in the log, by our event trigger.
+    pub(crate) alterations_told: bool,
+    /// The tables are to be looked at soon.
+    pub(crate) look: bool,
+    /// Threads with a connection that wait for something to load, and to write.
+    pub(crate) waiting_connected: [usize; 2],
+    /// Threads that write, and how many of them wait for something to write.
+    pub(crate) writers: usize,
+    pub(crate) writers_waiting: usize,
     /// How many transactions the log has told of.
     pub(crate) turn: u64,
     /// How often the log was begun anew, not where it had been left.
@@ -76,6 +104,14 @@ pub(crate) struct State {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) watch: Watch,
     generation: u64,
+}
+
+/// A server's history: whoever is promoted begins a new line of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Line {
+    /// The number that a cluster of databases was made with, which its standbys share.
+    pub(crate) system: String,
+    pub(crate) timeline: u32,
 }
 
 /// How changes are told.
@@ -132,6 +168,8 @@ pub(crate) struct Ready {
     pub(crate) since: u64,
     /// Changes whenever the table was altered in a way that matters.
     pub(crate) signature: String,
+    /// The expression that gives it.
+    pub(crate) signature_sql: String,
 }
 
 /// What is to be done on a connection of the pool.
@@ -169,15 +207,17 @@ pub(crate) struct Watch {
     pub(crate) loads_together: u64,
     pub(crate) rows: u64,
     pub(crate) rows_without_key: u64,
-    /// The slot holds back too much: it is to be dropped.
-    pub(crate) drop_slot: bool,
+    /// Why the slot is to be dropped and the log begun anew, if it is.
+    pub(crate) begin_anew: Option<String>,
+    /// When the server was heard last on the connection that tells changes.
+    pub(crate) heard: Option<Instant>,
 }
 
 impl Shared {
     pub(crate) fn new(settings: Settings, sink: Arc<dyn Sink>) -> Self {
         let health = Health::Down("not connected yet".to_owned());
         let state = State {
-            outbox: VecDeque::from([News::Health(health.clone())]),
+            outbox: VecDeque::from([Word::News(News::Health(health.clone()))]),
             stopping: false,
             ended: false,
             health,
@@ -186,6 +226,13 @@ impl Shared {
             begun: 0,
             position: 0,
             told_position: 0,
+            shift: 0,
+            line: None,
+            alterations_told: false,
+            look: false,
+            waiting_connected: [0; 2],
+            writers: 0,
+            writers_waiting: 0,
             turn: 0,
             epoch: 0,
             base: Snapshot::default(),
@@ -201,7 +248,7 @@ impl Shared {
             generation: 0,
         };
         let (state, passing, changed) = (Mutex::new(state), Mutex::default(), Condvar::new());
-        Self { settings, sink, state, passing, changed }
+        Self { settings, room: Arc::default(), sink, state, passing, changed }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -214,11 +261,23 @@ impl Shared {
         let _turn = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let next = self.lock().outbox.pop_front();
-            let Some(news) = next else { break };
-            if !self.sink.tell(news) {
+            let heard = match next {
+                Some(Word::News(news)) => self.sink.tell(news),
+                Some(Word::Note(what, why)) => {
+                    self.sink.note(what, &why);
+                    true
+                }
+                None => break,
+            };
+            if !heard {
                 self.lock().stopping = true;
             }
         }
+    }
+
+    /// Notes what has happened, for whoever runs the server.
+    pub(crate) fn note(&self, what: &'static str, why: &str) {
+        self.lock().note(what, why);
     }
 
     /// Waits for a while; gives `false` where the source is to end.
@@ -237,24 +296,39 @@ impl Shared {
     }
 
     /// Puts a job into the queue.
-    pub(crate) fn queue(&self, work: Work) {
+    pub(crate) fn queue(self: &Arc<Self>, work: Work) {
         let now = Instant::now();
         let deadline = now + self.settings.patience;
-        self.lock().jobs.push_back(Job {
-            work,
-            not_before: now,
-            deadline,
-            trouble: None,
-            alone: false,
-        });
+        let more = {
+            let mut state = self.lock();
+            state.jobs.push_back(Job {
+                work,
+                not_before: now,
+                deadline,
+                trouble: None,
+                alone: false,
+            });
+            let more = pool::lacks_writers(&state) && state.writers < self.settings.writers;
+            state.writers += usize::from(more);
+            more
+        };
         self.changed.notify_all();
+        if more && pool::spawn_writer(self).is_err() {
+            // Those that there are do it, if any.
+            self.lock().writers -= 1;
+        }
     }
 }
 
 impl State {
     /// Has news passed on, behind those before.
     pub(crate) fn tell(&mut self, news: News) {
-        self.outbox.push_back(news);
+        self.outbox.push_back(Word::News(news));
+    }
+
+    /// Has a note passed on, behind the news before.
+    pub(crate) fn note(&mut self, what: &'static str, why: &str) {
+        self.outbox.push_back(Word::Note(what, why.to_owned()));
     }
 
     /// Whether news wait to be passed on.
@@ -305,6 +379,28 @@ impl State {
         self.begun.max(self.position) + 1
     }
 
+    /// The position that is told for a location of the log.
+    pub(crate) fn position_at(&self, location: u64) -> Position {
+        Position(location.saturating_add(self.shift))
+    }
+
+    /// The location of the log of a position that was told.
+    pub(crate) fn location(&self, position: Position) -> u64 {
+        position.0.saturating_sub(self.shift)
+    }
+
+    /// A table was altered: nothing of it is to be believed until it has been compared again.
+    pub(crate) fn altered(&mut self, prefix: &[u8], generation: u64) {
+        let standing = Standing::Unchecked(COMPARED_AGAIN.to_owned());
+        self.look = true;
+        let current = self.tables.get(prefix).is_some_and(|table| table.generation == generation);
+        if current {
+            let shown = prefix.escape_ascii();
+            self.note("table altered", &format!("{shown}: it is compared again, and loaded again"));
+        }
+        self.set_standing(prefix, generation, standing);
+    }
+
     /// Sets how a table stands, and says that nothing of it is to be believed if that was `Ready` before.
     pub(crate) fn set_standing(&mut self, prefix: &[u8], generation: u64, standing: Standing) {
         let Some(table) = self.tables.get_mut(prefix) else { return };
@@ -338,7 +434,11 @@ impl State {
     /// The log is begun anew at `position`, where `base` had been committed: what was loaded cannot be followed.
     pub(crate) fn begin_anew(&mut self, position: u64, base: Snapshot) {
         self.epoch += 1;
-        self.position = self.position.max(position);
+        let last = self.told_position.max(self.position);
+        if position <= last {
+            self.shift += last - position + 1;
+        }
+        (self.position, self.told_position, self.begun) = (position, position, position);
         self.near = base.next;
         self.base = base;
         self.told.clear();
@@ -349,6 +449,9 @@ impl State {
         for prefix in prefixes {
             self.reset(KeyRange::prefix(&prefix));
         }
+        // What was committed before is in whatever is loaded from now on.
+        let position = self.position_at(position);
+        self.tell(News::Changed { position, changes: Vec::new() });
         let found: Vec<_> = self.waiting().collect();
         for fetch in found {
             self.again(fetch, Duration::ZERO, "the log was begun anew");
@@ -398,7 +501,8 @@ impl State {
             self.come_to(position, more);
         } else if position > self.told_position {
             self.told_position = position;
-            self.tell(News::Changed { position: Position(position), changes });
+            let position = self.position_at(position);
+            self.tell(News::Changed { position, changes });
             self.answer_waiting();
         }
     }
@@ -408,7 +512,7 @@ impl State {
         self.position = self.position.max(position);
         if !more && self.position > self.told_position {
             self.told_position = self.position;
-            let position = Position(self.position);
+            let position = self.position_at(self.position);
             self.tell(News::Changed { position, changes: Vec::new() });
         }
         self.answer_waiting();

@@ -1,15 +1,18 @@
 //! Encrypted connections.
 //!
 //! As with `libpq`, `require` alone keeps a listener out, not somebody who answers in the server's place: only
-//! `verify-ca` and `verify-full` know whom they speak to.
+//! `verify-ca` and `verify-full` know whom they speak to. A certificate that the file holds itself is trusted whatever it says
+//! of being an authority, as that of a server that signed its own often does.
 
+use crate::socket::Socket;
 use crate::url::Encryption;
-use crate::wire::{Error, Socket};
-use rustls::client::WebPkiServerVerifier;
+use crate::wire::Error;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
     SignatureScheme, StreamOwned,
@@ -28,10 +31,20 @@ pub(crate) struct Encrypted {
 struct Check {
     provider: Arc<CryptoProvider>,
     /// Who must have signed it; none: anybody may have.
-    roots: Option<Arc<WebPkiServerVerifier>>,
+    roots: Option<Roots>,
     /// Whether it must be for the host.
     name: bool,
 }
+
+/// The certificates of a file.
+#[derive(Debug)]
+struct Roots {
+    verifier: Arc<WebPkiServerVerifier>,
+    all: Vec<CertificateDer<'static>>,
+}
+
+/// A longer file is none of certificates.
+const ROOTS_BYTES_MAX: u64 = 4 << 20;
 
 /// Encrypts a connection to `host`.
 ///
@@ -64,17 +77,30 @@ pub(crate) fn encrypt(
     Ok(Encrypted { stream: StreamOwned::new(connection, socket) })
 }
 
-/// What checks that a certificate was signed by one of those in a file.
-fn trusted(path: &str, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, Error> {
+/// What checks that a certificate was signed by one of those in a file, or is one of them.
+fn trusted(path: &str, provider: &Arc<CryptoProvider>) -> Result<Roots, Error> {
     let wrong = |why: &dyn std::fmt::Display| Error::broken(format!("sslrootcert {path}: {why}"));
-    let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
-        let certificate = certificate.map_err(|error| wrong(&error))?;
-        store.add(certificate).map_err(|error| wrong(&error))?;
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(&error))?;
+    file.take(ROOTS_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| wrong(&error))?;
+    if text.len() as u64 > ROOTS_BYTES_MAX {
+        return Err(wrong(&format!("it holds more than {ROOTS_BYTES_MAX} bytes")));
     }
-    WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(provider))
+    let (mut store, mut all) = (RootCertStore::empty(), Vec::new());
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        store.add(certificate.clone()).map_err(|error| wrong(&error))?;
+        all.push(certificate);
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone())
         .build()
-        .map_err(|error| wrong(&error))
+        .map_err(|error| wrong(&error))?;
+    Ok(Roots { verifier, all })
+}
+
+/// Whether a certificate was refused only because it says that it is an authority. Its dates were looked at before that.
+fn is_authority(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(other) if other.0.to_string() == "CaUsedAsEndEntity")
 }
 
 impl ServerCertVerifier for Check {
@@ -88,7 +114,15 @@ impl ServerCertVerifier for Check {
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
-        match roots.verify_server_cert(certificate, between, host, ocsp, now) {
+        match roots.verifier.verify_server_cert(certificate, between, host, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(error))
+                if is_authority(&error) && roots.all.contains(certificate) =>
+            {
+                if self.name {
+                    verify_server_name(&ParsedCertificate::try_from(certificate)?, host)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
             Err(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
             )) if !self.name => Ok(ServerCertVerified::assertion()),

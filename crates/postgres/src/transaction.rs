@@ -10,7 +10,8 @@
 //! - Where a table has lost a column of its mapping, or the column has another type, the table is broken.
 
 use crate::mapping::{Cell, Value};
-use crate::output::{Message, Old, Relation, Tuple, message, relation_of};
+use crate::output::{self, Message, Old, Relation, Tuple, message, relation_of};
+use crate::signature::ALTERED;
 use crate::state::{Ready, Standing, State};
 use headwater_base::KeyRange;
 use headwater_base::source::Change;
@@ -33,8 +34,10 @@ pub(crate) struct Transaction {
     pub(crate) xid: u32,
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// It has become too large: its messages are gone, and these are the relations that it changed.
+    /// It has become too large: its messages are gone but for what describes relations, and these are those that it changed.
     touched: Option<BTreeSet<u32>>,
+    /// It holds a word about what tables look like.
+    describes: bool,
 }
 
 /// What a transaction comes to.
@@ -52,24 +55,54 @@ impl Transaction {
         self.bytes.shrink_to(1 << 20);
         self.ends.clear();
         self.touched = None;
+        self.describes = false;
+    }
+
+    /// Whether it says what a table looks like, or that something was altered.
+    pub(crate) fn describes(&self) -> bool {
+        self.describes
     }
 
     /// Takes a further message.
     pub(crate) fn push(&mut self, bytes: &[u8], bytes_max: usize) {
+        match bytes.first() {
+            Some(b'M') => {
+                // Others may write messages of any length.
+                self.describes |= output::message_prefix(bytes) == Some(ALTERED.as_bytes());
+                return;
+            }
+            Some(b'R') => self.describes = true,
+            _ => {}
+        }
         if let Some(touched) = &mut self.touched {
             note(bytes, touched);
-            return;
+            if bytes.first() != Some(&b'R') {
+                return;
+            }
         }
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
+        if self.touched.is_some() {
+            return;
+        }
         if self.bytes.len() > bytes_max {
             let mut touched = BTreeSet::new();
+            let mut described = Vec::new();
             for bytes in self.messages() {
                 note(bytes, &mut touched);
+                if bytes.first() == Some(&b'R') {
+                    described.push(bytes.to_vec());
+                }
             }
+            let describes = self.describes;
             self.begin(self.xid);
             self.bytes.shrink_to(0);
-            self.touched = Some(touched);
+            (self.touched, self.describes) = (Some(touched), describes);
+            for bytes in described {
+                // The server describes a relation once; later transactions rely on it.
+                self.bytes.extend_from_slice(&bytes);
+                self.ends.push(self.bytes.len());
+            }
         }
     }
 
@@ -83,6 +116,11 @@ impl Transaction {
         let mut outcome = Outcome::default();
         match &self.touched {
             Some(touched) => {
+                for bytes in self.messages() {
+                    if let Some(message) = message(bytes) {
+                        outcome.message(message, state);
+                    }
+                }
                 for &relation in touched {
                     for plan in state.plans_of(relation).iter() {
                         outcome.resets.push(KeyRange::prefix(&plan.ready.mapping.prefix));

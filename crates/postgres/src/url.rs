@@ -1,6 +1,7 @@
 //! Where a database is: `postgres://user:password@host:port/database?…`, as `psql` takes it.
 //!
-//! The parameters `host` (a folder with a socket, if it begins with `/`), `port`, `user`, `password`, `passfile`, `dbname`,
+//! There may be several hosts, with commas between. The parameters `host` (a folder with a socket, if it begins with `/`), `port`,
+//! `target_session_attrs`, `user`, `password`, `passfile`, `dbname`,
 //! `sslmode`, `sslrootcert`, `application_name` and `connect_timeout` may follow the `?`, and the options of
 //! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables
 //! and files, of which only those for passwords are read (`password`).
@@ -14,6 +15,8 @@ pub struct Target {
     pub host: String,
     /// The port.
     pub port: u16,
+    /// Further hosts and ports, tried in turn: the first that is a primary is taken.
+    pub others: Vec<(String, u16)>,
     /// Who connects.
     pub user: String,
     /// What proves it; empty: nothing.
@@ -62,12 +65,55 @@ impl Target {
     #[must_use]
     pub fn shown(&self) -> String {
         if self.host.starts_with('/') {
+            let hosts: Vec<_> = self.each().map(|one| one.host).collect();
+            let ports: Vec<_> = self.each().map(|one| one.port.to_string()).collect();
             return format!(
                 "postgres://{}@/{}?host={}&port={}",
-                self.user, self.database, self.host, self.port
+                self.user,
+                self.database,
+                hosts.join(","),
+                ports.join(",")
             );
         }
-        format!("postgres://{}@{}:{}/{}", self.user, self.host, self.port, self.database)
+        let places: Vec<_> = self.each().map(|one| format!("{}:{}", one.host, one.port)).collect();
+        format!("postgres://{}@{}/{}", self.user, places.join(","), self.database)
+    }
+
+    /// Each of the hosts, as the only one.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Self> {
+        let first = std::iter::once((self.host.clone(), self.port));
+        first.chain(self.others.iter().cloned()).map(|(host, port)| {
+            let encryption = match host.starts_with('/') {
+                true => Encryption::Off,
+                false => self.encryption.clone(),
+            };
+            Self { host, port, encryption, others: Vec::new(), ..self.clone() }
+        })
+    }
+
+    /// Sets the hosts and their ports, from lists with commas: one port is that of all.
+    fn place(&mut self, hosts: &[String], ports: &[String]) -> Result<(), String> {
+        if ports.len() > 1 && ports.len() != hosts.len().max(1) {
+            return Err(format!("the URL names {} hosts and {} ports", hosts.len(), ports.len()));
+        }
+        let port = |at: usize| match ports.get(at).or(ports.first()).map(String::as_str) {
+            None | Some("") => Ok(5432),
+            Some(text) => port_of(text),
+        };
+        let host = |text: &String| match text.as_str() {
+            "" => "localhost".to_owned(),
+            _ => text.clone(),
+        };
+        let places = hosts.iter().enumerate();
+        let places: Result<Vec<_>, String> =
+            places.map(|(at, text)| Ok((host(text), port(at)?))).collect();
+        let mut places = places?.into_iter();
+        (self.host, self.port) = match places.next() {
+            Some(first) => first,
+            None => ("localhost".to_owned(), port(0)?),
+        };
+        self.others = places.collect();
+        Ok(())
     }
 
     /// Reads a URL.
@@ -83,16 +129,20 @@ impl Target {
         let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (who, place) = place.rsplit_once('@').map_or(("", place), |(who, place)| (who, place));
         let (user, password) = who.split_once(':').unwrap_or((who, ""));
-        let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':').unwrap_or("")),
-            None => place.split_once(':').unwrap_or((place, "")),
-        };
-        if host.contains(',') {
-            return Err("several hosts in one URL are not supported".to_owned());
+        let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+        for place in place.split(',') {
+            let bracketed = place.strip_prefix('[').and_then(|place| place.split_once(']'));
+            let (host, port) = match bracketed {
+                Some((host, port)) => (host, port.strip_prefix(':').unwrap_or("")),
+                None => place.split_once(':').unwrap_or((place, "")),
+            };
+            hosts.push(decoded(host)?);
+            ports.push(port.to_owned());
         }
         let mut target = Self {
-            host: decoded(host)?,
+            host: String::new(),
             port: 5432,
+            others: Vec::new(),
             user: decoded(user)?,
             password: decoded(password)?,
             passfile: String::new(),
@@ -102,16 +152,21 @@ impl Target {
             patience: Duration::from_secs(5),
             options: Vec::new(),
         };
-        if !port.is_empty() {
-            target.port = port_of(port)?;
-        }
         let (mut mode, mut roots) = ("prefer".to_owned(), String::new());
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let value = decoded(value)?;
             match name {
-                "host" => target.host = value,
-                "port" => target.port = port_of(&value)?,
+                "host" => hosts = value.split(',').map(str::to_owned).collect(),
+                "port" => ports = value.split(',').map(str::to_owned).collect(),
+                "target_session_attrs" => match &*value {
+                    "any" | "read-write" | "primary" => {}
+                    other => {
+                        return Err(format!(
+                            "target_session_attrs is any, read-write or primary, not `{other}`: changes are told by a primary"
+                        ));
+                    }
+                },
                 "user" => target.user = value,
                 "password" => target.password = value,
                 "passfile" => target.passfile = value,
@@ -127,13 +182,11 @@ impl Target {
                 other => target.options.push((other.to_owned(), value)),
             }
         }
+        target.place(&hosts, &ports)?;
         target.complete(&mode, roots)
     }
 
     fn complete(mut self, mode: &str, roots: String) -> Result<Self, String> {
-        if self.host.is_empty() {
-            "localhost".clone_into(&mut self.host);
-        }
         if self.user.is_empty() {
             return Err("the URL names no user: postgres://user@host/database".to_owned());
         }
@@ -181,7 +234,11 @@ fn decoded(text: &str) -> Result<String, String> {
         }
         let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or("`%` in the URL stands before two hexadecimal digits")?);
+        let byte = byte.ok_or("`%` in the URL stands before two hexadecimal digits")?;
+        if byte == 0 {
+            return Err("`%00` in the URL: no name or password holds a zero byte".to_owned());
+        }
+        bytes.push(byte);
         rest = &behind[2..];
     }
     String::from_utf8(bytes).map_err(|_| "the URL is not UTF-8".to_owned())
@@ -206,6 +263,17 @@ mod tests {
         assert_eq!(target.patience, Duration::from_secs(2));
         let target = Target::parse("postgres://ann@[::1]:7").unwrap();
         assert_eq!((&*target.host, target.port, &*target.database), ("::1", 7, "ann"));
+        let hosts = |url: &str| -> Vec<String> {
+            let target = Target::parse(url).unwrap();
+            target.each().map(|one| format!("{} {}", one.host, one.port)).collect()
+        };
+        let attributes = "target_session_attrs=read-write";
+        assert_eq!(hosts(&format!("postgres://ann@a,b:7/z?{attributes}")), ["a 5432", "b 7"]);
+        assert_eq!(hosts("postgres://ann@/z?host=/run/a,b&port=1,2"), ["/run/a 1", "b 2"]);
+        assert_eq!(hosts("postgres://ann@a,[::1]:9,c/z?port=3"), ["a 3", "::1 3", "c 3"]);
+        assert_eq!(hosts("postgres://ann@/z"), ["localhost 5432"]);
+        let shown = Target::parse("postgres://ann:x@a,b:7/z").unwrap().shown();
+        assert_eq!(shown, "postgres://ann@a:5432,b:7/z");
         for wrong in [
             "mysql://ann@x/y",
             "postgres://x/y",
@@ -213,7 +281,10 @@ mod tests {
             "postgres://ann@x/y?sslmode=verify-full",
             "postgres://ann@x/y?sslmode=never",
             "postgres://a%zz@x/y",
-            "postgres://ann@x,y/z",
+            "postgres://ann@x,y,z/d?port=1,2",
+            "postgres://ann@x/y?target_session_attrs=standby",
+            "postgres://ann%00@x/y",
+            "postgres://ann@x/y?sslrootcert=%00",
         ] {
             assert!(Target::parse(wrong).is_err(), "{wrong}");
         }

@@ -1,12 +1,13 @@
 //! The thread that looks after things from time to time: how far the log is read, whether tables were altered, and that
 //! what waits for the log gets it.
 //!
-//! Tables are altered without a word in the log until a row is changed, and some alterations change all rows: so the
-//! catalog is looked at every second.
+//! Where nobody tells of alterations (see `signature`) the catalog is looked at every second; and tables that were altered are
+//! compared again here.
 
 use crate::declare;
-use crate::mapping::{Mapping, Words, literal};
+use crate::mapping::{Words, literal};
 use crate::pool::{before_head, mark};
+use crate::signature;
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
 use crate::state::{Shared, Standing, Way};
@@ -27,7 +28,8 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     let mut seen: Option<(Instant, u64)> = None;
     while shared.pause(NUDGE) {
         let nudge = shared.lock().waits_for_log(NUDGE);
-        let look = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        let asked = std::mem::take(&mut shared.lock().look);
+        let look = asked || looked.is_none_or(|looked| looked.elapsed() >= LOOK);
         if !nudge && !look || shared.lock().health != Health::Up {
             continue;
         }
@@ -72,8 +74,9 @@ fn slot(
     };
     let rows = connection.rows(&format!(
         "SELECT pg_current_wal_insert_lsn(), pg_current_snapshot(), \
-         (SELECT restart_lsn FROM pg_replication_slots WHERE slot_name = {})",
-        literal(&name)
+         (SELECT restart_lsn FROM pg_replication_slots WHERE slot_name = {}), {}",
+        literal(&name),
+        signature::installed_sql(&shared.settings)
     ))?;
     let row = rows.first().cloned().unwrap_or_default();
     let at = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
@@ -86,8 +89,13 @@ fn slot(
     state.watch.retained_bytes = retained;
     state.near = state.near.max(snapshot.next);
     if retained > shared.settings.lag_bytes_max {
-        state.watch.drop_slot = true;
+        let why = format!(
+            "the slot held back {retained} bytes of the log, more than lag-bytes-max: everything is loaded again"
+        );
+        state.watch.begin_anew.get_or_insert(why);
     }
+    // Somebody may have dropped it.
+    state.alterations_told &= at(3) == "t";
     // Loads that began before that look may have older snapshots.
     match *seen {
         Some((when, oldest)) if state.oldest_load().is_none_or(|begun| begun > when) => {
@@ -106,7 +114,7 @@ fn slot(
     Ok(())
 }
 
-/// A table to look at.
+/// A table to compare.
 struct Looked {
     prefix: Vec<u8>,
     generation: u64,
@@ -116,10 +124,12 @@ struct Looked {
 
 /// Compares tables with the catalog where they were altered, or could not be compared yet.
 fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), Error> {
+    signature::look(shared, connection)?;
     let tables: Vec<_> = {
         let state = shared.lock();
         let looked = state.tables.iter();
-        let looked = looked.filter(|(_, table)| !matches!(table.standing, Standing::Asked));
+        let looked = looked
+            .filter(|(_, table)| !matches!(table.standing, Standing::Asked | Standing::Ready(_)));
         looked
             .map(|(prefix, table)| Looked {
                 prefix: prefix.clone(),
@@ -131,18 +141,11 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
     };
     for Looked { prefix, generation, words, standing } in tables {
         let settings = &shared.settings;
-        let before = match &standing {
-            Standing::Ready(ready) => {
-                if signature(connection, shared, &words, &ready.mapping)? == ready.signature {
-                    continue;
-                }
-                Some(&**ready)
-            }
-            Standing::Asked | Standing::Unchecked(_) | Standing::Broken(_) => None,
-        };
-        let standing = match declare::check(connection, settings, way, &prefix, &words, before) {
+        let standing = match declare::check(connection, settings, way, &prefix, &words) {
             Ok((ready, _)) => Standing::Ready(Arc::new(ready)),
             Err(error) if error.is_broken() => return Err(error),
+            // It is compared when it is looked at the next time.
+            Err(error) if error.is_passing() => continue,
             Err(error) => match standing {
                 Standing::Broken(reason) if reason == error.message => continue,
                 _ => Standing::Broken(error.message),
@@ -152,13 +155,4 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
         shared.changed.notify_all();
     }
     Ok(())
-}
-
-fn signature(
-    connection: &mut Connection,
-    shared: &Shared,
-    words: &Words,
-    mapping: &Mapping,
-) -> Result<String, Error> {
-    declare::signature(connection, &shared.settings, words, mapping)
 }

@@ -4,15 +4,10 @@
 //! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
 //! ISO form, times in UTC, numbers with all of their digits.
 
-use crate::password;
+use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
-use postgres_protocol::authentication::md5_hash;
-use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
-use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How much is read at once.
@@ -20,8 +15,20 @@ const READ_BYTES: usize = 64 << 10;
 /// A message longer than this is not PostgreSQL's.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Most rounds of hashing that a proof may take; PostgreSQL's own default is 4096.
-const SCRAM_ROUNDS_MAX: u32 = 1_000_000;
+/// What is said until we are let in is short.
+const GREETING_BYTES_MAX: usize = 1 << 20;
+/// An answer may take so many times as long as each of its messages.
+const PATIENCES: u32 = 4;
+/// What our sessions print values with (K2), and that row security is an error rather than a filter.
+const PRINTING: [(&str, &str); 7] = [
+    ("DateStyle", "ISO, YMD"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("extra_float_digits", "3"),
+    ("bytea_output", "hex"),
+    ("standard_conforming_strings", "on"),
+    ("row_security", "off"),
+];
 
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +52,15 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether it says nothing about what was asked, but that the server was too busy for it: a time that was up, a lock that others
+    /// held, a lack of resources.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(&*self.code, "57014" | "55P03" | "40001" | "40P01") || self.code.starts_with("53")
+    }
+}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(&self.message)
@@ -63,124 +79,87 @@ impl From<io::Error> for Error {
     }
 }
 
-/// The socket below a connection.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    fn open(target: &Target) -> io::Result<Self> {
-        if target.host.starts_with('/') {
-            let path = format!("{}/.s.PGSQL.{}", target.host, target.port);
-            return UnixStream::connect(path).map(Self::Unix);
-        }
-        let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
-        for address in (&*target.host, target.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, target.patience) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        // Zero would mean for ever.
-        let patience = Some(patience.max(Duration::from_millis(1)));
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
-            }
-        }
-    }
-}
-
-impl Read for Socket {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes),
-            Self::Unix(stream) => stream.read(bytes),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A socket, bare or encrypted.
-#[derive(Debug)]
-enum Stream {
-    Bare(Socket),
-    Encrypted(Box<tls::Encrypted>),
-}
-
-impl Stream {
-    fn socket(&self) -> &Socket {
-        match self {
-            Self::Bare(socket) => socket,
-            Self::Encrypted(stream) => stream.socket(),
-        }
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Bare(socket) => socket.read(bytes),
-            Self::Encrypted(stream) => stream.read(bytes),
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Bare(socket) => socket.write_all(bytes),
-            Self::Encrypted(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-        }
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
-    input: Vec<u8>,
+    pub(crate) input: Vec<u8>,
     /// What of `input` was taken.
     taken: usize,
-    out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
     patience: Duration,
     /// A notification has come that nobody asked for yet.
     notified: bool,
+    /// The server's process for this connection.
+    pub(crate) process: u32,
+    /// It follows another server: nothing can be written here.
+    pub(crate) standby: bool,
+    /// How many rows each statement of the last query changed or gave.
+    counts: Vec<u64>,
+    /// When the answer to what was asked last must have come to its end.
+    ends: Option<Instant>,
+    /// A longer message is refused.
+    message_bytes_max: usize,
 }
 
 /// A message: its tag, and where in the input its body is.
-struct Message {
-    tag: u8,
-    first: usize,
-    last: usize,
+pub(crate) struct Message {
+    pub(crate) tag: u8,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
 }
 
 impl Connection {
-    /// Connects and proves who it is. `replication` makes it one that START_REPLICATION is for.
+    /// Connects and proves who it is, to the first of the hosts that serves. `replication` makes it one that START_REPLICATION
+    /// is for.
     ///
     /// # Errors
-    /// Nobody is there, or it does not let us in.
+    /// Nobody is there, or it does not let us in; of several hosts, none is a primary.
     pub fn open(target: &Target, replication: bool) -> Result<Self, Error> {
+        let mut reasons: Vec<Error> = Vec::new();
+        for host in target.each() {
+            match Self::open_one(&host, replication) {
+                Ok(connection) if connection.standby && !target.others.is_empty() => {
+                    let why = format!("host {} port {} is a standby", host.host, host.port);
+                    reasons.push(Error::broken(why));
+                }
+                Ok(connection) => return Ok(connection),
+                Err(error) => reasons.push(error),
+            }
+        }
+        if reasons.len() > 1 {
+            let all: Vec<_> = reasons.iter().map(|error| &*error.message).collect();
+            return Err(Error::broken(format!("no host is a primary: {}", all.join("; "))));
+        }
+        Err(reasons.pop().unwrap_or_else(|| Error::broken("no host is named")))
+    }
+
+    fn open_one(target: &Target, replication: bool) -> Result<Self, Error> {
+        match Self::open_with(target, replication, &PRINTING) {
+            // Poolers know few parameters; they are set by a statement then, which a pooler of sessions keeps.
+            Err(error) if error.message.contains("unsupported startup parameter") => {
+                if replication && error.message.contains("replication") {
+                    return Err(Error::broken(format!(
+                        "the log cannot be read through the pooler that answers ({}): name PostgreSQL's own host and port, \
+                         or follow=triggers",
+                        error.message
+                    )));
+                }
+                let mut connection = Self::open_with(target, replication, &[])?;
+                for (name, value) in PRINTING {
+                    connection.query(&format!("SET {name} = '{value}'"), |_, _| {})?;
+                }
+                Ok(connection)
+            }
+            other => other,
+        }
+    }
+
+    fn open_with(
+        target: &Target,
+        replication: bool,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
         let place = |error: io::Error| {
             let place = if target.host.starts_with('/') { "socket in" } else { "host" };
             Error::broken(format!(
@@ -205,120 +184,31 @@ impl Connection {
                 _ => return Err(Error::broken("the database offers no encryption")),
             }
         };
-        let patience = target.patience;
         let mut connection = Self {
             stream,
             input: Vec::new(),
             taken: 0,
             out: Vec::new(),
-            patience,
+            patience: target.patience,
             notified: false,
+            process: 0,
+            standby: false,
+            counts: Vec::new(),
+            ends: Some(Instant::now() + target.patience * PATIENCES),
+            message_bytes_max: GREETING_BYTES_MAX,
         };
-        connection.start(target, replication)?;
+        connection.start(target, replication, settings)?;
+        (connection.ends, connection.message_bytes_max) = (None, MESSAGE_BYTES_MAX);
         Ok(connection)
     }
 
-    fn start(&mut self, target: &Target, replication: bool) -> Result<(), Error> {
-        let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
-        let mut parameters = vec![
-            ("user", &*target.user),
-            ("database", &*target.database),
-            ("application_name", &*target.application),
-            ("client_encoding", "UTF8"),
-            ("DateStyle", "ISO, YMD"),
-            ("IntervalStyle", "postgres"),
-            ("TimeZone", "UTC"),
-            ("extra_float_digits", "3"),
-            ("bytea_output", "hex"),
-            ("standard_conforming_strings", "on"),
-        ];
-        if replication {
-            parameters.push(("replication", "database"));
-        }
-        for (name, value) in parameters {
-            for text in [name, value] {
-                body.extend_from_slice(text.as_bytes());
-                body.push(0);
-            }
-        }
-        body.push(0);
-        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
-        self.out.extend_from_slice(&body);
-        self.flush()?;
-        let mut scram: Option<ScramSha256> = None;
-        loop {
-            let message = self.next()?;
-            let body = self.input[message.first..message.last].to_vec();
-            match message.tag {
-                b'R' => self.prove(target, &body, &mut scram)?,
-                b'E' => return Err(complaint(&body)),
-                b'Z' => return Ok(()),
-                _ => {}
-            }
-        }
-    }
-
-    /// Answers one message about who we are.
-    fn prove(
-        &mut self,
-        target: &Target,
-        body: &[u8],
-        scram: &mut Option<ScramSha256>,
-    ) -> Result<(), Error> {
-        let kind =
-            body.get(..4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap_or_default()));
-        let rest = body.get(4..).unwrap_or_default();
-        let password = match kind {
-            Some(3 | 5 | 10) => password::of(target).map_err(Error::broken)?,
-            _ => Cow::default(),
-        };
-        let password = password.as_bytes();
-        match kind {
-            Some(0) => return Ok(()),
-            Some(3) => self.message(b'p', &[password, &[0]].concat()),
-            Some(5) => {
-                let salt =
-                    rest.try_into().map_err(|_| Error::broken("a salt of the wrong length"))?;
-                let hash = md5_hash(target.user.as_bytes(), password, salt);
-                self.message(b'p', &[hash.as_bytes(), &[0]].concat());
-            }
-            Some(10) => {
-                let mut offered = rest.split(|&byte| byte == 0);
-                if !offered.any(|name| name == SCRAM_SHA_256.as_bytes()) {
-                    return Err(Error::broken(
-                        "the database asks for a proof other than SCRAM-SHA-256",
-                    ));
-                }
-                let made = ScramSha256::new(password, ChannelBinding::unsupported());
-                let first = made.message();
-                let length = (first.len() as u32).to_be_bytes();
-                let body = [SCRAM_SHA_256.as_bytes(), &[0], &length[..], first].concat();
-                self.message(b'p', &body);
-                *scram = Some(made);
-            }
-            Some(11) => {
-                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
-                check_rounds(rest)?;
-                scram.update(rest)?;
-                let answer = scram.message().to_vec();
-                self.message(b'p', &answer);
-            }
-            Some(12) => {
-                let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
-                return Ok(scram.finish(rest)?);
-            }
-            _ => return Err(Error::broken("the database asks for a proof that is not known here")),
-        }
-        self.flush()
-    }
-
-    fn message(&mut self, tag: u8, body: &[u8]) {
+    pub(crate) fn message(&mut self, tag: u8, body: &[u8]) {
         self.out.push(tag);
         self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
         self.out.extend_from_slice(body);
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
         let sent = self.stream.send(&self.out);
         self.out.clear();
         Ok(sent?)
@@ -341,15 +231,26 @@ impl Connection {
         let rest = &self.input[self.taken..];
         let Some((head, _)) = rest.split_at_checked(5) else { return Ok(None) };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if !(4..MESSAGE_BYTES_MAX).contains(&length) {
+        if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
             return Err(Error::broken("what answers does not speak PostgreSQL's protocol"));
+        }
+        if length > self.message_bytes_max {
+            return Err(Error::broken(format!(
+                "the database sends a message of {length} bytes (allowed: {})",
+                self.message_bytes_max
+            )));
         }
         let (first, last) = (self.taken + 5, self.taken + 1 + length);
         Ok((last <= self.input.len()).then_some(Message { tag: head[0], first, last }))
     }
 
     /// Waits for the next message, and takes it.
-    fn next(&mut self) -> Result<Message, Error> {
+    pub(crate) fn next(&mut self) -> Result<Message, Error> {
+        if self.ends.is_some_and(|ends| Instant::now() > ends) {
+            return Err(Error::broken(
+                "the answer of the database does not come to its end in time",
+            ));
+        }
         self.next_within(None)?.ok_or_else(|| io::Error::from(ErrorKind::TimedOut).into())
     }
 
@@ -395,16 +296,51 @@ impl Connection {
         sql: &str,
         mut row: impl FnMut(usize, &[Option<&str>]),
     ) -> Result<(), Error> {
+        self.query_while(sql, |statement, columns| {
+            row(statement, columns);
+            true
+        })
+    }
+
+    /// As [`Connection::query`], as long as `row` gives `true`; the connection is of no use after that.
+    ///
+    /// # Errors
+    /// One of them failed, or was given up.
+    pub fn query_while(
+        &mut self,
+        sql: &str,
+        mut row: impl FnMut(usize, &[Option<&str>]) -> bool,
+    ) -> Result<(), Error> {
+        self.ends = Some(Instant::now() + self.patience * PATIENCES);
+        let done = self.answers(sql, &mut row);
+        self.ends = None;
+        done
+    }
+
+    fn answers(
+        &mut self,
+        sql: &str,
+        row: &mut dyn FnMut(usize, &[Option<&str>]) -> bool,
+    ) -> Result<(), Error> {
         self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
         self.flush()?;
         let mut statement = 0;
         let mut failed = None;
+        self.counts.clear();
         loop {
             let Message { tag, first, last } = self.next()?;
             let body = &self.input[first..last];
             match tag {
-                b'D' => row(statement, &row_columns(body)?),
-                b'C' | b'I' => statement += 1,
+                b'D' if row(statement, &row_columns(body)?) => {}
+                b'D' => return Err(Error::broken("the answer is not wanted any more")),
+                b'C' | b'I' => {
+                    statement += 1;
+                    // `INSERT 0 1`, `DELETE 3`: the number stands last.
+                    let text = body.strip_suffix(&[0]).unwrap_or(body);
+                    let last = text.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+                    let count = std::str::from_utf8(last).ok().and_then(|text| text.parse().ok());
+                    self.counts.push(count.unwrap_or(0));
+                }
                 b'E' => {
                     let error = complaint(body);
                     if error.is_broken() {
@@ -443,6 +379,28 @@ impl Connection {
     pub fn value(&mut self, sql: &str) -> Result<String, Error> {
         let first = self.rows(sql)?.into_iter().next().and_then(|row| row.into_iter().next());
         Ok(first.flatten().unwrap_or_default())
+    }
+
+    /// How many rows each statement of the last query changed or gave.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Refuses longer messages from now on: each row is one.
+    pub fn set_message_bytes_max(&mut self, most: usize) {
+        self.message_bytes_max = most.min(MESSAGE_BYTES_MAX);
+    }
+
+    /// The server's process for this connection.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Whether the server still keeps this connection, as far as can be seen without asking.
+    pub fn is_alive(&mut self) -> bool {
+        self.taken == self.input.len() && self.stream.is_quiet()
     }
 
     /// Waits up to a time for a notification, and whether one has come. The patience must be a short one.
@@ -486,6 +444,8 @@ impl Connection {
         loop {
             let Some(message) = self.next_within(Some(until))? else { return Ok(None) };
             match message.tag {
+                // Words beside the log are no sign that it goes on.
+                b'N' | b'S' if Instant::now() > until => return Ok(None),
                 b'd' => return Ok(Some(&self.input[message.first..message.last])),
                 b'E' => return Err(complaint(&self.input[message.first..message.last])),
                 b'c' | b'C' | b'Z' => {
@@ -519,19 +479,6 @@ impl Drop for Connection {
     }
 }
 
-/// Refuses a proof that takes so many rounds that only somebody who wants to keep us busy asks for them.
-fn check_rounds(first: &[u8]) -> Result<(), Error> {
-    let rounds = first.split(|&byte| byte == b',').find_map(|part| part.strip_prefix(b"i="));
-    let rounds = rounds.map(String::from_utf8_lossy).unwrap_or_default();
-    match rounds.parse::<u32>() {
-        Ok(rounds) if rounds > SCRAM_ROUNDS_MAX => Err(Error::broken(format!(
-            "the database asks for a proof of {rounds} rounds (allowed: {SCRAM_ROUNDS_MAX})"
-        ))),
-        // What is no number is refused by who reads all of it.
-        _ => Ok(()),
-    }
-}
-
 /// The columns of a row.
 fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
     let odd = || Error::broken("a row that is cut short");
@@ -554,7 +501,7 @@ fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
 }
 
 /// The sentence and the code of an error message.
-fn complaint(body: &[u8]) -> Error {
+pub(crate) fn complaint(body: &[u8]) -> Error {
     let (mut message, mut code) = (String::new(), String::new());
     for field in body.split(|&byte| byte == 0) {
         let Some((kind, text)) = field.split_first() else { continue };

@@ -249,6 +249,7 @@ fn converse(target: &Target) {
 
 fn target(folder: &Path) -> Target {
     Target {
+        others: Vec::new(),
         host: folder.to_str().unwrap().to_owned(),
         port: 5432,
         user: "u".to_owned(),
@@ -314,5 +315,65 @@ fn a_proof_that_would_take_minutes_is_refused() {
     });
     let error = Connection::open(&target(folder.path()), false).unwrap_err();
     assert!(error.message.contains("4294967295") && error.message.contains("allowed"), "{error}");
+    server.join().unwrap();
+}
+
+/// A server that greets, if it does, and then says the same for ever.
+fn endless(folder: &Path, greets: bool, says: Vec<u8>) -> std::thread::JoinHandle<()> {
+    let listener = UnixListener::bind(folder.join(".s.PGSQL.5432")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        let listens = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+        if greets {
+            let ready = [framed(b'R', &[&[0; 4]]), framed(b'Z', &[b"I"])].concat();
+            stream.write_all(&ready).unwrap();
+        }
+        let many = says.repeat((64 << 10) / says.len() + 1);
+        while stream.write_all(&many).is_ok() {}
+        drop(listens.join());
+    })
+}
+
+#[test]
+fn a_server_that_never_ends_is_given_up_with_a_reason() {
+    bound_memory();
+    let row = framed(b'D', &[b"\0\x01\0\0\0\x02hi"]);
+    let notice = framed(b'N', &[b"SNOTICE\0Mhear, hear\0\0"]);
+    let long = [&b"D"[..], &(900_u32 << 20).to_be_bytes(), &[7; 100]].concat();
+    for (greets, says, why) in [
+        (false, notice.clone(), "greeting"),
+        (false, long.clone(), "allowed"),
+        (true, notice.clone(), "does not come to its end"),
+        (true, row, "does not come to its end"),
+        (true, long, "allowed"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = endless(folder.path(), greets, says);
+        let target = Target { patience: Duration::from_millis(50), ..target(folder.path()) };
+        let outcome = Connection::open(&target, false).and_then(|mut connection| {
+            connection.set_message_bytes_max(1 << 20);
+            connection.query("SELECT 1", |_, _| {})
+        });
+        let error = outcome.unwrap_err();
+        assert!(error.message.contains(why), "{error}, not {why}");
+        server.join().unwrap();
+    }
+    // Words beside the log are none of it.
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        let listens = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+        let begins = [framed(b'R', &[&[0; 4]]), framed(b'Z', &[b"I"]), framed(b'W', &[&[0; 3]])];
+        stream.write_all(&begins.concat()).unwrap();
+        while stream.write_all(&notice.repeat(1000)).is_ok() {}
+        drop(listens.join());
+    });
+    let mut connection = Connection::open(&target(folder.path()), true).unwrap();
+    connection.copy_both("START_REPLICATION").unwrap();
+    assert_eq!(connection.piece(Instant::now() + Duration::from_millis(50)), Ok(None));
+    drop(connection);
     server.join().unwrap();
 }

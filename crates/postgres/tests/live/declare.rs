@@ -20,7 +20,10 @@ const SCHEMA: &str = "CREATE TABLE posts (poster text, time int, tweet text, PRI
     ALTER TABLE guarded FORCE ROW LEVEL SECURITY; \
     CREATE TABLE parts (id int, place text, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
     CREATE TABLE part_a PARTITION OF parts FOR VALUES IN ('a'); \
-    CREATE TABLE part_b PARTITION OF parts FOR VALUES IN ('b')";
+    CREATE TABLE part_b PARTITION OF parts FOR VALUES IN ('b'); \
+    CREATE TABLE hollow (place text, id int, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
+    CREATE TABLE beside (id int PRIMARY KEY, poster text NOT NULL, time int NOT NULL, UNIQUE (poster, time)); \
+    CREATE INDEX ON beside (poster); ALTER TABLE beside REPLICA IDENTITY FULL";
 
 fn mapped<'a>(table: &'a str, key: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
     [("table", table), ("key", key), ("value", value)]
@@ -64,6 +67,8 @@ fn refusals_and_warnings_say_what_mends_them() {
         (mapped("swapped", "b", "a"), ""),
         (mapped("swapped", "a, id", ""), "CREATE INDEX CONCURRENTLY ON public.swapped (a, id)"),
         (mapped("parts", "place, id", ""), ""),
+        (mapped("hollow", "place, id", ""), ""),
+        (mapped("beside", "poster, time", ""), ""),
     ];
     for (mapping, warning) in accepted {
         let answer = stand.declare(&mut source, b"x|", &mapping).unwrap();
@@ -333,4 +338,25 @@ fn connections_are_encrypted_and_prove_who_they_are() {
     certificates::make(openssl, Signed::ByItself, std::path::Path::new("/dev/null"), &other);
     let stranger = format!("verify-full&sslrootcert={}", other.display());
     assert!(open("localhost", password, &stranger).is_err());
+    drop(server);
+
+    // Its own authority, and for nobody's name.
+    let Some(mut server) = Server::start(&[]) else { return };
+    server.run("CREATE ROLE reader LOGIN PASSWORD 'p@ss/word'");
+    let roots = server.open_port_as(Signed::AsAuthority);
+    let port = server.port;
+    let open = |mode: &str, roots: &std::path::Path| {
+        let url = format!(
+            "postgres://reader:{password}@localhost:{port}/postgres?sslmode={mode}&sslrootcert={}",
+            roots.display()
+        );
+        let target = headwater_postgres::url::Target::parse(&url).unwrap();
+        headwater_postgres::wire::Connection::open(&target, false).map(drop)
+    };
+    assert_eq!(open("verify-ca", &roots), Ok(()));
+    let wrong = open("verify-full", &roots).unwrap_err();
+    assert!(wrong.message.contains("not valid for name"), "{wrong}");
+    assert!(open("verify-ca", &other).is_err());
+    let endless = open("verify-ca", std::path::Path::new("/dev/zero")).unwrap_err();
+    assert!(endless.message.contains("sslrootcert /dev/zero"), "{endless}");
 }

@@ -110,6 +110,8 @@ fn writes_are_done_at_their_position() {
     stand.write(&mut source, &[("j|-3|bob", Some(given))]).unwrap();
     let loaded = stand.load(&mut source, &KeyRange::prefix(b"j|")).unwrap();
     assert_eq!(loaded, keys(&[("j|-3|bob", given), ("j|1|it's", "{\"tweet\":\"d\",\"likes\":7}")]));
+    assert_eq!(stand.remove(&mut source, &["j|-3|bob", "j|5|bob"]), Ok(1));
+    assert_eq!(stand.remove(&mut source, &["j|-3|bob"]), Ok(0));
     for (wrong, value) in [
         ("p|bob", "x"),
         ("p|bob|1", "x"),
@@ -121,7 +123,7 @@ fn writes_are_done_at_their_position() {
         assert!(stand.write(&mut source, &both).is_err(), "{wrong}");
     }
     stand.catch_up(&mut source);
-    assert_eq!(stand.lock().of(&all).len(), 2);
+    assert_eq!(stand.lock().of(&all).len(), 1);
 }
 
 #[test]

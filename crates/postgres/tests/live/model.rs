@@ -26,6 +26,8 @@ pub(crate) struct Model {
     pub(crate) failed: BTreeMap<FetchId, String>,
     declared: BTreeMap<u64, Result<Vec<String>, String>>,
     positions: BTreeMap<u64, Result<Position, String>>,
+    /// How many keys each write removed.
+    removed: BTreeMap<u64, u64>,
     /// The highest version of each key that was seen.
     versions: BTreeMap<Vec<u8>, u64>,
     next: u64,
@@ -85,8 +87,12 @@ impl Model {
             }
             News::Health(health) => self.health = Some(health),
             News::Declared { request, answer } => drop(self.declared.insert(request, answer)),
-            News::Position { request, answer } | News::Written { request, answer } => {
-                self.positions.insert(request, answer);
+            News::Position { request, answer } => drop(self.positions.insert(request, answer)),
+            News::Written { request, answer } => {
+                if let Ok(written) = &answer {
+                    self.removed.insert(request, written.removed);
+                }
+                self.positions.insert(request, answer.map(|written| written.position));
             }
         }
         self.check_sums()
@@ -281,6 +287,13 @@ impl Stand {
         };
         source.write(request, &changes.iter().map(change).collect::<Vec<_>>());
         self.wait("a write", |model| model.positions.remove(&request))
+    }
+
+    /// The same, and gives how many keys that removed.
+    pub(crate) fn remove(&self, source: &mut Postgres, keys: &[&str]) -> Result<u64, String> {
+        let changes: Vec<_> = keys.iter().map(|key| (*key, None)).collect();
+        self.write(source, &changes)?;
+        Ok(self.lock().removed.pop_last().map_or(0, |(_, removed)| removed))
     }
 }
 

@@ -81,9 +81,14 @@ impl Server {
 
     /// Has it listen on a port, encrypted for those who want that, and asking for passwords; gives its certificate's file.
     pub(crate) fn open_port(&mut self) -> PathBuf {
+        self.open_port_as(Signed::ByItself)
+    }
+
+    /// The same, with another kind of certificate.
+    pub(crate) fn open_port_as(&mut self, signed: Signed<'_>) -> PathBuf {
         let certificate = self.data().join("server.crt");
         let key = self.data().join("server.key");
-        certificates::make(self.command("/usr/bin/openssl"), Signed::ByItself, &key, &certificate);
+        certificates::make(self.command("/usr/bin/openssl"), signed, &key, &certificate);
         let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
         std::fs::write(self.data().join("pg_hba.conf"), rules).unwrap();
         self.stop();

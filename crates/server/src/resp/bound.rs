@@ -76,6 +76,7 @@ impl Resp {
     pub(super) fn apply_memory(&mut self, config: &Config) {
         let bound = (config.memory.max != Size(0)).then_some(config.memory.max.0 as usize);
         self.gauge.set_bound(bound);
+        self.hub.set_memory_bound(bound);
         let engine = self.node.engine_mut();
         engine.set_memory(self.gauge.clone(), self.gauge.limit());
         engine.set_value_memory_limit(usize::MAX);

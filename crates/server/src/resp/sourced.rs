@@ -10,7 +10,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Position};
+use headwater_base::source::{Change, FetchId, Health, Loaded, News, Position, Written};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{
     Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
@@ -130,7 +130,7 @@ impl Resp {
                 News::Loaded { fetch, answer } => self.take_loaded(source, fetch, answer),
                 News::Reset { range } => engine.source_reset(source, &range),
                 News::Health(health) => engine.source_health(source, health),
-                News::Written { answer: Ok(position), .. } => {
+                News::Written { answer: Ok(Written { position, .. }), .. } => {
                     // Whoever wrote is to see it: the answer waits for the change to come back.
                     if let (Some(id), Err(Stop::Wait(ticket))) =
                         (session, engine.await_position(source, position))
@@ -395,9 +395,9 @@ impl Resp {
             self.hub.write(&source, id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
         };
-        answer.map_err(|text| format!("source '{source}': {text}"))?;
+        let written = answer.map_err(|text| format!("source '{source}': {text}"))?;
         match data {
-            Data::Keys(_) => encoder(work).integer(changes.len() as i64),
+            Data::Keys(_) => encoder(work).integer(written.removed as i64),
             _ => encoder(work).ok(),
         }
         Ok(Flow::Next)

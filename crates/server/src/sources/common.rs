@@ -29,6 +29,8 @@ struct State {
     sources: BTreeMap<String, Entry>,
     /// How many there ever were.
     count: u64,
+    /// What the process may take, if it is bounded.
+    memory_bound: Option<u64>,
 }
 
 /// A source, with what it was made from.
@@ -111,6 +113,13 @@ impl Common {
     fn tag(&self, state: &mut State, name: &str) -> Arc<Tag> {
         state.count += 1;
         Tag::new(name, state.count, self.slots.len())
+    }
+
+    /// Tells the sources what the process may take.
+    pub(super) fn set_memory_bound(&self, bytes: Option<u64>) {
+        let mut state = self.lock();
+        state.memory_bound = bytes;
+        state.sources.values_mut().for_each(|entry| entry.source.set_memory_bound(bytes));
     }
 
     /// Drops a source.
@@ -258,7 +267,8 @@ impl Common {
 }
 
 impl State {
-    fn insert(&mut self, kind: &str, shown: String, tag: Arc<Tag>, source: Box<dyn Source>) {
+    fn insert(&mut self, kind: &str, shown: String, tag: Arc<Tag>, mut source: Box<dyn Source>) {
+        source.set_memory_bound(self.memory_bound);
         let (name, kind) = (tag.name.to_string(), kind.to_owned());
         let entry = Entry { kind, shown, tag, source, tables: BTreeMap::new() };
         self.sources.insert(name, entry);

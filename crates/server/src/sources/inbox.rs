@@ -224,6 +224,19 @@ impl Sink for Outlets {
             }
         }
     }
+
+    fn note(&self, what: &'static str, why: &str) {
+        let source = &*self.tag.name;
+        event!(
+            info,
+            "sources",
+            "source_changed",
+            source,
+            what,
+            why,
+            "something happened to a source"
+        );
+    }
 }
 
 /// Tells those who run the server how a source does, which is told here once for all shards.
@@ -240,6 +253,7 @@ fn tell_health(source: &str, health: &Health) {
 mod tests {
     use super::*;
     use headwater_base::KeyRange;
+    use headwater_base::source::Written;
 
     fn shared(inboxes: &[Inbox]) -> Outlets {
         let slots = inboxes.iter().map(Inbox::slot).collect();
@@ -292,7 +306,10 @@ mod tests {
         sink.tell(News::Loaded { fetch, answer: Err(String::from("no")) });
         sink.tell(News::Reset { range: range.clone() });
         let request = of_all(Shard(0), 9);
-        sink.tell(News::Written { request, answer: Ok(Position(4)) });
+        sink.tell(News::Written {
+            request,
+            answer: Ok(Written { position: Position(4), removed: 1 }),
+        });
         let shown = |inbox: &Inbox| -> Vec<String> {
             let all = inbox.take().into_iter();
             all.map(|(_, told)| match told {

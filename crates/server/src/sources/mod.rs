@@ -14,7 +14,7 @@ pub(crate) use common::Common;
 pub(crate) use inbox::{Inbox, Tag, Told};
 
 use crate::connection::ConnectionId;
-use headwater_base::source::{Change, FetchId, Health, News, Position};
+use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
 use headwater_base::{KeyRange, Shard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub(crate) enum Answer {
     Declared(Result<Vec<String>, String>),
     /// Where the source stands.
     Position(Result<Position, String>),
-    /// Where the source stands after the writes.
-    Written(Result<Position, String>),
+    /// What was written.
+    Written(Result<Written, String>),
 }
 
 /// Something that was asked and is not answered.
@@ -128,6 +128,11 @@ impl Hub {
         source: Box<dyn headwater_base::source::Source>,
     ) -> Arc<dyn headwater_base::source::Sink> {
         self.common.insert(name, source)
+    }
+
+    /// Tells the sources what the process may take, if it is bounded.
+    pub(crate) fn set_memory_bound(&self, bytes: Option<usize>) {
+        self.common.set_memory_bound(bytes.map(|bytes| bytes as u64));
     }
 
     /// Drops a source.

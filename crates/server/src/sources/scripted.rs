@@ -5,7 +5,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -99,7 +99,10 @@ fn run(asks: &Receiver<Ask>, sink: &dyn Sink, mut seed: u64) {
                 sink.tell(News::Position { request, answer: Ok(position) })
             }
             Ok(Ask::Write(request, changes)) => {
-                sink.tell(News::Written { request, answer: Ok(Position(position.0 + 1)) })
+                let gone = changes.iter().filter(|change| change.value.is_none());
+                let removed = gone.filter(|change| values.contains_key(&change.key)).count() as u64;
+                let written = Written { position: Position(position.0 + 1), removed };
+                sink.tell(News::Written { request, answer: Ok(written) })
                     && commit(&mut values, &mut position, changes)
             }
             Ok(Ask::Commit(changes)) => commit(&mut values, &mut position, changes),

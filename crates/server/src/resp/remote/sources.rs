@@ -11,7 +11,6 @@ use crate::resp::session::Answering;
 use crate::resp::{Flow, Resp, Turn, encoder};
 use crate::sources::Answer;
 use headwater_base::Shard;
-use headwater_base::source::Position;
 use headwater_command::{
     Args, Command, Data, Keys, Mapping, OwnedArgs, Ranges, Reply, Strings, Tables,
 };
@@ -146,12 +145,12 @@ impl Resp {
             self.hub.write(&source, work.connection.id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
         };
-        let position: Position = answer.map_err(|text| format!("source '{source}': {text}"))?;
+        let written = answer.map_err(|text| format!("source '{source}': {text}"))?;
         let reply = answer_of(|out| match data {
-            Data::Keys(_) => out.integer(changes.len() as i64),
+            Data::Keys(_) => out.integer(written.removed as i64),
             _ => out.ok(),
         });
-        let position = self.hub.show(&source, position);
+        let position = self.hub.show(&source, written.position);
         self.reach_everywhere(reply, position.as_bytes(), work);
         Ok(wait_for_answers(None, work))
     }

@@ -4,7 +4,7 @@ use super::Stage;
 use crate::service::{Service, Stopped, Time};
 use headwater_base::memory::Meter;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
 };
 use headwater_base::{KeyRange, Millis};
 use std::cell::Cell;
@@ -275,9 +275,16 @@ fn writes_go_through_and_are_seen_by_their_writer() {
     let Some(Request::Write(request, changes)) = scene.ask() else { panic!("not written") };
     assert_eq!(changes, [Change { key: b"p|1".to_vec(), value: Some(b"one".to_vec()) }]);
     // The answer waits until the change has come back.
-    scene.tell(News::Written { request, answer: Ok(Position(5)) }, &[]);
+    let written = |at, removed| Ok(Written { position: Position(at), removed });
+    scene.tell(News::Written { request, answer: written(5, 0) }, &[]);
     scene.changed(5, &[("p|1", Some("one"))], &[0]);
     assert_eq!(scene.serve(0, "").0, "+OK ");
+    // What was not there was not removed.
+    assert_eq!(scene.serve(0, "DEL p|1 p|2\r\n").1, Stopped::Parked);
+    let Some(Request::Write(request, _)) = scene.ask() else { panic!("not written") };
+    scene.tell(News::Written { request, answer: written(6, 1) }, &[]);
+    scene.changed(6, &[("p|1", None)], &[0]);
+    assert_eq!(scene.serve(0, "").0, ":1 ");
     assert_eq!(scene.serve(0, "DEL p|1\r\n").1, Stopped::Parked);
     let Some(Request::Write(request, _)) = scene.ask() else { panic!("not written") };
     scene.tell(News::Written { request, answer: Err(String::from("read-only")) }, &[0]);

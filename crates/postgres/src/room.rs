@@ -1,0 +1,134 @@
+//! How much the rows of loads may take before they are told: a share of the process's memory bound.
+//!
+//! A load may hold a little beside all others. One that needs more waits until it is the only large one; meanwhile it reads nothing, so that
+//! the server holds the rest back. So all of them together hold no more than the large one's share and a little for each thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Of the bound, a large load may take this part, and all small ones that one.
+const LARGE: u64 = 2;
+const SMALL: u64 = 8;
+/// What a key and its value take beside their bytes.
+const PAIR_BYTES: usize = 64;
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// The process's memory bound; 0: none.
+    bound: AtomicU64,
+    large: Mutex<bool>,
+    free: Condvar,
+}
+
+impl Room {
+    pub(crate) fn set_bound(&self, bytes: Option<u64>) {
+        self.bound.store(bytes.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// What one load holds, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    room: Arc<Room>,
+    bytes: u64,
+    small_max: u64,
+    large_max: u64,
+    is_large: bool,
+    until: Instant,
+}
+
+/// Why a load cannot hold more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Full {
+    /// It would be more than any may.
+    Alone(u64),
+    /// Others hold what there is.
+    Beside,
+}
+
+impl Held {
+    /// Nothing yet. So many threads load at once, and it may wait so long.
+    pub(crate) fn new(room: &Arc<Room>, threads: usize, until: Instant) -> Self {
+        let bound = room.bound.load(Ordering::Relaxed);
+        let (small_max, large_max) = match bound {
+            0 => (u64::MAX, u64::MAX),
+            bound => (bound / SMALL / threads.max(1) as u64, bound / LARGE),
+        };
+        Self { room: Arc::clone(room), bytes: 0, small_max, large_max, is_large: false, until }
+    }
+
+    /// Takes room for a pair of so many bytes, waiting for it if need be.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Full> {
+        self.bytes += (bytes + PAIR_BYTES) as u64;
+        if self.bytes <= self.small_max {
+            return Ok(());
+        }
+        if self.bytes > self.large_max {
+            return Err(Full::Alone(self.large_max));
+        }
+        if !self.is_large {
+            let mut taken = self.room.large.lock().unwrap_or_else(PoisonError::into_inner);
+            while *taken {
+                let left = self.until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Full::Beside);
+                }
+                let waited = self.room.free.wait_timeout(taken, left);
+                taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            *taken = true;
+            self.is_large = true;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Alone(most) => write!(
+                out,
+                "the range holds more than {most} bytes, what a load may take of the memory bound (maxmemory)"
+            ),
+            Self::Beside => out
+                .write_str("other loads hold what loads may take of the memory bound (maxmemory)"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_large {
+            *self.room.large.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            self.room.free.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_load_is_large_and_the_others_are_small() {
+        let room = Arc::new(Room::default());
+        let now = Instant::now();
+        assert_eq!(Held::new(&room, 4, now).add(usize::MAX / 2), Ok(()));
+        room.set_bound(Some(64_000));
+        let held = || Held::new(&room, 4, now);
+        let (mut large, mut small, mut other) = (held(), held(), held());
+        assert_eq!(small.add(1000), Ok(()));
+        assert_eq!(large.add(10_000), Ok(()));
+        assert_eq!(small.add(500), Ok(()));
+        assert_eq!(other.add(10_000), Err(Full::Beside));
+        drop(other);
+        assert_eq!(large.add(30_000), Err(Full::Alone(32_000)));
+        drop(large);
+        assert_eq!(small.add(10_000), Ok(()));
+    }
+}
