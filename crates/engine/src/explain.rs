@@ -41,12 +41,15 @@ pub(crate) struct Verified {
     /// Where the part ends that is next.
     next: Option<Vec<u8>>,
     differences: Vec<Difference>,
+    /// How often the next part has failed for want of memory.
+    shortages: u32,
 }
 
 impl Verified {
     /// Notes that `part`, with which what is left begins, is verified.
     fn pass(&mut self, part: &KeyRange) {
         self.next = None;
+        self.shortages = 0;
         self.left = self.left.take().filter(|left| part.last != left.last).map(|mut left| {
             left.first.clone_from(&part.last);
             left
@@ -295,6 +298,7 @@ impl Engine {
             left: Some(range),
             next: None,
             differences: Vec::new(),
+            shortages: 0,
         });
         while let Some(left) = &verified.left
             && verified.differences.len() < most
@@ -313,7 +317,11 @@ impl Engine {
                 let stop = self.stop();
                 match stop {
                     Stop::Wait(ticket) => self.slices.keep_verified(ticket, verified),
-                    Stop::Failed(_) => self.slices.resume_verified(verified),
+                    Stop::Failed(_) => {
+                        self.memory.want_again(verified.shortages);
+                        verified.shortages += 1;
+                        self.slices.resume_verified(verified);
+                    }
                 }
                 return Err(stop);
             }
