@@ -421,6 +421,8 @@ impl Engine {
             most => most.saturating_sub(execution.values),
         };
         let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
+        // A row that is one too many is not looked at, and so leads nowhere that is known.
+        let mut is_unread = false;
         let gathered_from =
             if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
         let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
@@ -431,6 +433,7 @@ impl Engine {
             rows_here += 1;
             is_cut = (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
             if tuples.bytes() > allowance || is_cut {
+                is_unread = true;
                 return ControlFlow::Break(());
             }
             let mut inner = *bindings;
@@ -463,7 +466,8 @@ impl Engine {
         });
         execution.ahead = ahead;
         execution.values += rows_here;
-        execution.missed += rows_here.saturating_sub(tuples.tuples.len() - retained);
+        let looked_at = rows_here - usize::from(is_unread);
+        execution.missed += looked_at.saturating_sub(tuples.tuples.len() - retained);
         execution.rows += rows_here;
         execution.visited += visited;
         if sifted {

@@ -38,15 +38,18 @@ fn shown_range(range: &KeyRange) -> String {
 pub(crate) struct Verified {
     /// What is to be verified still.
     left: Option<KeyRange>,
-    /// Where the part ends that is next.
-    next: Option<Vec<u8>>,
+    /// Where the part ends that is next, and those that it is a part of, the least last.
+    ends: Vec<Vec<u8>>,
     differences: Vec<Difference>,
+    /// How often the next part has failed for want of memory.
+    shortages: u32,
 }
 
 impl Verified {
     /// Notes that `part`, with which what is left begins, is verified.
     fn pass(&mut self, part: &KeyRange) {
-        self.next = None;
+        self.ends.pop();
+        self.shortages = 0;
         self.left = self.left.take().filter(|left| part.last != left.last).map(|mut left| {
             left.first.clone_from(&part.last);
             left
@@ -293,13 +296,14 @@ impl Engine {
         }
         let mut verified = self.slices.take_verified().unwrap_or_else(|| Verified {
             left: Some(range),
-            next: None,
+            ends: Vec::new(),
             differences: Vec::new(),
+            shortages: 0,
         });
         while let Some(left) = &verified.left
             && verified.differences.len() < most
         {
-            let part = match &verified.next {
+            let part = match verified.ends.last() {
                 Some(end) => KeyRange::new(&left.first, end),
                 None => left.clone(),
             };
@@ -308,12 +312,16 @@ impl Engine {
                 || self.verify_tables(&part, most, &mut verified).is_err()
             {
                 if let Some(at) = self.slices.take_verified_end() {
-                    verified.next = Some(at);
+                    verified.ends.push(at);
                 }
                 let stop = self.stop();
                 match stop {
                     Stop::Wait(ticket) => self.slices.keep_verified(ticket, verified),
-                    Stop::Failed(_) => self.slices.resume_verified(verified),
+                    Stop::Failed(_) => {
+                        self.memory.want_again(verified.shortages);
+                        verified.shortages += 1;
+                        self.slices.resume_verified(verified);
+                    }
                 }
                 return Err(stop);
             }

@@ -15,9 +15,12 @@ use crate::record::{STATE, State};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64;
 
 const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
+
+/// Bytes before the items of a batch.
+const HEAD: usize = 13;
 
 /// One batch, as far as it matters here.
 struct Batch {
@@ -25,9 +28,18 @@ struct Batch {
     state: Option<State>,
 }
 
-/// A file that is read from its start, and how much of it is left.
+/// Bytes of a journal that are read at once, if a batch has no more.
+const CHUNK: usize = 256 << 10;
+
+/// A file that is read from its start.
 struct Journal {
-    reader: BufReader<File>,
+    file: File,
+    /// What was read, of which the batches before `at` are done.
+    bytes: Vec<u8>,
+    at: usize,
+    /// Bytes of the file before those in `bytes`.
+    before: u64,
+    /// Bytes of the file that were not read yet.
     left: u64,
 }
 
@@ -35,56 +47,63 @@ impl Journal {
     fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let left = file.metadata()?.len();
-        Ok(Self { reader: BufReader::with_capacity(64 << 10, file), left })
+        Ok(Self { file, bytes: Vec::new(), at: 0, before: 0, left })
     }
 
-    /// The next bytes, behind what `into` has; `None` where the file ends before.
-    fn take(&mut self, count: u64, into: &mut Vec<u8>) -> io::Result<Option<()>> {
-        if count > self.left {
-            return Ok(None);
+    /// The bytes from the place where the next batch begins on, at least so many; `None` where the file ends before.
+    fn peek(&mut self, count: usize) -> io::Result<Option<&[u8]>> {
+        let there = self.bytes.len() - self.at;
+        if there < count {
+            if (count - there) as u64 > self.left {
+                return Ok(None);
+            }
+            self.bytes.drain(..self.at);
+            self.before += core::mem::take(&mut self.at) as u64;
+            let more = ((count - there).max(CHUNK) as u64).min(self.left);
+            let read = (&mut self.file).take(more).read_to_end(&mut self.bytes)? as u64;
+            // It may be shorter than it was.
+            self.left = if read == more { self.left - read } else { 0 };
         }
-        self.left -= count;
-        let taken = (&mut self.reader).take(count).read_to_end(into)? as u64;
-        Ok((taken == count).then_some(()))
+        let rest = &self.bytes[self.at..];
+        Ok((rest.len() >= count).then_some(rest))
     }
 
     /// The next batch; `None` where what comes is none.
-    fn next(&mut self, bytes: &mut Vec<u8>) -> io::Result<Option<Batch>> {
-        bytes.clear();
-        if self.take(13, bytes)?.is_none() || bytes[0] != 1 {
-            return Ok(None);
-        }
-        let (items, number) = (little(&bytes[1..5]), little(&bytes[5..13]));
-        let (mut hasher, mut state) = (Xxh3::new(), None);
+    fn next(&mut self) -> io::Result<Option<Batch>> {
+        let Some(head) = self.peek(HEAD)?.filter(|head| head[0] == 1) else { return Ok(None) };
+        let (items, number) = (little(&head[1..5]), little(&head[5..13]));
+        let (mut end, mut state) = (HEAD, None);
         for _ in 0..items {
-            bytes.clear();
-            if self.take(9, bytes)?.is_none() {
-                return Ok(None);
-            }
-            match bytes[0] {
+            let Some(batch) = self.peek(end + 9)? else { return Ok(None) };
+            match batch[end] {
                 2 => {
-                    if self.take(12, bytes)?.is_none() {
-                        return Ok(None);
-                    }
-                    let key = little(&bytes[11..13]);
-                    let stored = little(&bytes[17..21]);
-                    if self.take(key + stored, bytes)?.is_none() {
-                        return Ok(None);
-                    }
-                    let (key, value) = bytes[21..].split_at(key as usize);
-                    if key == STATE {
-                        state = State::read(value).or(state);
+                    let Some(batch) = self.peek(end + 21)? else { return Ok(None) };
+                    let key = little(&batch[end + 11..end + 13]) as usize;
+                    let stored = little(&batch[end + 17..end + 21]) as usize;
+                    let (key_at, value_at) = (end + 21, end + 21 + key);
+                    end = value_at + stored;
+                    let Some(batch) = self.peek(end)? else { return Ok(None) };
+                    if batch[key_at..value_at] == *STATE {
+                        state = State::read(&batch[value_at..end]).or(state);
                     }
                 }
-                4 => {}
+                4 => end += 9,
                 _ => return Ok(None),
             }
-            hasher.update(bytes);
         }
-        bytes.clear();
-        let ends = self.take(13, bytes)?.is_some() && bytes[0] == 3 && bytes[9..] == TRAILER;
-        let is_whole = ends && little(&bytes[1..9]) == hasher.digest();
+        let Some(batch) = self.peek(end + 13)? else { return Ok(None) };
+        let tail = &batch[end..end + 13];
+        let ends = tail[0] == 3 && tail[9..] == TRAILER;
+        let is_whole = ends && little(&tail[1..9]) == xxh3_64(&batch[HEAD..end]);
+        if is_whole {
+            self.at += end + 13;
+        }
         Ok(is_whole.then_some(Batch { number, state }))
+    }
+
+    /// Bytes of the batches that were read.
+    fn whole(&self) -> u64 {
+        self.before + self.at as u64
     }
 }
 
@@ -99,7 +118,8 @@ fn has_rest(path: &Path, whole: u64) -> io::Result<bool> {
     reader.seek(SeekFrom::Start(whole))?;
     loop {
         let part = reader.fill_buf()?;
-        if part.is_empty() || part.iter().any(|&byte| byte != 0) {
+        // All of a part at once: most are long, and hold nothing.
+        if part.is_empty() || part.iter().fold(0, |all, &byte| all | byte) != 0 {
             return Ok(!part.is_empty());
         }
         let count = part.len();
@@ -159,15 +179,11 @@ impl End {
 pub(crate) fn check(store: &Path) -> Result<End, String> {
     let journals = journals(store).map_err(|error| error.to_string())?;
     let (mut end, mut last) = (End::default(), None);
-    let mut bytes = Vec::new();
     for (at, path) in journals.iter().enumerate() {
         let name = path.file_name().unwrap_or_default().display();
         let io = |error: io::Error| format!("the journal {name}: {error}");
         let mut journal = Journal::open(path).map_err(io)?;
-        let length = journal.left;
-        let mut whole = 0;
-        while let Some(batch) = journal.next(&mut bytes).map_err(io)? {
-            whole = length - journal.left;
+        while let Some(batch) = journal.next().map_err(io)? {
             let least = batch.state.map_or(0, |state| state.number);
             if batch.number < least || last.is_some_and(|last| last >= least.max(1)) {
                 return Err(format!("the journal {name} is damaged: its batches are out of order"));
@@ -175,6 +191,7 @@ pub(crate) fn check(store: &Path) -> Result<End, String> {
             last = Some(batch.number);
             end.position = batch.state.map(|state| state.position).or(end.position);
         }
+        let whole = journal.whole();
         if has_rest(path, whole).map_err(io)? {
             if at + 1 < journals.len() {
                 return Err(format!("the journal {name} is damaged behind its byte {whole}"));

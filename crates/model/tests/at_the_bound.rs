@@ -1,6 +1,7 @@
 //! Work near a memory bound: reads of much, and room for writes, are made in steps that are short, in rows and outputs; not
 //! in time, which depends on the machine.
 
+use headwater_base::KeyRange;
 use headwater_engine::{
     Engine, EngineError, Expiry, RangeOptions, Settings, Stop, TableOptions, Ticket,
 };
@@ -216,4 +217,57 @@ fn a_write_makes_room_for_more_than_itself_but_does_not_wait_for_all_of_the_rese
     }
     assert!(writes > 2, "{writes} writes");
     assert!(bounded.used() + reserve / 2 < full, "the reserve is there");
+}
+
+/// Verifies all that the join `c` gives, in slices, as clients do; how many these were, and the differences.
+fn verify_sliced(bounded: &mut Bounded) -> (usize, Result<usize, EngineError>) {
+    let all = KeyRange::new(b"c|", b"c}");
+    for slices in 1..100_000 {
+        let mut attempts = 0;
+        let done = bounded.own(|engine| {
+            engine.begin_slice();
+            let done = loop {
+                let done = engine.verify(&all, 100);
+                let lacks = matches!(done, Err(Stop::Failed(EngineError::OutOfMemory)));
+                attempts += 1;
+                if !lacks || attempts > 8 || !engine.make_room_again() {
+                    break done;
+                }
+            };
+            engine.end_slice();
+            done
+        });
+        match done {
+            Err(Stop::Wait(ticket)) => bounded.own(|engine| wait(engine, ticket)),
+            Err(Stop::Failed(error)) => return (slices, Err(error)),
+            Ok(differences) => return (slices, Ok(differences.len())),
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn a_verification_of_more_than_fits_ends_in_slices_of_any_size() {
+    const SIDE: usize = 120;
+    for rows in [2, 3, 4, 50] {
+        let pressure = Pressure::new(0);
+        let engine = pressure.own(|| Engine::new(Settings::default()));
+        let mut bounded = Bounded { engine, pressure };
+        bounded.own(|engine| {
+            for number in 0..SIDE {
+                set(engine, &format!("a|{number:04}"));
+                set(engine, &format!("b|{number:04}"));
+            }
+            let join = "c|<x>|<y> = check a|<x> copy b|<y>";
+            engine.join_add("c", join, false).expect("a join");
+        });
+        bounded.bound(bounded.used() + SIDE * SIDE * 16);
+        bounded.engine.set_slice(Some(rows));
+        let before = bounded.rows();
+        let (slices, differences) = verify_sliced(&mut bounded);
+        assert_eq!(differences, Ok(0), "{rows} rows, {slices} slices");
+        assert!(bounded.engine.evicted().ranges > 0, "it is at the bound");
+        let read = (bounded.rows() - before) as usize;
+        assert!(read < 60 * SIDE * SIDE, "{rows} rows a slice, {read} rows in {slices} slices");
+    }
 }

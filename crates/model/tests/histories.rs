@@ -1,11 +1,11 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
-use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::check::{Kind, MakeSubject, Plan, check, check_seed};
 use headwater_model::equipped::{Equipped, Short};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::subject::{FeedChange, FollowerNotification, Plain, Subject};
-use headwater_model::{drive, generate};
+use headwater_model::{drive, drive_sources, generate};
 
 /// Its counts are what bounds of memory go by.
 #[global_allocator]
@@ -72,6 +72,21 @@ fn reads_equal_recomputation_where_ranges_grow_little() {
 fn reads_show_one_state_though_others_come_between_their_slices() {
     holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
     holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
+}
+
+/// Seeds beyond the usual ones that have failed once, where everything happens between slices of so many rows.
+const FAILED_ONCE: [(u64, usize); 3] = [(7452, 2), (60_505, 2), (79_883, 2)];
+
+#[test]
+fn seeds_that_failed_once_do_not_any_more() {
+    for (seed, rows) in FAILED_ONCE {
+        let subject: MakeSubject = match rows {
+            2 => || Box::new(Equipped::default().sliced(2, false)),
+            _ => || Box::new(Equipped::default().sliced(7, false)),
+        };
+        let found = check_seed(Kind::Sources, subject, seed);
+        assert!(found.is_none(), "{}", found.unwrap());
+    }
 }
 
 #[test]
@@ -167,6 +182,48 @@ fn with_removals(seed: u64) -> Vec<Op> {
         }
     }
     ops
+}
+
+/// A history in which the boundaries of its tables change again and again.
+fn with_boundaries(ops: Vec<Op>, seed: u64) -> Vec<Op> {
+    let (mut changed, mut tables) = (Vec::new(), Vec::new());
+    for (at, op) in ops.into_iter().enumerate() {
+        match &op {
+            Op::Set { key, .. } => tables.extend(headwater_base::table_of(key).map(<[u8]>::to_vec)),
+            Op::JoinAdd { join, .. } => tables.push(join.output.table.clone().into_bytes()),
+            _ => {}
+        }
+        tables.sort();
+        tables.dedup();
+        changed.push(op);
+        let draw = at * 31 + seed as usize;
+        if draw.is_multiple_of(5)
+            && let Some(name) = tables.get(draw / 5 % tables.len().max(1))
+        {
+            changed.push(Op::TableSet { name: name.clone(), boundary: draw / 7 % 3 });
+        }
+    }
+    changed
+}
+
+#[test]
+fn boundaries_that_change_between_slices_change_no_answer() {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    for seed in 0..histories / 20 {
+        for rows in [2, 5] {
+            let mut subject = Equipped::default().sliced(rows, false);
+            let ops = with_boundaries(Kind::Sources.history(seed), seed);
+            if let Err(failure) = drive_sources::run(&mut subject, &ops) {
+                panic!("seed {seed}, {rows} rows, with sources: {}", failure.message);
+            }
+            let mut subject = Equipped::default().sliced(rows, true);
+            let ops = with_boundaries(generate::history(seed), seed);
+            if let Err(failure) = drive::run(&mut subject, &ops) {
+                panic!("seed {seed}, {rows} rows: {}", failure.message);
+            }
+        }
+    }
 }
 
 /// Other operations come between the slices of a removal.

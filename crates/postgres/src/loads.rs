@@ -3,7 +3,7 @@
 use crate::range;
 use crate::room::Held;
 use crate::snapshot::Snapshot;
-use crate::state::{Job, Ready, Standing, State, Work};
+use crate::state::{Job, Ready, State, TableReadiness, Work};
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair};
 use std::collections::BTreeMap;
@@ -98,7 +98,9 @@ impl State {
             return Err(reason.clone());
         }
         match self.tables.get(&load.prefix).map(|table| &table.standing) {
-            Some(standing @ (Standing::Asked | Standing::Unchecked(_))) => Err(standing.reason()),
+            Some(standing @ (TableReadiness::Asked | TableReadiness::Unchecked(_))) => {
+                Err(standing.reason())
+            }
             _ => Ok(()),
         }
     }
@@ -130,7 +132,7 @@ impl State {
             return None;
         };
         let ready = match &table.standing {
-            Standing::Ready(ready) => Arc::clone(ready),
+            TableReadiness::Ready(ready) => Arc::clone(ready),
             standing => {
                 let reason = standing.reason();
                 self.fail_load(fetch, reason);
@@ -155,7 +157,7 @@ impl State {
         let by_index = |state: &Self, fetch: FetchId, prefix: &[u8]| {
             let load = state.loads.get(&fetch).filter(|load| load.prefix == prefix)?;
             match &state.tables.get(prefix)?.standing {
-                Standing::Ready(ready) => Some(range::by_index(&ready.mapping, &load.range)),
+                TableReadiness::Ready(ready) => Some(range::by_index(&ready.mapping, &load.range)),
                 _ => None,
             }
         };
@@ -272,7 +274,7 @@ impl State {
         let Some(table) = self.tables.get(&load.prefix) else {
             return self.fail_load(fetch, "the table was withdrawn".to_owned());
         };
-        let Standing::Ready(ready) = &table.standing else {
+        let TableReadiness::Ready(ready) = &table.standing else {
             // It waits, or fails, where it begins.
             return self.again(fetch, Duration::ZERO, "the table was altered");
         };

@@ -12,7 +12,7 @@ use crate::room::{Full, Held};
 use crate::signature::{self, COMPARED_AGAIN};
 use crate::snapshot::Snapshot;
 use crate::source::{position_of, show};
-use crate::state::{Job, Line, Shared, Standing, State, Way, Work};
+use crate::state::{Job, Line, Shared, State, TableReadiness, Way, Work};
 use crate::wire::{Connection, Error};
 use crate::write::{self, Failed};
 use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
@@ -204,7 +204,8 @@ impl State {
     fn can_write(&self, changes: &[Change]) -> Result<(), String> {
         for change in changes {
             if let Some((_, table)) = self.table_of(&change.key)
-                && let standing @ (Standing::Asked | Standing::Unchecked(_)) = &table.standing
+                && let standing @ (TableReadiness::Asked | TableReadiness::Unchecked(_)) =
+                    &table.standing
             {
                 return Err(standing.reason());
             }
@@ -218,7 +219,11 @@ impl State {
             Work::Load(fetch) => self.fail_load(fetch, message),
             Work::Declare { request, prefix, generation } => {
                 let answer = if unreachable {
-                    self.set_standing(&prefix, generation, Standing::Unchecked(message.clone()));
+                    self.set_standing(
+                        &prefix,
+                        generation,
+                        TableReadiness::Unchecked(message.clone()),
+                    );
                     let warning = format!(
                         "the table is compared with the database once it can be: {message}"
                     );
@@ -331,7 +336,7 @@ fn attempt(
                     let way = shared.lock().way.unwrap_or(Way::Log);
                     let (ready, warnings) =
                         declare::check(connection, &shared.settings, way, prefix, &words)?;
-                    let standing = Standing::Ready(Arc::new(ready));
+                    let standing = TableReadiness::Ready(Arc::new(ready));
                     shared.lock().set_standing(prefix, *generation, standing);
                     Ok(warnings)
                 }

@@ -21,7 +21,7 @@ use crate::room::Held;
 use crate::settings::Settings;
 use crate::signature;
 use crate::snapshot::Snapshot;
-use crate::state::{Job, Line, Shared, Standing, Work};
+use crate::state::{Job, Line, Shared, TableReadiness, Work};
 use crate::transaction::{Outcome, Plan};
 use crate::wire::{Connection, Error};
 use headwater_base::KeyRange;
@@ -377,7 +377,7 @@ fn tell(state: &mut crate::state::State, at: u64, noted: &[Noted]) {
     let mut plans: BTreeMap<&[u8], Plan> = BTreeMap::new();
     for Noted { prefix, old, new } in noted {
         let Some(table) = state.tables.get(prefix) else { continue };
-        let Standing::Ready(ready) = &table.standing else { continue };
+        let TableReadiness::Ready(ready) = &table.standing else { continue };
         let plan = plans.entry(prefix).or_insert_with(|| Plan::plain(Arc::clone(ready)));
         let (old, new) = (old.as_deref().map(cells), new.as_deref().map(cells));
         // What an older trigger noted has other columns.

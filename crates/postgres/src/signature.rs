@@ -15,7 +15,7 @@
 use crate::mapping::{Mapping, Words, literal, quoted_name};
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
-use crate::state::{Ready, Shared, Standing, State};
+use crate::state::{Ready, Shared, State, TableReadiness};
 use crate::wire::{Connection, Error};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ pub(crate) fn ready(shared: &Shared) -> Vec<Compared> {
     let state = shared.lock();
     let tables = state.tables.iter();
     let ready = tables.filter_map(|(prefix, table)| match &table.standing {
-        Standing::Ready(ready) => Some((prefix.clone(), table.generation, Arc::clone(ready))),
+        TableReadiness::Ready(ready) => Some((prefix.clone(), table.generation, Arc::clone(ready))),
         _ => None,
     });
     ready.collect()

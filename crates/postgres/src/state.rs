@@ -128,13 +128,13 @@ pub(crate) struct Table {
     /// Which declaration.
     pub(crate) generation: u64,
     pub(crate) words: Words,
-    pub(crate) standing: Standing,
+    pub(crate) standing: TableReadiness,
     pub(crate) followed: Followed,
 }
 
 /// Whether a table can be loaded.
 #[derive(Clone)]
-pub(crate) enum Standing {
+pub(crate) enum TableReadiness {
     /// A thread is about to compare it with the database, or is at it.
     Asked,
     /// It was not compared with the database yet, for this reason.
@@ -144,10 +144,10 @@ pub(crate) enum Standing {
     Broken(String),
 }
 
-/// Why a table cannot be loaded that is [`Standing::Asked`].
+/// Why a table cannot be loaded that is [`TableReadiness::Asked`].
 const COMPARED: &str = "the table is being compared with the database";
 
-impl Standing {
+impl TableReadiness {
     /// Why it cannot be loaded.
     pub(crate) fn reason(&self) -> String {
         match self {
@@ -347,7 +347,7 @@ impl State {
     /// Declares a table, or declares it again; its generation.
     pub(crate) fn declare(&mut self, prefix: &[u8], words: Words) -> u64 {
         self.generation += 1;
-        let standing = Standing::Asked;
+        let standing = TableReadiness::Asked;
         let generation = self.generation;
         let before = self.tables.remove(prefix);
         let followed = before.map(|table| table.followed).unwrap_or_default();
@@ -364,8 +364,8 @@ impl State {
     pub(crate) fn set_way(&mut self, way: Way) {
         if self.way.replace(way).is_some_and(|before| before != way) {
             for table in self.tables.values_mut() {
-                if matches!(table.standing, Standing::Ready(_)) {
-                    table.standing = Standing::Unchecked(COMPARED.to_owned());
+                if matches!(table.standing, TableReadiness::Ready(_)) {
+                    table.standing = TableReadiness::Unchecked(COMPARED.to_owned());
                 }
             }
             self.plans.clear();
@@ -391,7 +391,7 @@ impl State {
 
     /// A table was altered: nothing of it is to be believed until it has been compared again.
     pub(crate) fn altered(&mut self, prefix: &[u8], generation: u64) {
-        let standing = Standing::Unchecked(COMPARED_AGAIN.to_owned());
+        let standing = TableReadiness::Unchecked(COMPARED_AGAIN.to_owned());
         self.look = true;
         let current = self.tables.get(prefix).is_some_and(|table| table.generation == generation);
         if current {
@@ -402,12 +402,17 @@ impl State {
     }
 
     /// Sets how a table stands, and says that nothing of it is to be believed if that was `Ready` before.
-    pub(crate) fn set_standing(&mut self, prefix: &[u8], generation: u64, standing: Standing) {
+    pub(crate) fn set_standing(
+        &mut self,
+        prefix: &[u8],
+        generation: u64,
+        standing: TableReadiness,
+    ) {
         let Some(table) = self.tables.get_mut(prefix) else { return };
         if table.generation != generation {
             return;
         }
-        let was_ready = matches!(table.standing, Standing::Ready(_));
+        let was_ready = matches!(table.standing, TableReadiness::Ready(_));
         let loaded = was_ready || !table.followed.is_empty();
         table.standing = standing;
         self.plans.clear();

@@ -12,7 +12,7 @@
 use crate::mapping::{Cell, Value};
 use crate::output::{self, Message, Old, Relation, Tuple, message, relation_of};
 use crate::signature::ALTERED;
-use crate::state::{Ready, Standing, State};
+use crate::state::{Ready, State, TableReadiness};
 use headwater_base::KeyRange;
 use headwater_base::source::Change;
 use std::collections::{BTreeSet, HashMap};
@@ -280,7 +280,7 @@ impl State {
         let Some(described) = self.relations.get(&relation) else { return Arc::new([]) };
         let (mut plans, mut broken) = (Vec::new(), Vec::new());
         for (prefix, table) in &self.tables {
-            let Standing::Ready(ready) = &table.standing else { continue };
+            let TableReadiness::Ready(ready) = &table.standing else { continue };
             if ready.relation != relation {
                 continue;
             }
@@ -290,7 +290,7 @@ impl State {
             }
         }
         for (prefix, generation, reason) in broken {
-            self.set_standing(&prefix, generation, Standing::Broken(reason));
+            self.set_standing(&prefix, generation, TableReadiness::Broken(reason));
         }
         let plans: Arc<[Plan]> = plans.into();
         self.plans.insert(relation, Arc::clone(&plans));

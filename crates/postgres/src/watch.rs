@@ -10,7 +10,7 @@ use crate::pool::{before_head, mark};
 use crate::signature;
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
-use crate::state::{Shared, Standing, Way};
+use crate::state::{Shared, TableReadiness, Way};
 use crate::wire::{Connection, Error};
 use headwater_base::source::Health;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct Looked {
     prefix: Vec<u8>,
     generation: u64,
     words: Words,
-    standing: Standing,
+    standing: TableReadiness,
 }
 
 /// Compares tables with the catalog where they were altered, or could not be compared yet.
@@ -128,8 +128,9 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
     let tables: Vec<_> = {
         let state = shared.lock();
         let looked = state.tables.iter();
-        let looked = looked
-            .filter(|(_, table)| !matches!(table.standing, Standing::Asked | Standing::Ready(_)));
+        let looked = looked.filter(|(_, table)| {
+            !matches!(table.standing, TableReadiness::Asked | TableReadiness::Ready(_))
+        });
         looked
             .map(|(prefix, table)| Looked {
                 prefix: prefix.clone(),
@@ -142,13 +143,13 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
     for Looked { prefix, generation, words, standing } in tables {
         let settings = &shared.settings;
         let standing = match declare::check(connection, settings, way, &prefix, &words) {
-            Ok((ready, _)) => Standing::Ready(Arc::new(ready)),
+            Ok((ready, _)) => TableReadiness::Ready(Arc::new(ready)),
             Err(error) if error.is_broken() => return Err(error),
             // It is compared when it is looked at the next time.
             Err(error) if error.is_passing() => continue,
             Err(error) => match standing {
-                Standing::Broken(reason) if reason == error.message => continue,
-                _ => Standing::Broken(error.message),
+                TableReadiness::Broken(reason) if reason == error.message => continue,
+                _ => TableReadiness::Broken(error.message),
             },
         };
         shared.lock().set_standing(&prefix, generation, standing);

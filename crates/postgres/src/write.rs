@@ -9,7 +9,7 @@
 use crate::json::{self, Field};
 use crate::mapping::{Mapping, literal, quoted_name};
 use crate::source::position_of;
-use crate::state::{Standing, State};
+use crate::state::{State, TableReadiness};
 use crate::wire::{Connection, Error};
 use headwater_base::source::Change;
 
@@ -63,7 +63,7 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
     let (_, table) =
         state.table_of(&change.key).ok_or_else(|| format!("{shown} is in no declared table"))?;
     let mapping = match &table.standing {
-        Standing::Ready(ready) => &ready.mapping,
+        TableReadiness::Ready(ready) => &ready.mapping,
         standing => return Err(standing.reason()),
     };
     let key = mapping.literals(&change.key).filter(|_| change.key.len() <= mapping.key_bytes_max);

@@ -20,7 +20,7 @@ const NAMES: [&str; 4] =
 
 /// Words of a type's name for which the field has words of its own (docs/glossary.md): letter, mail, office and their like are
 /// messages, batches and a transport; to hold is to quiesce, to meet is a barrier; to keep is to persist.
-const PRIVATE_WORDS: [&str; 25] = [
+const PRIVATE_WORDS: [&str; 26] = [
     "Letter",
     "Letters",
     "Mail",
@@ -39,6 +39,7 @@ const PRIVATE_WORDS: [&str; 25] = [
     "Fickle",
     "Outsiders",
     "Door",
+    "Standing",
     "Teller",
     "Facts",
     "What",

@@ -50,6 +50,8 @@ const BEYOND_SHARE: usize = 64;
 /// An operation that has given up is run again when it has this part of the limit, at least: with less than it needs for a slice it
 /// would give up as often as it may.
 const LEAST_WANTED_SHARE: usize = 1024;
+/// How often an operation that goes on in slices may lack memory at one place, with room made for it each time.
+const SHORTAGES_MAX: u32 = 8;
 /// How many keys are looked at in one step of a compaction.
 const COMPACTION_STEP: usize = 1 << 12;
 
@@ -163,6 +165,13 @@ impl Memory {
         let lacking = self.lacking.take();
         self.wanted = lacking.unwrap_or(self.wanted);
         lacking.is_some()
+    }
+
+    /// An operation that has just failed for want of memory did so `times` times before, each time with the room that was made for it: others
+    /// take some of that, so twice as much is to be made each time, and none where that has come to nothing [`SHORTAGES_MAX`] times.
+    pub(crate) fn want_again(&mut self, times: u32) {
+        self.wanted = self.wanted.filter(|_| times < SHORTAGES_MAX);
+        self.wanted = self.wanted.map(|bytes| bytes.saturating_mul(1 << times));
     }
 
     /// Notes that an operation could be done with so many bytes more.
