@@ -54,6 +54,8 @@ struct Standin {
     waiting: Vec<Ticket>,
     numbers: u64,
     followed: Vec<(u32, KeyRange)>,
+    /// What followers know of their ranges.
+    given: BTreeMap<(u32, Vec<u8>, Vec<u8>), Vec<Pair>>,
     engine: Engine,
 }
 
@@ -66,6 +68,7 @@ fn standin(fault: Fault) -> Box<dyn Subject> {
         waiting: Vec::new(),
         numbers: 0,
         followed: Vec::new(),
+        given: BTreeMap::new(),
         engine: Engine::new(Settings::default()),
     })
 }
@@ -172,20 +175,30 @@ impl Subject for Standin {
     fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
         let pairs = self.range(&range.first, &range.last, RangeOptions::default())?;
         self.followed.push((by, range.clone()));
+        self.given.insert((by, range.first.clone(), range.last.clone()), pairs.clone());
         Ok(pairs)
     }
     fn unfollow(&mut self, by: u32, range: &KeyRange) {
         self.followed = unfollowed(std::mem::take(&mut self.followed), by, range);
     }
-    /// Nothing is known of changes: all is to be read again.
+    /// Nothing is known of changes: what is not as it was is to be read again.
     fn told(&mut self) -> Vec<FollowerNotification> {
+        let seen = self.seen();
+        let is_whole = self.tables.values().all(|table| matches!(table.state, State::There(_)));
+        let is_as_given = |(by, range): &(u32, KeyRange)| {
+            let given = self.given.get(&(*by, range.first.clone(), range.last.clone()));
+            let now = seen.iter().filter(|(key, _)| within(key, &range.first, &range.last));
+            is_whole
+                && given.is_some_and(|given| given.iter().map(|(key, value)| (key, value)).eq(now))
+        };
         let followed = std::mem::take(&mut self.followed).into_iter();
-        followed
-            .map(|(by, range)| FollowerNotification {
-                followers: vec![by],
-                change: FeedChange::Reset(range),
-            })
-            .collect()
+        let (same, other): (Vec<_>, Vec<_>) = followed.partition(is_as_given);
+        self.followed = same;
+        let resets = other.into_iter().map(|(by, range)| FollowerNotification {
+            followers: vec![by],
+            change: FeedChange::Reset(range),
+        });
+        resets.collect()
     }
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.need()?;

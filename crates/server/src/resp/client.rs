@@ -35,6 +35,11 @@ impl Resp {
 
     /// CLIENT KILL: ends the connections chosen; the one that asks gets its answer first.
     pub(super) fn client_kill(&self, filter: &KillFilter<'_>, work: &mut Turn<'_>) -> Flow {
+        if let Some(user) = filter.user.filter(|user| *user != b"default") {
+            let user = String::from_utf8_lossy(user);
+            encoder(work).error("ERR", format_args!("No such user '{user}'"));
+            return Flow::Next;
+        }
         let chosen: Vec<_> = work
             .peers
             .iter()
@@ -65,7 +70,6 @@ fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
     };
     filter.id.is_none_or(|id| id == connection.id.number)
         && filter.kind.is_none_or(|kind| kind == kind_of(&connection.session))
-        && filter.user.is_none_or(|user| user == b"default")
         && same(filter.address, connection.peer)
         && same(filter.local_address, connection.local)
 }

@@ -166,7 +166,13 @@ impl Resp {
         self.forget_range_watches(session);
         self.forget_watches(session);
         self.forget_tracking(id, session);
+        // What the client's library said of itself stays true.
+        let mut identity = session.identity.take();
+        if let Some(identity) = &mut identity {
+            identity.name.clear();
+        }
         *session = Session {
+            identity,
             authenticated: !self.needs_password(),
             last_command: session.last_command,
             // Other shards go on executing for it.

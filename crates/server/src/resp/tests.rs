@@ -106,6 +106,16 @@ impl Stage {
 }
 
 #[test]
+fn what_a_library_says_of_itself_outlives_reset_and_unknown_users_are_named() {
+    let mut stage = Stage::new();
+    let said = "CLIENT SETINFO LIB-NAME lib\r\nCLIENT SETNAME me\r\nRESET\r\nCLIENT INFO\r\n";
+    let (told, _) = stage.serve(0, said);
+    assert!(told.contains(" lib-name=lib ") && told.contains(" name= "), "{told}");
+    let (told, _) = stage.serve(0, "CLIENT KILL USER nosuch\r\nCLIENT KILL USER default\r\n");
+    assert_eq!(told, "-ERR No such user 'nosuch' :1 ");
+}
+
+#[test]
 fn a_waiting_request_holds_up_its_own_client_alone() {
     let mut stage = Stage::new();
     let (out, stopped) = stage.serve(0, "SET a 1\r\nGET x|k\r\nGET a\r\n");
