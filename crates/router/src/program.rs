@@ -60,7 +60,7 @@ pub enum Program {
         at: Shard,
         /// Where it continues there; 0: at its beginning.
         cursor: u64,
-        /// The map of homes by which it began ([`map_of`]).
+        /// Names the map of homes by which it began.
         map: u64,
         /// About so many keys are still wanted.
         wanted: u64,
