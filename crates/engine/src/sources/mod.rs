@@ -89,6 +89,7 @@ impl Engine {
         self.tell_reset(&range);
         self.invalidate_readers(table, &range);
         self.unload(LoadedId::own(table), &range);
+        self.drop_answers(LoadedId::own(table), &range);
         self.loads.end_own(table);
         self.retry_followed();
     }
