@@ -110,7 +110,7 @@ impl Engine {
         let mut left = range.clone();
         if rows_left > 0 {
             let slice = load.next_slice(&mut answer, rows_left);
-            self.loads.arriving.rows_taken += slice.pairs.len().max(1);
+            self.loads.arriving.rows_taken += slice.rows.max(1);
             let end = slice.end.filter(|end| before_end(end, &range.last));
             let Some(end) = end else {
                 self.take_in(part, range, answer.position, slice.pairs);
@@ -119,7 +119,9 @@ impl Engine {
             };
             left.first = end.max(left.first);
             let taken = KeyRange { first: range.first.clone(), last: left.first.clone() };
-            self.take_in(part, &taken, answer.position, slice.pairs);
+            if !taken.is_empty() {
+                self.take_in(part, &taken, answer.position, slice.pairs);
+            }
         }
         let Some((data, waits, _)) = self.loads.split(part) else { return };
         load.answer = Some(answer);
@@ -150,10 +152,6 @@ impl Engine {
         position: Position,
         mut pairs: Vec<Pair>,
     ) {
-        if range.is_empty() {
-            // None of the pairs can be in it.
-            return;
-        }
         let hash = self.memory.range_hash(part.table.0, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
         let here = Here { position, heat };

@@ -54,6 +54,8 @@ impl From<Loaded> for Answer {
 
 /// A slice of an answer.
 pub(super) struct Slice {
+    /// Pairs and changes that were looked at for it.
+    pub(super) rows: usize,
     pub(super) pairs: Vec<Pair>,
     /// Where the next slice begins; `None`: it is the last one.
     pub(super) end: Option<Vec<u8>>,
@@ -93,6 +95,7 @@ impl Load {
         let end = next.into_iter().chain(next_changed).min().cloned();
         let left = end.as_ref().map(|end| self.changes.split_off(end));
         let mut late = core::mem::replace(&mut self.changes, left.unwrap_or_default());
+        let changed = late.len();
         late.retain(|_, (position, _)| *position > answer.position);
         let before_end = |pair: &&Pair| end.as_ref().is_none_or(|end| pair.key < *end);
         let count = match &end {
@@ -105,7 +108,7 @@ impl Load {
         }
         let written = late.into_iter().filter_map(|(key, (_, value))| Some((key, value?)));
         pairs.extend(written.map(|(key, (value, attributes))| Pair { key, value, attributes }));
-        Slice { pairs, end }
+        Slice { rows: count + changed, pairs, end }
     }
 }
 
