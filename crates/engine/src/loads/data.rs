@@ -72,6 +72,10 @@ impl Answer {
             fits
         });
         let mut count = fitting.count();
+        debug_assert!(
+            count == pairs.len() || pairs[..=count].is_sorted_by(|one, next| one.key <= next.key),
+            "what is sliced is in the order of the keys"
+        );
         // A slice ends between two keys.
         while let (Some(last), Some(next)) = (pairs.get(count.wrapping_sub(1)), pairs.get(count))
             && last.key == next.key
