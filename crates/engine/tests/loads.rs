@@ -9,6 +9,8 @@ use headwater_engine::{
 
 const ROWS: u32 = 10;
 
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 fn key(number: u32) -> Vec<u8> {
     format!("p|{number:04}").into_bytes()
 }
@@ -18,7 +20,7 @@ fn all() -> KeyRange {
 }
 
 /// What is in the table, or who waits for it.
-fn read(engine: &mut Engine) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Ticket> {
+fn read(engine: &mut Engine) -> Result<Pairs, Ticket> {
     let KeyRange { first, last } = all();
     let mut pairs = Vec::new();
     let done = engine.range(&first, &last, RangeOptions::default(), &mut |key, value| {
