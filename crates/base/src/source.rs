@@ -51,7 +51,8 @@ pub struct Pair {
 pub struct Loaded {
     /// Where the source stood; changes up to here are in `pairs`.
     pub position: Position,
-    /// Every key of the range, in any order.
+    /// Every key of the range. Of a [`Source`] they are in ascending order when they reach the engine, which takes them in parts: who passes on
+    /// the answer sorts them where the source did not.
     pub pairs: Vec<Pair>,
 }
 

@@ -270,7 +270,7 @@ impl Engine {
         self.slices.later.retain(|later| *later != ticket);
     }
 
-    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what expires and of memory that
+    /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what is loaded, of what expires and of memory that
     /// is given back, and of keys that are grouped. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
@@ -278,6 +278,9 @@ impl Engine {
             self.feed_in_turn();
         } else if self.slices.later.is_empty() {
             self.forget_waited();
+        }
+        if self.loads.are_arriving() || self.loads.have_arrived() {
+            self.take_answers_in_turn();
         }
         if self.is_late() {
             self.expire_slice();
@@ -309,6 +312,7 @@ impl Engine {
         !self.slices.later.is_empty()
             || !self.fan_outs.is_empty()
             || self.removals.is_under_way()
+            || self.loads.are_arriving()
             || self.has_discarded()
             || self.store.is_regrouping()
             || self.is_late()

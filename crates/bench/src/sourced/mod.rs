@@ -4,7 +4,7 @@
 //! PostgreSQL runs on the generator's core, so that Headwater has its own. *Seen* is the time from the answer to COMMIT until
 //! a client that asks again and again finds the post in a timeline, beside other writers at a steady pace. *Kept up with* is
 //! how fast Headwater takes what was written while it was stopped. *Cold* is a first read of a range beside `psql`'s own
-//! timing of the same query. *Cached* are reads of what is loaded, in turns with the same reads of a plain table.
+//! timing of the same query. *PING* is what another client waits at most while the whole table is loaded. *Cached* are reads of what is loaded, in turns with the same reads of a plain table.
 
 mod cached;
 mod scene;
@@ -135,6 +135,8 @@ fn one(launch: &Launch, size: Size, progress: &Progress) -> Result<Vec<Figure>> 
     let (get, range) = scene.cached()?;
     add("cached GET, source's table / plain", "", "~ 1", get);
     add("cached range, source's table / plain", "", "~ 1", range);
+    progress.phase("a load of the whole table", 0);
+    add("longest PING beside a load of all rows", "ms", "≤ 20", scene.longest_ping()?);
     progress.phase("from COMMIT to a timeline", 0);
     let (pace, seen) = scene.seen()?;
     add("writes beside", "/s", "2000", pace);

@@ -37,6 +37,8 @@ const SETTINGS: [&str; 4] = [
 
 const JOIN: &[u8] = b"t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
 
+const POSTS: &str = "TABLE.SET p BOUNDARY 1 SOURCE db TABLE posts KEY (poster,time) VALUE tweet";
+
 pub(super) struct Scene {
     size: Size,
     database: Server,
@@ -75,10 +77,9 @@ impl Scene {
         let mut client = headwater.connect()?;
         let url = format!("postgres://{POSTGRES_USER}@127.0.0.1:{}/postgres", database.port);
         let subs = "TABLE.SET s BOUNDARY 1 SOURCE db TABLE subs KEY (who,poster) VALUE EMPTY";
-        let posts = "TABLE.SET p BOUNDARY 1 SOURCE db TABLE posts KEY (poster,time) VALUE tweet";
         ask(&mut client, &words(&format!("SOURCE.ADD db postgres {url}")))?;
         ask(&mut client, &words(subs))?;
-        ask(&mut client, &words(posts))?;
+        ask(&mut client, &words(POSTS))?;
         ask(&mut client, &[b"JOIN.ADD", b"timeline", JOIN])?;
         ask(&mut client, &words("TABLE.SET q BOUNDARY 1"))?;
         // It is connected when it can tell where it stands.
@@ -140,6 +141,30 @@ impl Scene {
     pub(super) fn cached(&mut self) -> Result<(f64, f64)> {
         cached::fill(&mut self.client, b'q', self.size)?;
         cached::ratios(&self.headwater, b'p', b'q', self.size)
+    }
+
+    /// Milliseconds that another client's `PING` takes at most while all posts are loaded by one query.
+    pub(super) fn longest_ping(&mut self) -> Result<f64> {
+        ask(&mut self.client, &[b"TABLE.SET", b"p", b"SOURCE", b""])?;
+        ask(&mut self.client, &words(POSTS))?;
+        let (mut other, done) = (self.headwater.connect()?, AtomicBool::new(false));
+        let client = &mut self.client;
+        std::thread::scope(|scope| {
+            let pings = scope.spawn(|| -> Result<Duration> {
+                let mut longest = Duration::ZERO;
+                while !done.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
+                    ask(&mut other, &[b"PING"])?;
+                    longest = longest.max(begun.elapsed());
+                    std::thread::sleep(LOOK);
+                }
+                Ok(longest)
+            });
+            let loaded = ask(client, &words("PREFIX p| COUNT"));
+            done.store(true, Ordering::Relaxed);
+            let longest = pings.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+            loaded.map(|()| longest.as_secs_f64() * 1e3)
+        })
     }
 
     /// The pace of the writers beside, and milliseconds from COMMIT to a timeline, ascending.

@@ -1,6 +1,6 @@
-//! Answers of loads: what was asked for is here, and goes into the store.
+//! Answers of loads: what was asked for is here, and goes into the store; a source's in slices (L4).
 
-use super::data::Load;
+use super::data::{Answer, Load};
 use super::{Here, LoadedId, Provider};
 use crate::base::Put;
 use crate::engine::Engine;
@@ -8,6 +8,7 @@ use crate::report::EngineError;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
+use headwater_base::key::before_end;
 use headwater_base::placement::Shard;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
 use headwater_store::TableId;
@@ -41,48 +42,118 @@ impl Engine {
         }
         let Some((part, first)) = self.loads.waits.end_load(fetch) else { return };
         assert_eq!(part.home, from, "loads have numbers of their own");
-        let Some((data, waits, persistence)) = self.loads.split(part) else { return };
+        let Some((data, waits, _)) = self.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
-        let is_own = part.home.is_some()
-            || data.is_kept()
-            || self.placed.as_deref().is_none_or(|placed| placed.may_own(&range));
         match answer {
             Err(message) => {
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };
                 waits.fail(fetch, &error);
             }
-            Ok(_) if !is_own => {
-                // Its home is another shard by now.
-                data.provider.unfollow(range, waits);
-                waits.wake(fetch);
-            }
-            Ok(loaded) if loaded.position < load.asked_at => {
-                // Changes between were delivered before they were of interest: ask again.
-                data.under_way.insert(&range, Load::new(fetch, data.seen));
-                waits.file(fetch, part, &first);
-                // A source follows the range for each answer.
-                data.provider.unfollow(range.clone(), waits);
-                data.provider.load(fetch, range, waits, persistence);
-            }
-            Ok(loaded) => {
-                self.take_in(part, &range, load, loaded);
-                self.loads.waits.wake(fetch);
-            }
+            Ok(loaded) => self.take_answer(part, &range, load, loaded.into()),
         }
     }
 
+    /// Takes the next slices of answers that have come (L4), as many rows as a slice has.
+    pub(crate) fn take_answers_in_turn(&mut self) {
+        self.loads.arriving.rows_taken = 0;
+        let rows = self.slices.rows().unwrap_or(usize::MAX);
+        while self.loads.arriving.rows_taken < rows
+            && let Some(fetch) = self.loads.arriving.queue.pop_front()
+        {
+            // What is not there any more was dropped meanwhile.
+            let Some((part, first)) = self.loads.waits.end_load(fetch) else { continue };
+            let Some(data) = self.loads.data_mut(part) else { continue };
+            let Some((range, mut load)) = data.under_way.remove(&first) else { continue };
+            let answer = load.answer.take().expect("its answer has come");
+            self.take_answer(part, &range, load, answer);
+        }
+    }
+
+    /// Takes an answer, or what is left of it: of a source's, as much as there is time for in this turn.
+    fn take_answer(
+        &mut self,
+        part: LoadedId,
+        range: &KeyRange,
+        mut load: Load,
+        mut answer: Answer,
+    ) {
+        let fetch = load.fetch;
+        let Some((data, waits, persistence)) = self.loads.split(part) else { return };
+        let is_own = part.home.is_some()
+            || data.is_kept()
+            || self.placed.as_deref().is_none_or(|placed| placed.may_own(range));
+        if !is_own {
+            // Its home is another shard by now.
+            data.provider.unfollow(range.clone(), waits);
+            waits.wake(fetch);
+            return;
+        }
+        if answer.position < load.asked_at {
+            // Changes between were delivered before they were of interest: ask again.
+            data.under_way.insert(range, Load::new(fetch, data.seen));
+            waits.file(fetch, part, &range.first);
+            // A source follows the range for each answer.
+            data.provider.unfollow(range.clone(), waits);
+            data.provider.load(fetch, range.clone(), waits, persistence);
+            return;
+        }
+        let is_sliced = matches!(data.provider, Provider::Source(_));
+        let rows = self.slices.rows().filter(|_| is_sliced).unwrap_or(usize::MAX);
+        let rows_left = rows.saturating_sub(self.loads.arriving.rows_taken);
+        let mut left = range.clone();
+        if rows_left > 0 {
+            let slice = load.next_slice(&mut answer, rows_left);
+            self.loads.arriving.rows_taken += slice.rows.max(1);
+            let end = slice.end.filter(|end| before_end(end, &range.last));
+            let Some(end) = end else {
+                self.take_in(part, range, answer.position, slice.pairs);
+                self.loads.waits.wake(fetch);
+                return self.retry_followed();
+            };
+            left.first = end.max(left.first);
+            let taken = KeyRange { first: range.first.clone(), last: left.first.clone() };
+            if !taken.is_empty() {
+                self.take_in(part, &taken, answer.position, slice.pairs);
+            }
+        }
+        let Some((data, waits, _)) = self.loads.split(part) else { return };
+        load.answer = Some(answer);
+        data.under_way.insert(&left, load);
+        waits.file(fetch, part, &left.first);
+        self.loads.arriving.queue.push_back(fetch);
+    }
+
+    /// Drops what is left of answers for keys of `range` that are being taken in: who waits for them asks again.
+    pub(crate) fn drop_answers(&mut self, part: LoadedId, range: &KeyRange) {
+        let Some((data, waits, _)) = self.loads.split(part) else { return };
+        let dropped = data.take_answered(range);
+        if dropped.is_empty() {
+            return;
+        }
+        for (range, fetch) in dropped {
+            data.provider.unfollow(range, waits);
+            waits.withdraw(fetch);
+        }
+        self.retry_followed();
+    }
+
     /// Notes that a range is loaded, and stores its keys.
-    fn take_in(&mut self, part: LoadedId, range: &KeyRange, load: Load, loaded: Loaded) {
+    fn take_in(
+        &mut self,
+        part: LoadedId,
+        range: &KeyRange,
+        position: Position,
+        mut pairs: Vec<Pair>,
+    ) {
         let hash = self.memory.range_hash(part.table.0, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-        let here = Here { position: loaded.position, heat };
+        let here = Here { position, heat };
         let Some(data) = self.loads.data_mut(part) else { return };
         if data.is_kept() {
             data.ranges.merge(range.clone(), here);
         } else {
-            data.ranges.insert(range, here);
+            data.ranges.append(range.clone(), here);
         }
-        let mut pairs = load.with_changes(loaded);
         pairs.retain(|pair| range.contains(&pair.key));
         match part.home {
             Some(home) => {

@@ -6,10 +6,13 @@ use crate::exec::Missing;
 use crate::range_map::RangeMap;
 use crate::sources::{KEPT, Persistence};
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
+use alloc::vec::{IntoIter, Vec};
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
 use headwater_policy::Evictor;
+
+/// Bytes of keys and values after which a slice of an answer ends.
+const SLICE_BYTES: usize = 256 << 10;
 
 /// What is here of one provider's keys of a table.
 #[derive(Debug)]
@@ -27,35 +30,89 @@ pub(super) struct Load {
     pub(super) fetch: FetchId,
     /// Where the provider stood, as far as known here, when the load was asked for.
     pub(super) asked_at: Position,
-    /// Changes that it may not show (L2).
-    changes: Vec<Late>,
-}
-
-/// A change that a load under way may not show.
-#[derive(Debug)]
-struct Late {
-    position: Position,
-    key: Vec<u8>,
-    value: Held,
+    /// The last change of each key that was delivered since: its answer may not show it (L2).
+    changes: BTreeMap<Vec<u8>, (Position, Held)>,
+    /// What is left of its answer, where that is taken in slices (L4).
+    pub(super) answer: Option<Answer>,
 }
 
 /// What a key holds; nothing where there is no such key.
 type Held = Option<(Vec<u8>, Attributes)>;
 
+/// An answer, or what is left of it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) position: Position,
+    pairs: IntoIter<Pair>,
+}
+
+impl From<Loaded> for Answer {
+    fn from(Loaded { position, pairs }: Loaded) -> Self {
+        Self { position, pairs: pairs.into_iter() }
+    }
+}
+
+/// A slice of an answer.
+pub(super) struct Slice {
+    /// Pairs and changes that were looked at for it.
+    pub(super) rows: usize,
+    pub(super) pairs: Vec<Pair>,
+    /// Where the next slice begins; `None`: it is the last one.
+    pub(super) end: Option<Vec<u8>>,
+}
+
+impl Answer {
+    /// How many of its next pairs make a slice of `rows`.
+    fn next_count(&self, rows: usize) -> usize {
+        let pairs = self.pairs.as_slice();
+        let mut bytes = 0;
+        let fitting = pairs.iter().take(rows).take_while(|pair| {
+            let fits = bytes < SLICE_BYTES || rows == usize::MAX;
+            bytes += pair.key.len() + pair.value.len();
+            fits
+        });
+        let mut count = fitting.count();
+        debug_assert!(
+            count == pairs.len() || pairs[..=count].is_sorted_by(|one, next| one.key <= next.key),
+            "what is sliced is in the order of the keys"
+        );
+        // A slice ends between two keys.
+        while let (Some(last), Some(next)) = (pairs.get(count.wrapping_sub(1)), pairs.get(count))
+            && last.key == next.key
+        {
+            count += 1;
+        }
+        count
+    }
+}
+
 impl Load {
     pub(super) fn new(fetch: FetchId, asked_at: Position) -> Self {
-        Self { fetch, asked_at, changes: Vec::new() }
+        Self { fetch, asked_at, changes: BTreeMap::new(), answer: None }
     }
 
-    /// The pairs of its answer with the changes that came after it (L2).
-    pub(super) fn with_changes(self, loaded: Loaded) -> Vec<Pair> {
-        let late = self.changes.into_iter().filter(|late| late.position > loaded.position);
-        let late: BTreeMap<_, _> = late.map(|Late { key, value, .. }| (key, value)).collect();
-        let mut pairs = loaded.pairs;
-        pairs.retain(|pair| !late.contains_key(&pair.key));
-        let written = late.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    /// The next pairs of its answer, `rows` of them at most, with the changes that came after it (L2).
+    pub(super) fn next_slice(&mut self, answer: &mut Answer, rows: usize) -> Slice {
+        let count = answer.next_count(rows);
+        let next = answer.pairs.as_slice().get(count).map(|pair| &pair.key);
+        let next_changed = self.changes.keys().nth(rows);
+        let end = next.into_iter().chain(next_changed).min().cloned();
+        let left = end.as_ref().map(|end| self.changes.split_off(end));
+        let mut late = core::mem::replace(&mut self.changes, left.unwrap_or_default());
+        let changed = late.len();
+        late.retain(|_, (position, _)| *position > answer.position);
+        let before_end = |pair: &&Pair| end.as_ref().is_none_or(|end| pair.key < *end);
+        let count = match &end {
+            Some(_) => answer.pairs.as_slice()[..count].iter().filter(before_end).count(),
+            None => count,
+        };
+        let mut pairs: Vec<Pair> = answer.pairs.by_ref().take(count).collect();
+        if !late.is_empty() {
+            pairs.retain(|pair| !late.contains_key(&pair.key));
+        }
+        let written = late.into_iter().filter_map(|(key, (_, value))| Some((key, value?)));
         pairs.extend(written.map(|(key, (value, attributes))| Pair { key, value, attributes }));
-        pairs
+        Slice { rows: count + changed, pairs, end }
     }
 }
 
@@ -122,6 +179,14 @@ impl LoadedData {
         taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
     }
 
+    /// Takes out the loads of ranges that overlap `range` whose answers are being taken in.
+    pub(super) fn take_answered(&mut self, range: &KeyRange) -> Vec<(KeyRange, FetchId)> {
+        let taken = self
+            .under_way
+            .take_where(|loading, load| load.answer.is_some() && loading.overlaps(range));
+        taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
+    }
+
     /// Asks for the parts of `wanted` that are neither here nor on their way, of those that `is_own` names. Of a kept table
     /// all of `group` is asked for with a key of it: the keys of a group are read together, and one range is
     /// less to remember than many.
@@ -170,7 +235,7 @@ impl LoadedData {
     pub(crate) fn note(&mut self, position: Position, key: &[u8], value: impl Fn() -> Held) {
         self.seen = self.seen.max(position);
         if let Some(load) = self.under_way.around_mut(key) {
-            load.value.changes.push(Late { position, key: key.to_vec(), value: value() });
+            load.value.changes.insert(key.to_vec(), (position, value()));
         }
     }
 

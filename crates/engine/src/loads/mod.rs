@@ -14,6 +14,8 @@
 //!   are loaded from it (own ones from a source, its own from another shard).
 //! - L2. Changes of a range that is being loaded are kept until the load arrives; those up to
 //!   the load's position are in it already. Other shards need none kept: their answers and changes come in one order.
+//! - L4. An answer of a source is taken in slices, in the order of the keys. What was taken is a loaded range; the rest is a range under way
+//!   until its slice comes, of which changes are kept (L2). What ends the one or the other between slices need not know of the load.
 //! - L3. A key of a kept table that is in memory, inside of a loaded range or not, has the value
 //!   and the expiry that the embedded store was told last.
 
@@ -33,6 +35,7 @@ use crate::report::Effect;
 use crate::shards::Elsewhere;
 use crate::sources::{KEPT, Persistence, Sources};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -51,6 +54,16 @@ pub(crate) struct Loads {
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
     pub(crate) persistence: Persistence,
+    arriving: Arriving,
+}
+
+/// Answers that are taken in slices.
+#[derive(Debug, Default)]
+struct Arriving {
+    /// The loads of which something is left, but for those that were dropped, in the order of their next slices.
+    queue: VecDeque<FetchId>,
+    /// Rows taken in this turn.
+    rows_taken: usize,
 }
 
 /// Where base data is loaded from, and its changes come from.
@@ -157,6 +170,18 @@ impl Loads {
         for fetch in data.iter().flat_map(|data| data.fetches()) {
             self.waits.withdraw(fetch);
         }
+    }
+
+    /// Whether answers have come that are not wholly taken in.
+    #[inline]
+    pub(crate) fn are_arriving(&self) -> bool {
+        !self.arriving.queue.is_empty()
+    }
+
+    /// Whether rows were taken in this turn.
+    #[inline]
+    pub(crate) fn have_arrived(&self) -> bool {
+        self.arriving.rows_taken > 0
     }
 
     /// What is here of one part of a table's keys.

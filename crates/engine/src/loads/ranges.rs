@@ -75,6 +75,18 @@ impl LoadedRanges {
         self.map.insert(range, here);
     }
 
+    /// As [`LoadedRanges::insert`]; what came before it of the same load, or of another that shows the same moment, becomes one range with it.
+    pub(crate) fn append(&mut self, mut range: KeyRange, here: Here) {
+        if let Some((before, known)) = self.map.remove_ending(&range.first) {
+            if known.position == here.position {
+                range.first = before.first;
+            } else {
+                self.map.insert(&before, known);
+            }
+        }
+        self.map.insert(&range, here);
+    }
+
     /// As [`LoadedRanges::insert`]; neighbours become one range with it.
     pub(crate) fn merge(&mut self, mut range: KeyRange, mut here: Here) {
         if let Some((before, joined)) = self.map.remove_ending(&range.first) {

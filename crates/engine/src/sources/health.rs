@@ -86,6 +86,7 @@ impl Engine {
             let is_its = self.loads.own(table).is_some_and(|data| data.source() == source);
             if is_its && !part.is_empty() {
                 self.unload(LoadedId::own(table), &part);
+                self.drop_answers(LoadedId::own(table), &part);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! A table may also be *kept*: clients write it, and every write goes to an embedded store as well
 //! (`kept`). That is a source like any other, except that its changes are this engine's own.
 //!
-//! What is here of a table, and what is on its way, is in `loads`, with the invariants L1 to L3.
+//! What is here of a table, and what is on its way, is in `loads`, with the invariants L1 to L4.
 
 mod health;
 mod kept;
@@ -89,6 +89,7 @@ impl Engine {
         self.tell_reset(&range);
         self.invalidate_readers(table, &range);
         self.unload(LoadedId::own(table), &range);
+        self.drop_answers(LoadedId::own(table), &range);
         self.loads.end_own(table);
         self.retry_followed();
     }

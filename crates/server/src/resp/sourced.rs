@@ -74,10 +74,16 @@ pub(super) struct LateLoad {
     since: u64,
 }
 
-/// What a load's answer will take.
-fn bytes_loaded(answer: &Result<Loaded, String>) -> usize {
-    let pairs = answer.iter().flat_map(|loaded| &loaded.pairs);
-    pairs.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum()
+/// Pairs of an answer that are looked at for what all of them will take.
+const PAIRS_LOOKED_AT: usize = 4096;
+
+/// What a load's answer will take here, of its pairs those whose keys are own ones; of a large one, about so much: it must not take
+/// long to know.
+fn bytes_loaded(answer: &Result<Loaded, String>, engine: &Engine) -> usize {
+    let pairs = answer.as_ref().map_or(&[][..], |loaded| &loaded.pairs);
+    let step = pairs.len() / PAIRS_LOOKED_AT + 1;
+    let looked_at = pairs.iter().step_by(step).filter(|pair| engine.owns(&pair.key));
+    step * looked_at.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum::<usize>()
 }
 
 impl Resp {
@@ -204,16 +210,10 @@ impl Resp {
     }
 
     /// Takes a load's answer. Where there is no room for it yet, but a store is about to give some back, it waits.
-    fn take_loaded(&mut self, source: &str, fetch: FetchId, mut answer: Result<Loaded, String>) {
-        let engine = self.node.engine();
-        if let Ok(loaded) = &mut answer
-            && engine.placement().is_some()
-        {
-            // Of a range over several groups each shard takes what it is home of.
-            loaded.pairs.retain(|pair| engine.owns(&pair.key));
-        }
+    fn take_loaded(&mut self, source: &str, fetch: FetchId, answer: Result<Loaded, String>) {
         self.gauge.begin_postponable(0);
-        let fits = self.node.engine_mut().make_room(bytes_loaded(&answer));
+        let bytes = bytes_loaded(&answer, self.node.engine());
+        let fits = self.node.engine_mut().make_room(bytes);
         if fits || !self.gauge.gains_soon() {
             self.gauge.begin_command();
             return self.give_loaded(source, fetch, answer, fits);
@@ -227,7 +227,8 @@ impl Resp {
     pub(super) fn take_late_loads(&mut self) {
         while let Some(late) = self.late_loads.pop_front() {
             self.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
-            let fits = self.node.engine_mut().make_room(bytes_loaded(&late.answer));
+            let bytes = bytes_loaded(&late.answer, self.node.engine());
+            let fits = self.node.engine_mut().make_room(bytes);
             let comes = self.gauge.gains_soon();
             self.gauge.begin_command();
             if !fits && comes {
@@ -247,7 +248,8 @@ impl Resp {
         let these: VecDeque<LateLoad> = these;
         for late in these {
             self.gauge.begin_command();
-            let fits = self.node.engine_mut().make_room(bytes_loaded(&late.answer));
+            let bytes = bytes_loaded(&late.answer, self.node.engine());
+            let fits = self.node.engine_mut().make_room(bytes);
             self.give_loaded(&late.source, late.fetch, late.answer, fits);
         }
     }
@@ -269,7 +271,7 @@ impl Resp {
         } else if fits || !found {
             answer
         } else {
-            let bytes = bytes_loaded(&answer);
+            let bytes = bytes_loaded(&answer, self.node.engine());
             Err(format!("{bytes} bytes were loaded, for which 'maxmemory' leaves no room"))
         };
         if let Some((range, _)) = load

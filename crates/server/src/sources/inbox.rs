@@ -196,8 +196,12 @@ impl Outlets {
 impl Sink for Outlets {
     fn tell(&self, news: News) -> bool {
         match news {
-            News::Loaded { fetch, answer } => {
+            News::Loaded { fetch, mut answer } => {
                 let (shard, fetch) = of_one(fetch.0);
+                // Here, where no client waits for it: the engine takes them in parts.
+                if let Ok(loaded) = &mut answer {
+                    loaded.pairs.sort_by(|one, next| one.key.cmp(&next.key));
+                }
                 self.to(shard, News::Loaded { fetch: FetchId(fetch), answer })
             }
             News::Declared { request, answer } => {
