@@ -1,6 +1,5 @@
 //! Execution of the commands about keys as such.
 
-use crate::ahead;
 use crate::node::{check_writable, is_there};
 use crate::numbers::integer_of;
 use crate::streams;
@@ -21,11 +20,8 @@ pub(crate) fn del(engine: &mut Engine, keys: Args<'_>, reply: &mut impl Reply) -
     }
     know_all(engine, keys.iter())?;
     let mut removed = 0;
-    for chunk in ahead::chunks(keys, 1) {
-        ahead::fetch(engine, chunk, 1);
-        for key in chunk.iter() {
-            removed += i64::from(engine.remove_known(key)?);
-        }
+    for key in keys.iter() {
+        removed += i64::from(engine.remove_known(key)?);
     }
     reply.integer(removed);
     Ok(())
@@ -53,11 +49,8 @@ pub(crate) fn exists(
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     let mut there = 0;
-    for chunk in ahead::chunks(keys, 1) {
-        ahead::fetch(engine, chunk, 1);
-        for key in chunk.iter() {
-            there += i64::from(is_there(engine, key)?);
-        }
+    for key in keys.iter() {
+        there += i64::from(is_there(engine, key)?);
     }
     reply.integer(there);
     Ok(())

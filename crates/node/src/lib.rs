@@ -7,7 +7,6 @@
 #![no_std]
 extern crate alloc;
 
-mod ahead;
 mod carry;
 mod catalog;
 mod expiry;

@@ -1,6 +1,5 @@
 //! Execution of the commands about values.
 
-use crate::ahead;
 use crate::expiry::{moment, set_until};
 use crate::keys::know_all;
 use crate::node::{check_lengths, check_writable, is_there};
@@ -129,16 +128,13 @@ pub(crate) fn mget(
 ) -> Result<(), Stop> {
     reply.array(keys.len());
     let mut waits = None;
-    for chunk in ahead::chunks(keys, 1) {
-        ahead::fetch(engine, chunk, 1);
-        for key in chunk.iter() {
-            match get(engine, key, reply) {
-                Ok(()) => {}
-                // As in Redis, MGET has nothing to say of keys that hold something else.
-                Err(Stop::Failed(EngineError::WrongType)) => reply.null(),
-                Err(Stop::Wait(ticket)) => waits = waits.or(Some(ticket)),
-                Err(failed) => return Err(failed),
-            }
+    for key in keys.iter() {
+        match get(engine, key, reply) {
+            Ok(()) => {}
+            // As in Redis, MGET has nothing to say of keys that hold something else.
+            Err(Stop::Failed(EngineError::WrongType)) => reply.null(),
+            Err(Stop::Wait(ticket)) => waits = waits.or(Some(ticket)),
+            Err(failed) => return Err(failed),
         }
     }
     waits.map_or(Ok(()), |ticket| Err(Stop::Wait(ticket)))
@@ -179,11 +175,8 @@ fn set_all(engine: &mut Engine, pairs: Args<'_>) -> Result<(), Stop> {
             check_writable(engine, key)?;
         }
     }
-    for chunk in ahead::chunks(pairs, 2) {
-        ahead::fetch(engine, chunk, 2);
-        for (key, value) in chunk.pairs() {
-            engine.set(key, value, Expiry::Never)?;
-        }
+    for (key, value) in pairs.pairs() {
+        engine.set(key, value, Expiry::Never)?;
     }
     Ok(())
 }
