@@ -42,7 +42,7 @@ pub(crate) struct Ahead<'r> {
     pub(crate) found: usize,
     /// Whether what is not here may be asked for of other shards.
     pub(crate) loads: bool,
-    /// Of how many rows of the first source so many have been looked at, the present one included.
+    /// Rows of the first source that have been looked at, the present one included, and how many it has.
     pub(crate) progress: (usize, usize),
     /// There was too much; with a key up to which there probably is not.
     pub(crate) end: Option<Option<Vec<u8>>>,

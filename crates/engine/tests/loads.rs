@@ -1,7 +1,7 @@
 //! Answers of sources that are taken in slices: what comes between, and what ends them.
 
-use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
+use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{
     Change, Effect, Engine, FetchId, Loaded, Pair, Position, RangeOptions, Settings, Stop,
     TableOptions, Ticket,
@@ -77,7 +77,7 @@ fn a_load_is_taken_in_slices_and_changes_come_behind_its_rows() {
     engine.loaded(fetch, Ok(answer()));
     assert_eq!(engine.key_count(), 3);
     assert_eq!(engine.take_effects(), [], "the reader waits until all of it is there");
-    // Of what is there, of what is not, of what is in the answer, and a row that is new.
+    // Changes of a row that was taken in, of rows that come in later slices, and of one that the answer does not have.
     change(&mut engine, 6, 1, Some("changed"));
     change(&mut engine, 7, 7, Some("changed"));
     change(&mut engine, 8, 8, None);
@@ -123,4 +123,36 @@ fn a_table_without_its_source_keeps_nothing_of_a_load() {
     go_on(&mut engine);
     engine.check_invariants();
     assert_eq!(engine.key_count(), 0);
+}
+
+#[test]
+fn what_is_not_sliced_is_taken_whole_beside_other_loads() {
+    let mut engine = Engine::new(Settings::default());
+    engine.set_slice(Some(3));
+    engine.set_placement(Shard(0), Placement::even(2));
+    let options = TableOptions { source: Some("db".to_owned()), ..TableOptions::default() };
+    for table in [&b"p"[..], b"q"] {
+        engine.table_set(table, &options).unwrap();
+    }
+    let mut load = |prefix: &str, value: Vec<u8>| {
+        let last = format!("{prefix}}}").into_bytes();
+        let first = format!("{prefix}|").into_bytes();
+        let read = engine.range(&first, &last, RangeOptions::default(), &mut |_, _| {});
+        assert!(matches!(read, Err(Stop::Wait(_))));
+        let effects = engine.take_effects();
+        let fetch = effects.iter().find_map(|effect| match effect {
+            Effect::Load { fetch, .. } => Some(*fetch),
+            _ => None,
+        });
+        let pair = |number: u32| Pair {
+            key: format!("{prefix}|{number:04}").into_bytes(),
+            value: value.clone(),
+            attributes: Attributes::default(),
+        };
+        let pairs = (0..ROWS).map(pair).collect();
+        engine.loaded(fetch.unwrap(), Ok(Loaded { position: Position(5), pairs }));
+        assert!(!engine.goes_on(), "{prefix} is there as a whole");
+    };
+    load("p", b"short".to_vec());
+    load("q", vec![b'x'; 100 << 10]);
 }

@@ -326,7 +326,7 @@ impl Run<'_> {
         let settled = sources.all(|(name, state)| {
             state.open.is_empty() && self.shown.get(name) <= Some(&state.told())
         });
-        // So they may while an answer is taken in.
+        // While an answer is taken in, reads of what is followed may have to wait, too.
         let reports = self.subject.engine().sources();
         let settled = settled && reports.iter().all(|report| report.loading == 0);
         if settled && !self.copies.is_empty() { self.copies.compare(&self.seen()) } else { Ok(()) }

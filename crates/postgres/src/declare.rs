@@ -359,7 +359,7 @@ fn publish(
     );
     let mut rows = connection.rows(&sql)?;
     if rows.is_empty() {
-        // It is not there yet, or not any more.
+        // There is no such publication yet, or somebody has dropped it.
         follow::publish(settings, connection)?;
         rows = connection.rows(&sql)?;
     }

@@ -174,7 +174,7 @@ fn a_verification_ends_where_memory_is_short() {
     let server = Server::start(&["--memory", "32mb"]);
     let mut client = server.client(3);
     install(&mut client);
-    // So many keys take very many slices.
+    // The join gives a million outputs, which would take too long in slices of a few rows.
     configure(&mut client, "slice-rows", 100);
     let differences: Vec<redis::Value> =
         redis::cmd("VERIFY").arg("c|").arg("c}").query(&mut client).unwrap();

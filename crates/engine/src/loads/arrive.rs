@@ -99,10 +99,10 @@ impl Engine {
         }
         // With several shards a reader of a range in slices could wait for ever (seed 369 of the simulator): there it is one step.
         let is_sliced = matches!(data.provider, Provider::Source(_)) && self.placed.is_none();
-        let rows = self.slices.rows().filter(|_| is_sliced).unwrap_or(usize::MAX);
-        let rows_left = rows.saturating_sub(self.loads.arriving.rows_taken);
+        let rows = self.slices.rows().filter(|_| is_sliced);
+        let rows_left = rows.map(|rows| rows.saturating_sub(self.loads.arriving.rows_taken));
         let mut left = range.clone();
-        if rows_left > 0 {
+        if rows_left != Some(0) {
             let slice = load.next_slice(&mut answer, rows_left);
             self.loads.arriving.rows_taken += slice.rows.max(1);
             let end = slice.end.filter(|end| before_end(end, &range.last));

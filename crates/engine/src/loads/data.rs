@@ -62,12 +62,13 @@ pub(super) struct Slice {
 }
 
 impl Answer {
-    /// How many of its next pairs make a slice of `rows`.
-    fn next_count(&self, rows: usize) -> usize {
+    /// How many of its next pairs make a slice of `rows`; `None`: all of them are taken at once.
+    fn next_count(&self, rows: Option<usize>) -> usize {
         let pairs = self.pairs.as_slice();
+        let Some(rows) = rows else { return pairs.len() };
         let mut bytes = 0;
         let fitting = pairs.iter().take(rows).take_while(|pair| {
-            let fits = bytes < SLICE_BYTES || rows == usize::MAX;
+            let fits = bytes < SLICE_BYTES;
             bytes += pair.key.len() + pair.value.len();
             fits
         });
@@ -91,11 +92,11 @@ impl Load {
         Self { fetch, asked_at, changes: BTreeMap::new(), answer: None }
     }
 
-    /// The next pairs of its answer, `rows` of them at most, with the changes that came after it (L2).
-    pub(super) fn next_slice(&mut self, answer: &mut Answer, rows: usize) -> Slice {
+    /// The next pairs of its answer, `rows` of them at most (`None`: all), with the changes that came after it (L2).
+    pub(super) fn next_slice(&mut self, answer: &mut Answer, rows: Option<usize>) -> Slice {
         let count = answer.next_count(rows);
         let next = answer.pairs.as_slice().get(count).map(|pair| &pair.key);
-        let next_changed = self.changes.keys().nth(rows);
+        let next_changed = rows.and_then(|rows| self.changes.keys().nth(rows));
         let end = next.into_iter().chain(next_changed).min().cloned();
         let left = end.as_ref().map(|end| self.changes.split_off(end));
         let mut late = core::mem::replace(&mut self.changes, left.unwrap_or_default());
@@ -175,16 +176,20 @@ impl LoadedData {
         &mut self,
         concerned: impl Fn(&KeyRange, FetchId) -> bool,
     ) -> Vec<(KeyRange, FetchId)> {
-        let taken = self.under_way.take_where(|range, load| concerned(range, load.fetch));
+        self.take_where(|range, load| concerned(range, load.fetch))
+    }
+
+    fn take_where(
+        &mut self,
+        concerned: impl Fn(&KeyRange, &Load) -> bool,
+    ) -> Vec<(KeyRange, FetchId)> {
+        let taken = self.under_way.take_where(|range, load| concerned(range, load));
         taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
     }
 
     /// Takes out the loads of ranges that overlap `range` whose answers are being taken in.
     pub(super) fn take_answered(&mut self, range: &KeyRange) -> Vec<(KeyRange, FetchId)> {
-        let taken = self
-            .under_way
-            .take_where(|loading, load| load.answer.is_some() && loading.overlaps(range));
-        taken.into_iter().map(|(range, load)| (range, load.fetch)).collect()
+        self.take_where(|loading, load| load.answer.is_some() && loading.overlaps(range))
     }
 
     /// Asks for the parts of `wanted` that are neither here nor on their way, of those that `is_own` names. Of a kept table
