@@ -73,7 +73,7 @@ impl Bounded {
         let (mut most, begun) = (0, self.rows());
         loop {
             let before = self.rows();
-            let done = self.own(|engine| one_slice(engine, prefix));
+            let done = self.own(|engine| one_slice(engine, |engine| count_of(engine, prefix)));
             most = most.max(self.rows() - before);
             let result = match done {
                 Err(Stop::Wait(ticket)) => {
@@ -102,12 +102,15 @@ fn count_of(engine: &mut Engine, prefix: &str) -> Result<u64, Stop> {
     engine.range(prefix.as_bytes(), &last, RangeOptions::default(), &mut |_, _| {})
 }
 
-/// One slice of a read, which is run again when room was made for it.
-fn one_slice(engine: &mut Engine, prefix: &str) -> Result<u64, Stop> {
+/// One slice of an operation, which is run again when room was made for it.
+fn one_slice<T>(
+    engine: &mut Engine,
+    mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+) -> Result<T, Stop> {
     let mut attempts = 0;
     engine.begin_slice();
     let done = loop {
-        let done = count_of(engine, prefix);
+        let done = operation(engine);
         let lacks = matches!(done, Err(Stop::Failed(EngineError::OutOfMemory)));
         attempts += 1;
         if !lacks || attempts > 8 || !engine.make_room_again() {
@@ -223,20 +226,8 @@ fn a_write_makes_room_for_more_than_itself_but_does_not_wait_for_all_of_the_rese
 fn verify_sliced(bounded: &mut Bounded) -> (usize, Result<usize, EngineError>) {
     let all = KeyRange::new(b"c|", b"c}");
     for slices in 1..100_000 {
-        let mut attempts = 0;
-        let done = bounded.own(|engine| {
-            engine.begin_slice();
-            let done = loop {
-                let done = engine.verify(&all, 100);
-                let lacks = matches!(done, Err(Stop::Failed(EngineError::OutOfMemory)));
-                attempts += 1;
-                if !lacks || attempts > 8 || !engine.make_room_again() {
-                    break done;
-                }
-            };
-            engine.end_slice();
-            done
-        });
+        let verify = |engine: &mut Engine| engine.verify(&all, 100);
+        let done = bounded.own(|engine| one_slice(engine, verify));
         match done {
             Err(Stop::Wait(ticket)) => bounded.own(|engine| wait(engine, ticket)),
             Err(Stop::Failed(error)) => return (slices, Err(error)),

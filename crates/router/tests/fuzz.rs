@@ -1,22 +1,14 @@
 //! Frames and answers that were mutated, cut or made up: they are read as something, or refused, and nothing panics.
 
+mod draws;
+
+use draws::Draws;
 use headwater_base::{Millis, Shard};
 use headwater_command::{ArgVec, OwnedArgs, Reply, table};
 use headwater_router::{
     Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutValue, TransactionId, answer_of,
     write_answer, write_ask,
 };
-
-/// Draws numbers from a seed.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
 
 fn corpus() -> Vec<Vec<u8>> {
     let request: OwnedArgs = [&b"SET"[..], b"a|b", b"value"].into_iter().collect();

@@ -4,6 +4,9 @@
 //! Each shard is a map with a log of batches. A history is drawn from its seed: `HEADWATER_ROUTER_SEED=7` repeats one,
 //! `HEADWATER_ROUTER_SEEDS=100000` runs more.
 
+mod draws;
+
+use draws::Draws;
 use headwater_base::{Millis, Placement, Shard};
 use headwater_command::{OwnedArgs, Reply};
 use headwater_protocol::resp::{decode, find};
@@ -18,16 +21,7 @@ const KEYS: usize = 9;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Draws numbers from a seed.
-struct Draws(u64);
-
 impl Draws {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-
     fn key(&mut self) -> String {
         format!("k|{}", self.below(KEYS))
     }

@@ -4,6 +4,9 @@
 //! Each shard is a map with the locks of this crate; what goes between them are the bytes of this crate's requests. A history is drawn from its
 //! seed: `HEADWATER_ROUTER_SEED=7` repeats one, `HEADWATER_ROUTER_SEEDS=100000` runs more.
 
+mod draws;
+
+use draws::Draws;
 use headwater_base::{Placement, Shard};
 use headwater_command::{ArgVec, OwnedArgs, Reply};
 use headwater_protocol::resp::{decode, find};
@@ -15,17 +18,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 const ACCOUNTS: usize = 7;
 const EACH: i64 = 100;
-
-/// Draws numbers from a seed.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
 
 fn account(number: usize) -> String {
     format!("acct|a{number}")
