@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
-//! source   = operator pattern
+//! source   = operator pattern clauses
 //! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
 //! pattern  = table { "|" component }
-//! component= literal | "<" slot [ ":" width ] ">"
+//! component= literal | "<" slot [ ":" width | ":" kind [ ":" "asc" | ":" "desc" ] ] ">"
+//! kind     = "text" | "number" | "time"
 //! ```
+//!
+//! Clauses are in `clauses.rs`. A kind may stand in the output alone, in a slot that a value binds.
 //!
 //! Any ASCII white space separates words; `=` needs none. In the bare style (no `<` in the whole
 //! text) every component of a source is a slot, and one of the output is a slot if a source binds
@@ -19,15 +22,20 @@
 //! # Cost
 //! Linear in the text times the number of slots, which is bounded.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use headwater_base::Limits;
+use headwater_base::{Kind, Limits, Ordered};
 
+use crate::lens::{Bind, Filter, Lens, Operand};
 use crate::{Component, Join, JoinError, Mode, Operator, Pattern, SLOTS_MAX, SlotId, Source};
+use clauses::RawLens;
+
+mod clauses;
 
 const OPERATORS: &str =
-    "check (or using), copy, map:function, count, sum, min, max, avg, first, last";
+    "check (or using), copy, index, map:function, count, sum, min, max, avg, first, last";
 /// What is before the name of a function.
 const MAP: &str = "map:";
 const MODES: &str = "push, pull, snapshot SECONDS";
@@ -44,11 +52,16 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
     let (sources, function) = reader.sources(limits.sources_max)?;
     let mut names = Names { text, known: Vec::new(), slots_max: limits.slots_max.min(SLOTS_MAX) };
     let bound = names.bound_by(&sources)?;
+    let forms = forms_of(&output);
     let output = names.output(output, &bound, reader.bare)?;
     let mut resolved = Vec::with_capacity(sources.len());
-    for (operator, raw) in sources {
-        resolved.push((raw.at, Source { operator, pattern: names.source(raw)? }));
+    for RawSource { operator, pattern, lens } in sources {
+        let at = pattern.at;
+        let pattern = names.source(pattern)?;
+        let lens = names.lens(&pattern, lens)?;
+        resolved.push((at, Source { operator, pattern, lens }));
     }
+    names.give_forms(&forms, &mut resolved)?;
     let join = names.finish(output, mode, resolved, limits.key_bytes_max)?;
     Ok(Join { function, ..join })
 }
@@ -61,7 +74,14 @@ struct Word<'t> {
 }
 
 /// Sources whose slots have names still, and the function of the one that gives the value.
-type RawSources<'t> = (Vec<(Operator, RawPattern<'t>)>, Option<String>);
+type RawSources<'t> = (Vec<RawSource<'t>>, Option<String>);
+
+/// A source whose slots have names still.
+struct RawSource<'t> {
+    operator: Operator,
+    pattern: RawPattern<'t>,
+    lens: RawLens<'t>,
+}
 
 /// A pattern whose slots have names still.
 struct RawPattern<'t> {
@@ -81,6 +101,16 @@ struct RawSlot<'t> {
     name: &'t str,
     at: usize,
     width: Option<usize>,
+    form: Option<Ordered>,
+}
+
+/// The slots of an output that have a kind, each with where that stands.
+fn forms_of<'t>(output: &RawPattern<'t>) -> Vec<(&'t str, usize, Ordered)> {
+    let form = |component: &RawComponent<'t>| match component {
+        RawComponent::Slot(slot) => Some((slot.name, slot.at, slot.form?)),
+        _ => None,
+    };
+    output.components.iter().filter_map(form).collect()
 }
 
 /// Cuts the text into words and patterns.
@@ -212,7 +242,9 @@ impl<'t> Reader<'t> {
                 return self.fail(pattern.at, message);
             }
             self.take(pattern);
-            sources.push((operator, self.pattern(pattern)?));
+            let pattern = self.pattern(pattern)?;
+            let lens = self.clauses()?;
+            sources.push(RawSource { operator, pattern, lens });
         }
         let end = self.peek().at;
         if sources.is_empty() {
@@ -221,7 +253,7 @@ impl<'t> Reader<'t> {
         }
         if value.is_none() {
             let message = "no source gives the value: one source must not be check, but one of \
-                           copy, map:function, count, sum, min, max, avg, first, last";
+                           copy, index, map:function, count, sum, min, max, avg, first, last";
             return self.fail(end, message);
         }
         let function = value.and_then(|word| word.text.strip_prefix(MAP));
@@ -311,11 +343,42 @@ impl<'t> Reader<'t> {
         if name.is_empty() {
             return self.fail(word.at, "a slot needs a name");
         }
-        let width = match width {
-            Some(digits) => Some(self.width(Word { text: digits, at: word.at + name.len() + 2 })?),
-            None => None,
+        let mut slot = RawSlot { name, at: word.at, width: None, form: None };
+        if let Some(text) = width {
+            let word = Word { text, at: word.at + name.len() + 2 };
+            slot.form = self.form(word)?;
+            if slot.form.is_none() {
+                slot.width = Some(self.width(word)?);
+            }
+        }
+        Ok(RawComponent::Slot(slot))
+    }
+
+    /// The kind that stands behind a slot's name, if it is one.
+    fn form(&self, word: Word<'t>) -> Parsed<Option<Ordered>> {
+        let (name, order) = match word.text.split_once(':') {
+            Some((name, order)) => (name, Some(order)),
+            None => (word.text, None),
         };
-        Ok(RawComponent::Slot(RawSlot { name, at: word.at, width }))
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else {
+            if name.bytes().all(|byte| byte.is_ascii_digit()) && order.is_none() {
+                return Ok(None);
+            }
+            let message = format!(
+                "behind a slot's name stands its width in bytes, or text, number or time, and then asc or \
+                 desc; found {}",
+                found(word)
+            );
+            return self.fail(word.at, message);
+        };
+        let descending = match order {
+            None | Some("asc") => false,
+            Some("desc") => true,
+            Some(_) => {
+                return self.fail(word.at + name.len() + 1, "an order is asc or desc");
+            }
+        };
+        Ok(Some(Ordered { kind, descending }))
     }
 
     fn width(&self, word: Word<'t>) -> Parsed<usize> {
@@ -367,11 +430,16 @@ impl<'t> Names<'t> {
     }
 
     /// The names that the sources bind.
-    fn bound_by(&self, sources: &[(Operator, RawPattern<'t>)]) -> Parsed<Vec<&'t str>> {
+    fn bound_by(&self, sources: &[RawSource<'t>]) -> Parsed<Vec<&'t str>> {
         let mut bound = Vec::new();
-        for component in sources.iter().flat_map(|(_, pattern)| &pattern.components) {
+        let by_values = sources.iter().flat_map(|source| &source.lens.binds);
+        for component in sources.iter().flat_map(|source| &source.pattern.components) {
             let (name, at) = match component {
                 RawComponent::Literal(_) => continue,
+                RawComponent::Slot(RawSlot { form: Some(_), at, .. }) => {
+                    let message = "a slot's kind and order stand in the output, and only where a value binds it";
+                    return self.fail(*at, message);
+                }
                 RawComponent::Slot(slot) => (slot.name, slot.at),
                 RawComponent::Bare(word) => {
                     if let Some(colon) = word.text.find(':') {
@@ -386,6 +454,14 @@ impl<'t> Names<'t> {
                     return self.too_many(at);
                 }
                 bound.push(name);
+            }
+        }
+        for (_, slot) in by_values {
+            if !bound.contains(&slot.name) {
+                if bound.len() >= self.slots_max {
+                    return self.too_many(slot.at);
+                }
+                bound.push(slot.name);
             }
         }
         Ok(bound)
@@ -421,10 +497,79 @@ impl<'t> Names<'t> {
         let slot = match raw {
             RawComponent::Literal(literal) => return Ok(Component::Literal(literal.into())),
             RawComponent::Slot(slot) => slot,
-            RawComponent::Bare(word) => RawSlot { name: word.text, at: word.at, width: None },
+            RawComponent::Bare(word) => {
+                RawSlot { name: word.text, at: word.at, width: None, form: None }
+            }
         };
         let id = self.id(&slot)?;
         Ok(Component::Slot { slot: id, width: None })
+    }
+
+    /// The lens of a source of this pattern, if it has one.
+    fn lens(&mut self, pattern: &Pattern, raw: RawLens<'t>) -> Parsed<Option<Box<Lens>>> {
+        let RawLens { binds, mut filter, slots } = raw;
+        if let Some(filter) = &mut filter {
+            let mut ids = Vec::with_capacity(slots.len());
+            for word in &slots {
+                let known = self.known.iter().position(|known| known.name == word.text);
+                let Some(id) = known.filter(|id| pattern.has_slot(*id)) else {
+                    let shown = word.text;
+                    let message = format!(
+                        "<{shown}> is no slot of this source's pattern: a condition looks at one source's key \
+                         and value (what the value binds is `value` or json(.path) here)"
+                    );
+                    return self.fail(word.at, message);
+                };
+                ids.push(id);
+            }
+            name_slots(filter, &ids);
+        }
+        let mut bound: Vec<Bind> = Vec::with_capacity(binds.len());
+        for (field, slot) in binds {
+            let id = self.id(&slot)?;
+            if pattern.has_slot(id) || bound.iter().any(|bind| bind.slot == id) {
+                let name = slot.name;
+                let message = format!(
+                    "<{name}> is bound by this source already; to compare the two, use another slot's name \
+                     or `where`"
+                );
+                return self.fail(slot.at, message);
+            }
+            bound.push(Bind { field, slot: id, width: None, form: None });
+        }
+        if bound.is_empty() && filter.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(Lens { binds: bound, filter })))
+    }
+
+    /// Gives the slots that values bind the kinds which the output says.
+    fn give_forms(
+        &self,
+        forms: &[(&'t str, usize, Ordered)],
+        sources: &mut [(usize, Source)],
+    ) -> Parsed<()> {
+        for (at, &(name, column, form)) in forms.iter().enumerate() {
+            let same = forms[..at].iter().find(|(other, ..)| *other == name);
+            if same.is_some_and(|(.., other)| *other != form) {
+                return self.fail(column, format!("<{name}> has another kind or order before"));
+            }
+            let Some(id) = self.known.iter().position(|known| known.name == name) else {
+                continue;
+            };
+            if sources.iter().any(|(_, source)| source.pattern.has_slot(id)) {
+                let message = format!(
+                    "<{name}> is a part of a source's key, which stays as it is: only what a value binds \
+                     (`as <{name}>`) has a kind"
+                );
+                return self.fail(column, message);
+            }
+            let binds = sources.iter_mut().filter_map(|(_, source)| source.lens.as_mut());
+            for bind in binds.flat_map(|lens| &mut lens.binds).filter(|bind| bind.slot == id) {
+                bind.form = Some(form);
+            }
+        }
+        Ok(())
     }
 
     /// The id of a slot, which is new or agrees with its other occurrences.
@@ -480,6 +625,10 @@ impl<'t> Names<'t> {
                 return self.fail(at, message);
             }
         }
+        let lenses = sources.iter_mut().filter_map(|(_, source)| source.lens.as_mut());
+        for bind in lenses.flat_map(|lens| &mut lens.binds) {
+            bind.width = self.known[bind.slot].width.map(|(width, _)| width);
+        }
         Ok(Join {
             output,
             mode,
@@ -487,5 +636,21 @@ impl<'t> Names<'t> {
             sources: sources.into_iter().map(|(_, source)| source).collect(),
             slots: self.known.iter().map(|known| known.name.to_string()).collect(),
         })
+    }
+}
+
+/// Gives a filter the ids of the slots that it names by their places.
+fn name_slots(filter: &mut Filter, ids: &[SlotId]) {
+    match filter {
+        Filter::All(all) | Filter::Any(all) => all.iter_mut().for_each(|each| name_slots(each, ids)),
+        Filter::Not(inner) => name_slots(inner, ids),
+        Filter::Compare(operand, ..)
+        | Filter::In(operand, _)
+        | Filter::Prefix(operand, _)
+        | Filter::Exists(operand) => {
+            if let Operand::Slot(slot) = operand {
+                *slot = ids[*slot];
+            }
+        }
     }
 }

@@ -3,12 +3,14 @@
 //! `Display` prints the canonical text, in which every slot is written `<slot>`: a name that was
 //! meant as a slot and read as a literal shows. Reading that text gives an equal join.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use headwater_base::Limits;
+use headwater_base::{Limits, Ordered};
 
-use crate::{Component, JoinError, Pattern, grammar};
+use crate::lens::{Lens, ShownLens};
+use crate::{Bindings, Component, JoinError, Pattern, SlotId, grammar};
 
 /// What a source does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,6 +19,8 @@ pub enum Operator {
     Check,
     /// The output takes the source's value.
     Copy,
+    /// The output is empty.
+    Index,
     /// The output takes what a function makes of the source's value: [`Join::function`].
     Map,
     /// The number of tuples.
@@ -37,9 +41,10 @@ pub enum Operator {
 
 impl Operator {
     /// Every operator without a name of its own behind it, in the order in which messages list them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Check,
         Self::Copy,
+        Self::Index,
         Self::Count,
         Self::Sum,
         Self::Min,
@@ -55,6 +60,7 @@ impl Operator {
         match self {
             Self::Check => "check",
             Self::Copy => "copy",
+            Self::Index => "index",
             Self::Map => "map",
             Self::Count => "count",
             Self::Sum => "sum",
@@ -82,16 +88,58 @@ pub enum Mode {
 }
 
 /// One source of a join.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Source {
     /// What it does.
     pub operator: Operator,
     /// The keys it reads.
     pub pattern: Pattern,
+    /// Which of them count by their values, and what these bind; `None`: all, and nothing.
+    pub lens: Option<Box<Lens>>,
+}
+
+impl Source {
+    /// Whether a key of the pattern with this value counts; if so, its row ([`Lens`]) is appended to `row`.
+    #[inline]
+    pub fn look(&self, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> bool {
+        match &self.lens {
+            Some(lens) => lens.look(&self.pattern, key, value, row),
+            None => {
+                row.extend_from_slice(key);
+                true
+            }
+        }
+    }
+
+    /// As [`Pattern::bind`], of a row: its key and what its value binds.
+    #[inline]
+    pub fn bind<'r>(&self, row: &'r [u8], bindings: &mut Bindings<'r>) -> bool {
+        match &self.lens {
+            Some(lens) => lens.bind(&self.pattern, row, bindings),
+            None => self.pattern.bind(row, bindings),
+        }
+    }
+
+    /// The key of a row.
+    #[inline]
+    #[must_use]
+    pub fn key_of<'r>(&self, row: &'r [u8]) -> &'r [u8] {
+        self.lens.as_ref().map_or(row, |lens| lens.key_of(row))
+    }
+
+    /// The slots that its values bind.
+    pub fn value_slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.lens.iter().flat_map(|lens| lens.binds.iter().map(|bind| bind.slot))
+    }
+
+    /// The slots that it binds: those of its keys, then those of its values.
+    pub fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.pattern.slots().chain(self.value_slots())
+    }
 }
 
 /// A cache join.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Join {
     /// The keys that the join gives.
     pub output: Pattern,
@@ -136,7 +184,7 @@ impl Join {
     /// sources bind.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
-        matches!(self.operator(), Operator::Copy | Operator::Map)
+        matches!(self.operator(), Operator::Copy | Operator::Index | Operator::Map)
             && self
                 .sources
                 .iter()
@@ -144,16 +192,30 @@ impl Join {
                 .any(|slot| !self.output.has_slot(slot))
     }
 
+    /// Whether a value binds `slot`.
+    #[must_use]
+    pub fn is_value_slot(&self, slot: SlotId) -> bool {
+        self.sources.iter().any(|source| source.value_slots().any(|own| own == slot))
+    }
+
+    /// How a slot that values bind stands in the output's keys; `None`: as it is.
+    #[must_use]
+    pub fn form_of(&self, slot: SlotId) -> Option<Ordered> {
+        let lenses = self.sources.iter().filter_map(|source| source.lens.as_ref());
+        lenses.flat_map(|lens| &lens.binds).find(|bind| bind.slot == slot)?.form
+    }
+
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
     #[must_use]
     pub fn show<'a>(&'a self, pattern: &'a Pattern) -> impl fmt::Display + 'a {
-        ShownJoin { pattern, slots: &self.slots }
+        ShownJoin { pattern, join: self, forms: false }
     }
 }
 
 impl fmt::Display for Join {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} =", self.show(&self.output))?;
+        let output = ShownJoin { pattern: &self.output, join: self, forms: true };
+        write!(f, "{output} =")?;
         match self.mode {
             Mode::Push => {}
             Mode::Pull => f.write_str(" pull")?,
@@ -173,6 +235,9 @@ impl fmt::Display for Join {
                 write!(f, ":{function}")?;
             }
             write!(f, " {}", self.show(&source.pattern))?;
+            if let Some(lens) = &source.lens {
+                write!(f, "{}", ShownLens { lens, slots: &self.slots })?;
+            }
         }
         Ok(())
     }
@@ -180,7 +245,9 @@ impl fmt::Display for Join {
 
 struct ShownJoin<'a> {
     pattern: &'a Pattern,
-    slots: &'a [String],
+    join: &'a Join,
+    /// Slots are shown with their kinds, as in the output.
+    forms: bool,
 }
 
 impl fmt::Display for ShownJoin<'_> {
@@ -197,9 +264,16 @@ impl fmt::Display for ShownJoin<'_> {
             f.write_str("|")?;
             match component {
                 Component::Literal(literal) => text(f, literal)?,
-                Component::Slot { slot, width: None } => write!(f, "<{}>", self.slots[*slot])?,
-                Component::Slot { slot, width: Some(width) } => {
-                    write!(f, "<{}:{width}>", self.slots[*slot])?;
+                Component::Slot { slot, width } => {
+                    write!(f, "<{}", self.join.slots[*slot])?;
+                    if let Some(width) = width {
+                        write!(f, ":{width}")?;
+                    }
+                    if let Some(form) = self.join.form_of(*slot).filter(|_| self.forms) {
+                        let order = if form.descending { ":desc" } else { "" };
+                        write!(f, ":{}{order}", form.kind.name())?;
+                    }
+                    f.write_str(">")?;
                 }
             }
         }

@@ -4,7 +4,8 @@
 //! pattern is a table name and components, each a literal or a *slot*; [`Bindings`] are the
 //! slot values found so far. Three questions are answered here for the engine: which slot values
 //! does a key give ([`Pattern::bind`]), which key do slot values give ([`Pattern::fill`]), and
-//! which source keys can matter to a range of output keys ([`containing_range`]).
+//! which source keys can matter to a range of output keys ([`containing_range`]). What a source sees of its
+//! values, its conditions and the slots that values bind, is its [`lens`].
 //!
 //! # Invariants
 //! - I1. A slot value is one or more bytes, none of them `|`; exactly `width` bytes where a width
@@ -25,6 +26,7 @@ mod error;
 mod filed;
 mod grammar;
 mod join;
+pub mod lens;
 mod pattern;
 mod range;
 

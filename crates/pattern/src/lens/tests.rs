@@ -1,0 +1,188 @@
+use crate::{Bindings, Join};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use headwater_base::Limits;
+
+fn join(text: &str) -> Join {
+    Join::parse(text, &Limits::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refusal(text: &str) -> String {
+    match Join::parse(text, &Limits::default()) {
+        Ok(join) => panic!("{join} is taken"),
+        Err(error) => format!("{}: {}", error.column, error.message),
+    }
+}
+
+/// What the first source of a join gives: the output key, or nothing.
+fn output(join: &Join, key: &str, value: &str) -> Option<String> {
+    let source = &join.sources[0];
+    let mut row = b"before".to_vec();
+    if !source.look(key.as_bytes(), value.as_bytes(), &mut row) {
+        assert_eq!(row, b"before");
+        return None;
+    }
+    assert_eq!(source.key_of(&row[6..]), key.as_bytes());
+    let (mut bindings, mut out) = (Bindings::new(), Vec::new());
+    assert!(source.bind(&row[6..], &mut bindings) && join.output.fill(&bindings, &mut out));
+    Some(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[test]
+fn texts_come_back() {
+    for text in [
+        "top|<board>|<score:number:desc>|<id> = index score|<board>|<id> as <score>",
+        "city|<city>|<user> = copy user|<user> as json(.address.city) <city>",
+        "x|<a:text>|<b:time:desc>|<k> = pull check u|<k> as json(.a[0].\"x y\") <a> copy v|<k> as <b>",
+        "unread|<user> = count inbox|<user>|<id> where json(.read) = false",
+        "n|<u> = sum v|<u>|<i> where not (value < 10 or <i> in ('a', 'it''s', 7)) and json(.) exists",
+        "n|<u> = snapshot 1 sum v|<u>|<i> where not value prefix 'a' and (value >= -1.5 or value != 'x')",
+        "n|<u> = count v|<u>|<i> as json(.k) <w> where value <= 5 check z|<w>",
+        "first|<c:2>|<u> = first user|<u> as <c>",
+    ] {
+        let read = join(text);
+        assert_eq!(read.to_string(), text);
+        assert_eq!(join(&read.to_string()), read);
+    }
+    let long = "t|<x>=index s|<x> where value='a'and(json( .a [2] )exists or value>5)";
+    let canonical = "t|<x> = index s|<x> where value = 'a' and (json(.a[2]) exists or value > 5)";
+    assert_eq!(join(long).to_string(), canonical);
+    let asc = join("t|<v:number:asc>|<x> = copy s|<x> as <v> where value = \"a \"\"b\"\"\"");
+    assert_eq!(
+        asc.to_string(),
+        "t|<v:number>|<x> = copy s|<x> as <v> where value = 'a \"b\"'"
+    );
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    let mut wrong = Vec::new();
+    for (text, error) in [
+        ("t|x = copy s|x as v", "16: `as` needs the style in which slots are written <slot>"),
+        ("t|<v>|<x> = copy s|<x> as v", "27: expected a <slot> for what the value binds"),
+        ("t|<v>|<x> = copy s|<x> as <v:number>", "29: a slot's type and width stand in the output"),
+        ("t|<v:num>|<x> = copy s|<x> as <v>", "6: behind a slot's name stands its width"),
+        ("t|<v:number:down>|<x> = copy s|<x> as <v>", "13: an order is asc or desc"),
+        ("t|<v>|<x:number> = copy s|<x> as <v>", "7: <x> is a part of a source's key"),
+        ("t|<x> = copy s|<x:number>", "16: a slot's kind and order stand in the output"),
+        ("t|<x> = copy s|<x> as <x>", "23: <x> is bound by this source already"),
+        ("t|<x>|<v> = copy s|<x>", "7: slot <v> at byte 7 is bound by no source"),
+        ("t|<x> = copy s|<x> where", "25: a condition begins with `value`"),
+        ("t|<x> = copy s|<x> where value", "31: expected a comparison"),
+        ("t|<x> = copy s|<x> where value = abc", "34: expected a text in quotes, a number"),
+        ("t|<x> = copy s|<x> where value = 'abc", "34: the text that begins here has no end"),
+        ("t|<x> = copy s|<x> where value > true", "38: true and false have no order"),
+        ("t|<x> = copy s|<x> where (value = 1", "36: expected `and`, `or`, or the `)`"),
+        ("t|<x> = copy s|<x> where value in (1, 2", "40: expected a `,` and another value"),
+        ("t|<x> = copy s|<x> where value in 1", "35: `in` needs values in parentheses"),
+        ("t|<x> = copy s|<x> where json(a) = 1", "31: a path into JSON is .name"),
+        ("t|<x> = copy s|<x> where json(.) = 1 as <v>", "38: `as` stands before `where`"),
+        ("t|<x> = check y|<y> copy s|<x> where <y> = 1", "38: <y> is no slot of this source's"),
+        ("t|<x> = copy s|<x> where value = 1 where value = 2", "36: a source has one `where`"),
+        ("t|<x> = copy s|<x> where value = 1 or", "38: a condition begins with"),
+        ("t|<x> = copy s|<x> where value = 12ab", "34: expected a text in quotes, a number"),
+    ] {
+        let refusal = refusal(text);
+        if !refusal.starts_with(error) {
+            wrong.push(format!("{text}\n{refusal}\n{error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let nested = format!("t|<x> = copy s|<x> where {}value = 1", "not ".repeat(40));
+    assert!(refusal(&nested).contains("more than 32 deep"));
+    let many = format!("t|<x> = copy s|<x> where value in (1{})", ", 1".repeat(300));
+    assert!(refusal(&many).contains("at most 256 conditions"));
+}
+
+#[test]
+fn values_bind_slots() {
+    let top = join("top|<v:number:desc>|<x> = index s|<x> as <v>");
+    assert_eq!(output(&top, "s|bob", "42").as_deref(), Some("top|-T57~|bob"));
+    assert_eq!(output(&top, "s|bob", "x"), None);
+    let city = join("city|<c>|<x> = copy s|<x> as json(.a.city) <c>");
+    let of = |value: &str| output(&city, "s|bob", value);
+    assert_eq!(of(r#"{"a": {"city": "New Yörk"}, "z": 1}"#).as_deref(), Some("city|New Yörk|bob"));
+    assert_eq!(of(r#"{"a": {"city": 1.50}}"#).as_deref(), Some("city|1.5|bob"));
+    assert_eq!(of(r#"{"a": {"city": 2e2}}"#).as_deref(), Some("city|200|bob"));
+    assert_eq!(of(r#"{"a": {"city": true}}"#).as_deref(), Some("city|true|bob"));
+    for none in [
+        r#"{"a": {"city": null}}"#,
+        r#"{"a": {"city": []}}"#,
+        r#"{"a": {"city": ""}}"#,
+        r#"{"a": {"city": "a|b"}}"#,
+        r#"{"a": "city"}"#,
+        r#"{"a": {"city": "x"}"#,
+        r#"{"a": {"city": "x"}} y"#,
+        r#"{"a": {"city": 1e99999}}"#,
+        "",
+        "\u{0}",
+    ] {
+        assert_eq!(of(none), None, "{none}");
+    }
+    assert_eq!(of(&format!(r#"{{"a":{{"city":"{}"}}}}"#, "x".repeat(1025))), None);
+    let element = join("e|<c:3>|<x> = copy s|<x> as json([1].k) <c>");
+    let of = |value| output(&element, "s|b", value);
+    assert_eq!(of(r#"[0,{"k":"abc"},2]"#).as_deref(), Some("e|abc|b"));
+    assert_eq!((of(r#"[0,{"k":"ab"},2]"#), of("[0]"), of("7")), (None, None, None));
+}
+
+#[test]
+fn conditions_have_three_values() {
+    let value = r#"{"paid": true, "n": 10, "text": "abc", "digits": "10", "none": null, "list": [1, "x"]}"#;
+    for (condition, counts) in [
+        ("json(.paid) = true", true),
+        ("json(.paid) != true", false),
+        ("json(.n) >= 10", true),
+        ("json(.n) < 10", false),
+        ("json(.n) = '10'", false),
+        ("not json(.n) = '10'", false),
+        ("json(.digits) = 10", false),
+        ("json(.digits) = '10'", true),
+        ("json(.text) > 'abb' and json(.text) prefix 'ab'", true),
+        ("json(.missing) = 1", false),
+        ("not json(.missing) = 1", false),
+        ("json(.missing) = 1 or json(.n) = 10", true),
+        ("json(.missing) = 1 and json(.n) = 10", false),
+        ("not (json(.missing) = 1 and json(.n) = 11)", true),
+        ("json(.missing) exists", false),
+        ("not json(.missing) exists", true),
+        ("json(.none) exists", false),
+        ("json(.list) exists", true),
+        ("json(.list) = 1", false),
+        ("json(.list[1]) = 'x'", true),
+        ("json(.n) in (1, 'x', 10)", true),
+        ("json(.n) in (1, 2)", false),
+        ("not json(.n) in (1, 2)", true),
+        ("not json(.n) in (1, 'x')", false),
+        ("<x> = 'bob' and <x> prefix 'b'", true),
+        ("<x> > 'bob'", false),
+        ("<i> >= 7 and <i> < 7.5", true),
+        ("<i> = '7'", false),
+        ("value prefix '{'", true),
+        ("value = 5", false),
+        ("not value = 5", false),
+    ] {
+        let counted = join(&format!("t|<x> = count s|<x>|<i> where {condition}"));
+        assert_eq!(output(&counted, "s|bob|07", value).is_some(), counts, "{condition}");
+    }
+    let number = join("t|<x> = count s|<x> where value >= 100");
+    for (value, counts) in [("100", true), ("99.9", false), ("abc", false), ("", false)] {
+        assert_eq!(output(&number, "s|x", value).is_some(), counts, "{value}");
+    }
+}
+
+#[test]
+fn rows_are_bound_with_what_is_known() {
+    let join = join("t|<v>|<x> = copy s|<x> as <v>");
+    let source = &join.sources[0];
+    let mut row = Vec::new();
+    assert!(source.look(b"s|bob", b"paris", &mut row));
+    for (known, binds) in [(&b"paris"[..], true), (b"pari", false), (b"rome", false)] {
+        let mut bindings = Bindings::new();
+        let slot = join.slots.iter().position(|name| name == "v").expect("a slot");
+        bindings.set(slot, known);
+        assert_eq!(source.bind(&row, &mut bindings), binds);
+        assert_eq!(bindings.iter().count(), if binds { 2 } else { 1 });
+    }
+}
