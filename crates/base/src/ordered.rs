@@ -248,7 +248,9 @@ fn decode_text(component: &[u8], descending: bool) -> Option<Vec<u8>> {
         text.push(match byte {
             ESCAPE => bytes.next()?.checked_sub(SHIFT).filter(|byte| *byte <= ESCAPE)?,
             BRACE => BRACE + bytes.next()?.checked_sub(b'A').filter(|more| *more < 2)?,
-            0xFE if descending => 0xFE + bytes.next()?.checked_sub(b'A').filter(|more| *more < 2)?,
+            0xFE if descending => {
+                0xFE + bytes.next()?.checked_sub(b'A').filter(|more| *more < 2)?
+            }
             LAST if descending => return None,
             0..ESCAPE | SEPARATOR => return None,
             plain => plain,

@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) operator: Operator,
     /// The value comes from the one tuple with the least or greatest value-source key.
     pub(crate) picks: Option<Pick>,
+    /// The first component of the output that a value gives.
+    pub(crate) valued_at: Option<usize>,
     /// By source and number of leading components: the slots these hold.
     prefix_slots: Vec<Vec<u32>>,
 }
@@ -63,9 +65,13 @@ impl Plan {
         let picks = match operator {
             Operator::First => Some(Pick::Least),
             Operator::Last => Some(Pick::Greatest),
-            Operator::Copy if join.is_ambiguous() => Some(Pick::Greatest),
+            Operator::Copy | Operator::Index if join.is_ambiguous() => Some(Pick::Greatest),
             _ => None,
         };
+        let valued_at = join.output.components.iter().position(|component| match component {
+            Component::Slot { slot, .. } => join.is_value_slot(*slot),
+            Component::Literal(_) => false,
+        });
         let prefix_slots = join
             .sources
             .iter()
@@ -81,7 +87,7 @@ impl Plan {
                 masks
             })
             .collect();
-        Self { join, output_table, source_tables, operator, picks, prefix_slots }
+        Self { join, output_table, source_tables, operator, picks, valued_at, prefix_slots }
     }
 
     /// The slots in the first `components` of a source, as bits.
@@ -98,9 +104,10 @@ impl Plan {
         &self.join.sources[source].pattern
     }
 
-    /// Whether each output key comes from one tuple, whose value it shares.
+    /// Whether each output key comes from one tuple, whose value it shares, whatever that is.
     pub(crate) fn is_plain_copy(&self) -> bool {
-        self.operator == Operator::Copy && self.picks.is_none()
+        let is_copy = self.operator == Operator::Copy && self.picks.is_none();
+        is_copy && !self.has_lens(self.value_source())
     }
 
     /// All slots of a source, as bits.

@@ -3,6 +3,7 @@
 use crate::catalog::Plan;
 use crate::exec::Execution;
 use crate::logged::prefix_overlaps;
+use crate::rows::lead;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::key::before_end;
@@ -18,12 +19,20 @@ impl Execution<'_> {
         }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
         let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
+        let valued_at = self.plan.valued_at();
+        if let Some(at) = valued_at {
+            // A part of what a value tells apart would take all of its rows.
+            keys = keys.into_iter().filter_map(|key| lead(key, at)).collect();
+        }
         keys.sort_unstable();
         let divides = |key: &[u8]| *key > *self.range.first && before_end(key, &self.range.last);
         let (low, high) = keys.split_at(keys.len() / 2);
         let found = high.iter().chain(low.iter().rev()).find(|key| divides(key));
         if let Some(key) = found {
             return Some(key.to_vec());
+        }
+        if valued_at.is_some() {
+            return None;
         }
         // All are one key, at the start of the range: it is a part of its own.
         let next = [keys.first()?, &[0][..]].concat();
@@ -69,7 +78,7 @@ pub(crate) fn sample_rows(
     let mut start = 0;
     for &end in ends {
         let mut inner = *bindings;
-        if plan.pattern(level).bind(&text[start..end], &mut inner) {
+        if plan.source(level).bind(&text[start..end], &mut inner) {
             let mut prefix = Vec::new();
             plan.join.output.bound_prefix(&inner, &mut prefix);
             execution.sample.push(prefix);

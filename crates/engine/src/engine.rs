@@ -101,6 +101,8 @@ pub struct Engine {
     /// Values that a merged read has handed out.
     pub(crate) row_holds: Vec<ValueRef>,
     pub(crate) key_room: Vec<u8>,
+    /// Room for a row of a source with a lens.
+    pub(crate) row_room: Vec<u8>,
     pub(crate) output_room: Vec<u8>,
     pub(crate) entry_room: Vec<u8>,
     pub(crate) updater_room: Vec<UpdaterId>,
@@ -150,6 +152,7 @@ impl Engine {
             from_scratch: false,
             row_holds: Vec::new(),
             key_room: Vec::new(),
+            row_room: Vec::new(),
             output_room: Vec::new(),
             entry_room: Vec::new(),
             updater_room: Vec::new(),

@@ -19,9 +19,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, containing_range};
+use headwater_pattern::{Bindings, Mode, Operator, containing_range};
 use headwater_pool::{Pool, ValueRef};
-use headwater_store::{Scan, TableId, WARM_MAX};
+use headwater_store::WARM_MAX;
 
 /// A range whose first source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
 const GATHERED_FROM: usize = 4;
@@ -268,13 +268,13 @@ impl Engine {
         let (mut text, mut visited): (Vec<u8>, u64) = (Vec::new(), 1);
         let mut ends: Vec<usize> = Vec::new();
         // More rows than these are of use only where they do not tell where to divide the range.
-        let divides = divides(&plan, level, bindings);
+        let divides = divides(&plan, level, bindings) && !plan.has_lens(level);
         let most = if divides { execution.rows_max } else { usize::MAX };
         let gathered_from =
             if divides || level > 0 { usize::MAX } else { execution.gathered_from() };
         let (mut leading, mut looked) = (0, 0);
         let mut prefix = Vec::new();
-        let rows = self.rows(execution.join, level, looked_at, &mut |key, _| {
+        let rows = self.rows(execution.join, level, looked_at, &mut |key, row, _| {
             if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
                 return ControlFlow::Break(());
             }
@@ -284,6 +284,7 @@ impl Engine {
                 execution.gathers = true;
                 return ControlFlow::Break(());
             }
+            let Some(row) = row else { return ControlFlow::Continue(()) };
             // A span may have to hold more keys than lead into the range.
             let leads = match most {
                 usize::MAX => pattern.matches(key),
@@ -297,7 +298,7 @@ impl Engine {
                 return ControlFlow::Break(());
             }
             if leads {
-                text.extend_from_slice(key);
+                text.extend_from_slice(row);
                 ends.push(text.len());
             }
             ControlFlow::Continue(())
@@ -332,7 +333,7 @@ impl Engine {
             }
             let mut inner = *bindings;
             execution.note_progress(level, (at + 1, ends.len()));
-            if pattern.bind(&text[start..end], &mut inner)
+            if plan.source(level).bind(&text[start..end], &mut inner)
                 && (!execution.sifted || self.may_own(&plan, &inner))
             {
                 self.level(execution, level + 1, &inner);
@@ -356,13 +357,13 @@ impl Engine {
         if ends.len() < WARMED_MIN {
             return;
         }
-        let (pattern, next) = (plan.pattern(level), plan.pattern(level + 1));
+        let (source, next) = (plan.source(level), plan.pattern(level + 1));
         let mut prefixes = Vec::with_capacity(text.len());
         let mut bounds = [0; WARM_MAX + 1];
         let mut row = 0;
         for (at, &end) in ends.iter().enumerate() {
             let mut inner = *bindings;
-            if pattern.bind(&text[row..end - start], &mut inner) {
+            if source.bind(&text[row..end - start], &mut inner) {
                 next.bound_prefix(&inner, &mut prefixes);
             }
             row = end - start;
@@ -410,7 +411,8 @@ impl Engine {
         span: &KeyRange,
         step: &mut Option<Step>,
     ) {
-        let pattern = plan.pattern(plan.value_source());
+        let source = plan.source(plan.value_source());
+        let is_index = plan.operator == Operator::Index;
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
@@ -425,8 +427,8 @@ impl Engine {
         let mut is_unread = false;
         let gathered_from =
             if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
-        let rows = self.rows(execution.join, plan.value_source(), span, &mut |row, value| {
-            if step.as_mut().is_some_and(|step| !step.takes(rows_here, row)) {
+        let rows = self.rows(execution.join, plan.value_source(), span, &mut |key, row, value| {
+            if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
                 return ControlFlow::Break(());
             }
             visited += 1;
@@ -437,29 +439,30 @@ impl Engine {
                 return ControlFlow::Break(());
             }
             let mut inner = *bindings;
-            if !pattern.bind(row, &mut inner) {
+            if !row.is_some_and(|row| source.bind(row, &mut inner)) {
                 return ControlFlow::Continue(());
             }
             let start = tuples.text.len();
             if !plan.join.output.fill(&inner, &mut tuples.text) {
                 return ControlFlow::Continue(());
             }
-            let key = &tuples.text[start..];
+            let output = &tuples.text[start..];
             // No key is longer: such an output does not exist.
-            if key.len() > Limits::KEY_BYTES_CEILING || !range.contains(key) {
+            if output.len() > Limits::KEY_BYTES_CEILING || !range.contains(output) {
                 tuples.text.truncate(start);
                 return ControlFlow::Continue(());
             }
             if let Some(ahead) = &mut ahead
-                && !ahead.asked.contains(key)
+                && !ahead.asked.contains(output)
             {
                 ahead.found += 1;
                 is_cut = ahead.is_over();
             }
             let end = tuples.text.len();
             if plan.picks.is_some() {
-                tuples.text.extend_from_slice(row);
+                tuples.text.extend_from_slice(key);
             }
+            let value = if is_index { ValueRef::EMPTY } else { value };
             let source_key = end..tuples.text.len();
             tuples.tuples.push(Tuple { key: start..end, source_key, value });
             if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -514,58 +517,6 @@ impl Engine {
             execution.limit(Extent::Cut);
         }
         over
-    }
-
-    /// Calls `each` with the keys that a source of a join may read in `span`: base keys, and
-    /// outputs of other joins as a client would see them, until it says that it wants no more.
-    fn rows(
-        &mut self,
-        join: u32,
-        source: usize,
-        span: &KeyRange,
-        each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
-    ) -> Result<(), Missing> {
-        let installed = self.catalog.join(join);
-        let table = installed.plan.source_tables[source];
-        let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
-        if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
-            let upstream = installed.upstream[source].clone();
-            let mut flow = ControlFlow::Continue(());
-            return self.merged_rows(table, &upstream, span, &mut |key, value| {
-                if flow.is_continue() {
-                    flow = each(key, value);
-                }
-            });
-        }
-        self.scan_table_until(table, span, each);
-        Ok(())
-    }
-
-    /// The keys of one table in `span`, layers left out.
-    pub(crate) fn scan_table(
-        &mut self,
-        table: TableId,
-        span: &KeyRange,
-        each: &mut dyn FnMut(&[u8], ValueRef),
-    ) {
-        self.scan_table_until(table, span, &mut |key, value| {
-            each(key, value);
-            ControlFlow::Continue(())
-        });
-    }
-
-    /// As [`Engine::scan_table`], until `each` wants no more.
-    pub(crate) fn scan_table_until(
-        &mut self,
-        table: TableId,
-        span: &KeyRange,
-        each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
-    ) {
-        let mut key = core::mem::take(&mut self.key_room);
-        let pool = &self.store.pool;
-        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
-        let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| each(key, value));
-        self.key_room = key;
     }
 
     /// What a join gives for `range`, computed now and stored nowhere, folded and in order.

@@ -155,6 +155,7 @@ impl Engine {
             return;
         }
         let join = self.statuses.get(status).join;
+        let value = shown(plan, value);
         match (plan.operator, plan.picks) {
             (_, Some(pick)) => {
                 let from = self.catalog.join(join).folds.get(key);
@@ -263,6 +264,7 @@ impl Engine {
         }
         let join = self.statuses.get(status).join;
         match (plan.operator, plan.picks) {
+            (Operator::Count | Operator::Index, _) => {}
             (_, Some(_)) => {
                 if let Some(Fold::From(from)) = self.catalog.join(join).folds.get(key)
                     && **from == *source_key
@@ -271,7 +273,6 @@ impl Engine {
                     self.put_output(join, key, new, Some(Fold::From(source_key.into())));
                 }
             }
-            (Operator::Count, _) => {}
             (Operator::Sum | Operator::Avg, _) => {
                 self.change_sum(join, plan, key, Some(old), Some(new));
             }
@@ -318,6 +319,11 @@ impl Engine {
             None => self.remove_output(join, key),
         }
     }
+}
+
+/// What an output shows of its source's value.
+fn shown(plan: &Plan, value: ValueRef) -> ValueRef {
+    if plan.operator == Operator::Index { ValueRef::EMPTY } else { value }
 }
 
 /// The value of a sum or an average; `None` where no number is in it.

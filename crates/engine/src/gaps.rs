@@ -165,7 +165,11 @@ impl Engine {
         wide: &mut KeyRange,
         rows: usize,
     ) -> Result<bool, Missing> {
-        if self.catalog.join(join).upstream.iter().any(|joins| !joins.is_empty()) {
+        let installed = self.catalog.join(join);
+        // Where values give components, all that belongs together is asked for already.
+        if installed.plan.valued_at().is_some()
+            || installed.upstream.iter().any(|joins| !joins.is_empty())
+        {
             return Ok(false);
         }
         let mut most = self.growth.max(rows).min(self.slices.rows_max());

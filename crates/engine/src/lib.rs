@@ -50,6 +50,7 @@ mod refresh;
 mod relate;
 mod removal;
 mod report;
+mod rows;
 mod shards;
 mod slice;
 mod snapshots;

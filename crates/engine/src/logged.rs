@@ -122,7 +122,7 @@ impl Engine {
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         decode(&context, &mut bindings);
-        let bound = plan.pattern(entry.source as usize).bind(entry.key, &mut bindings);
+        let bound = plan.source(entry.source as usize).bind(entry.key, &mut bindings);
         let mut prefix = core::mem::take(&mut self.prefix_room);
         prefix.clear();
         let output = &plan.join.output;
@@ -172,8 +172,8 @@ impl Engine {
             role.is_some_and(|role| role.writers.is_empty()) && self.loads.own(table).is_none();
         if is_base && self.placed.is_none() {
             // A change of a base key is logged or undoes one that is (R2): it differs now.
-            debug_assert_eq!(self.is_visible(table, entry.key), Ok(!was_there), "R2");
-        } else if self.is_visible(table, entry.key)? == was_there {
+            debug_assert_eq!(self.is_row_visible(plan, source, entry.key), Ok(!was_there), "R2");
+        } else if self.is_row_visible(plan, source, entry.key)? == was_there {
             return Ok(());
         }
         let is_there = !was_there;

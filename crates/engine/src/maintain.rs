@@ -13,6 +13,7 @@ use crate::catalog::{Fold, Plan};
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::memory::FED_TOGETHER;
+use crate::rows::{Rows, rows_of};
 use crate::status::{Landing, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
 use alloc::boxed::Box;
@@ -107,9 +108,31 @@ impl Engine {
             return;
         }
         let is_value = source == plan.value_source();
-        if !is_value && change.old.is_some() == change.new.is_some() {
+        if is_value || !plan.has_lens(source) {
+            if is_value || change.old.is_some() != change.new.is_some() {
+                self.tell_targets(reader, &plan, depths, (table, key, key), change);
+            }
             return;
         }
+        for (row, was_there) in self.checked_rows(&plan, source, key, change).into_iter().flatten()
+        {
+            let value = |is_there: bool| is_there.then_some(ValueRef::EMPTY);
+            let mut change = Change::new(value(was_there), value(!was_there));
+            self.tell_targets(reader, &plan, depths, (table, key, &row), &mut change);
+        }
+    }
+
+    /// Tells the targets of a source that a key changed; of one that checks, that the row came or went which key and value give.
+    fn tell_targets(
+        &mut self,
+        reader: Reader,
+        plan: &Rc<Plan>,
+        depths: u32,
+        (table, key, row): (TableId, &[u8], &[u8]),
+        change: &mut Change,
+    ) {
+        let source = reader.source as usize;
+        let is_value = source == plan.value_source();
         let keeps_cells = is_value && self.keeps_cells(reader.join);
         let shows = keeps_cells && change.in_place;
         if shows && !self.is_followed(plan.output_table) {
@@ -131,7 +154,7 @@ impl Engine {
                 targets.retain(|&target| !self.is_ahead(reader, target, key));
             }
             if shows {
-                self.tell_copies(&plan, &targets, key, change.new);
+                self.tell_copies(plan, &targets, key, change.new);
                 continue;
             }
             let known = plan.prefix_slots(source, depth);
@@ -145,17 +168,17 @@ impl Engine {
                 let (old, new) = values;
                 values = (old.map(|_| ValueRef::EMPTY), new.map(|_| ValueRef::EMPTY));
             }
-            if self.note_fan_out(reader, &plan, &mut targets, known, key, values) {
+            if self.note_fan_out(reader, plan, &mut targets, known, row, values) {
                 continue;
             }
             for target in &targets {
                 self.feed(target.status());
             }
             if is_value {
-                self.update_targets(&plan, &targets, known, key, values);
+                self.update_targets(plan, &targets, known, key, values);
             } else {
                 for &target in &targets {
-                    self.log_check(reader, target, key, change.old.is_some());
+                    self.log_check(reader, target, row, change.old.is_some());
                 }
             }
         }
@@ -189,6 +212,11 @@ impl Engine {
         key: &[u8],
         (old, new): (Option<ValueRef>, Option<ValueRef>),
     ) {
+        let source = plan.source(plan.value_source());
+        let rows = source.lens.as_ref().map(|_| rows_of(source, &self.store.pool, key, (old, new)));
+        if rows.as_ref().is_some_and(|rows| rows.old.is_none() && rows.new.is_none()) {
+            return;
+        }
         self.counters.updates += targets.len() as u64;
         let mut fan: Option<Fan> = None;
         let mut output = core::mem::take(&mut self.output_room);
@@ -240,12 +268,12 @@ impl Engine {
                     _ => false,
                 };
                 if !done {
-                    self.update_target(plan, target, key, old, new, &mut output);
+                    self.update_target(plan, target, (key, rows.as_ref()), (old, new), &mut output);
                 }
                 continue;
             }
             let Some(Fan { suffix: Some(suffix), head, .. }) = &fan else {
-                self.update_target(plan, target, key, old, new, &mut output);
+                self.update_target(plan, target, (key, rows.as_ref()), (old, new), &mut output);
                 continue;
             };
             if let (Some(layer), Some(group), Some(value), true) =
@@ -260,7 +288,7 @@ impl Engine {
             } else if self.statuses.get(target.status()).ends_by_suffix() {
                 self.copy_to(target.status(), suffix, new, &mut output);
             } else {
-                self.update_target(plan, target, key, old, new, &mut output);
+                self.update_target(plan, target, (key, rows.as_ref()), (old, new), &mut output);
             }
         }
         self.output_room = output;
@@ -347,8 +375,8 @@ impl Engine {
         }
     }
 
-    /// The output key of a value-source key, by a target; `false` where there is none.
-    fn output_of(&self, plan: &Plan, target: Target, key: &[u8], output: &mut Vec<u8>) -> bool {
+    /// The output key of a row of the value source, by a target; `false` where there is none.
+    fn output_of(&self, plan: &Plan, target: Target, row: &[u8], output: &mut Vec<u8>) -> bool {
         let status = self.statuses.get(target.status());
         if status.is_invalid() {
             return false;
@@ -357,7 +385,7 @@ impl Engine {
         status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
         decode(self.updaters.contexts.get(target.context()), &mut bindings);
         output.clear();
-        plan.pattern(plan.value_source()).bind(key, &mut bindings)
+        plan.source(plan.value_source()).bind(row, &mut bindings)
             && plan.join.output.fill(&bindings, output)
             && output.len() <= Limits::KEY_BYTES_CEILING
             && status.contains(output)
@@ -368,17 +396,44 @@ impl Engine {
         &mut self,
         plan: &Plan,
         target: Target,
-        key: &[u8],
-        old: Option<ValueRef>,
-        new: Option<ValueRef>,
+        (key, rows): (&[u8], Option<&Rows>),
+        (old, new): (Option<ValueRef>, Option<ValueRef>),
         output: &mut Vec<u8>,
     ) {
-        if !self.output_of(plan, target, key, output) {
+        let Some(rows) = rows else {
+            if self.output_of(plan, target, key, output) {
+                self.update_output(plan, target.status(), (output, key), (old, new));
+            }
+            return;
+        };
+        if rows.old == rows.new {
+            if let Some(row) = &rows.new
+                && self.output_of(plan, target, row, output)
+            {
+                self.update_output(plan, target.status(), (output, key), (old, new));
+            }
             return;
         }
-        let id = target.status();
+        // A fold of both loses the one before it has the other.
+        for (row, values) in [(&rows.old, (old, None)), (&rows.new, (None, new))] {
+            if let Some(row) = row
+                && self.output_of(plan, target, row, output)
+            {
+                self.update_output(plan, target.status(), (output, key), values);
+            }
+        }
+    }
+
+    /// Enters a change of a source key in the output that comes of it.
+    fn update_output(
+        &mut self,
+        plan: &Plan,
+        id: StatusId,
+        (output, key): (&[u8], &[u8]),
+        change: (Option<ValueRef>, Option<ValueRef>),
+    ) {
         let status = self.statuses.get_mut(id);
-        match (old, new) {
+        match change {
             (None, Some(new)) => {
                 status.visited += 1;
                 self.add_tuple(id, plan, output, key, new);

@@ -50,6 +50,7 @@ impl Engine {
         }
         let plan = self.catalog.join(join).plan.clone();
         let wanted = range.intersection(&plan.join.output.range_of_all());
+        let wanted = plan.widened(wanted);
         if wanted.is_empty()
             || self.is_elsewhere(&wanted)
             || fixed_slots(&plan.join.output, &wanted).is_none()

@@ -11,6 +11,9 @@ use std::cell::RefCell;
 
 mod commands;
 mod draws;
+mod lenses;
+
+pub use lenses::LENSED_FROM;
 
 /// What the keys and joins of one history are made from.
 pub struct World {
@@ -159,7 +162,7 @@ impl World {
         if sources.iter().all(|(_, source)| source.slots().is_empty()) {
             // Without any slot the text would be read in the bare style.
             let (name, width) = slots[0].clone();
-            sources[0].1.parts.push(Part::Slot { name, width });
+            sources[0].1.parts.push(Part::Slot { name, width, form: None });
         }
         let output = self.output(rng, &slots, &sources);
         let mut join = Join { output, mode: mode(rng), sources };
@@ -176,7 +179,7 @@ impl World {
     fn source(&self, rng: &mut Rng, slots: &[(String, Option<usize>)]) -> Pattern {
         let slot = |rng: &mut Rng| {
             let (name, width) = rng.pick(slots).clone();
-            Part::Slot { name, width }
+            Part::Slot { name, width, form: None }
         };
         if !self.joins.is_empty() && rng.chance(30) {
             // The output of another join, or what looks like it.
@@ -199,7 +202,7 @@ impl World {
                 fresh
             });
         }
-        Pattern { table: rng.pick(&self.tables).clone(), parts }
+        Pattern { table: rng.pick(&self.tables).clone(), parts, lens: None }
     }
 
     fn output(
@@ -212,7 +215,7 @@ impl World {
         for (name, width) in slots {
             let bound = sources.iter().any(|(_, source)| source.slots().contains(&name.as_str()));
             if bound && rng.chance(80) {
-                parts.push(Part::Slot { name: name.clone(), width: *width });
+                parts.push(Part::Slot { name: name.clone(), width: *width, form: None });
             }
         }
         rng.shuffle(&mut parts);
@@ -226,7 +229,7 @@ impl World {
             true => (*rng.pick(&OUTPUTS)).to_string(),
             false => rng.pick(&self.tables).clone(),
         };
-        Pattern { table, parts }
+        Pattern { table, parts, lens: None }
     }
 
     fn literal(&self, rng: &mut Rng) -> String {
@@ -341,7 +344,7 @@ fn mode(rng: &mut Rng) -> Mode {
 #[must_use]
 pub fn history(seed: u64) -> Vec<Op> {
     let rng = &mut Rng::new(seed);
-    let world = World::new(rng);
+    let world = World::of(seed, rng);
     let mut ops = Vec::new();
     for _ in 0..rng.below(5) {
         ops.push(world.boundary(rng));

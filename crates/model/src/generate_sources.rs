@@ -20,8 +20,8 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(rng: &mut Rng) -> Self {
-        let mut world = World::new(rng);
+    fn new(seed: u64, rng: &mut Rng) -> Self {
+        let mut world = World::of(seed, rng);
         for (_, join) in &mut world.joins {
             if matches!(join.mode, Mode::Snapshot(_)) {
                 join.mode = Mode::Push;
@@ -108,7 +108,7 @@ impl Sources {
 #[must_use]
 pub fn history(seed: u64) -> Vec<Op> {
     let rng = &mut Rng::new(seed ^ 0x0073_6f75_7263_6573);
-    let mut sources = Sources::new(rng);
+    let mut sources = Sources::new(seed, rng);
     let mut ops = Vec::new();
     for _ in 0..rng.below(5) {
         ops.push(sources.world.boundary(rng));

@@ -5,6 +5,8 @@
 //! writes the `<slot>` form alone.
 
 use crate::functions::Function;
+use crate::lens::Lens;
+use headwater_base::{Kind, Ordered};
 use std::fmt::{self, Display, Formatter};
 
 /// One component of a pattern.
@@ -18,6 +20,8 @@ pub enum Part {
         name: String,
         /// How many bytes, where that is fixed.
         width: Option<usize>,
+        /// How what a value binds stands in the output; `None`: as it is.
+        form: Option<Ordered>,
     },
 }
 
@@ -28,6 +32,8 @@ pub struct Pattern {
     pub table: String,
     /// What follows, one per `|`.
     pub parts: Vec<Part>,
+    /// What a source sees of the values of these keys, where that is more than the values.
+    pub lens: Option<Lens>,
 }
 
 /// What a source is for.
@@ -36,6 +42,7 @@ pub struct Pattern {
 pub enum Operator {
     Check,
     Copy,
+    Index,
     Count,
     Sum,
     Min,
@@ -65,6 +72,7 @@ impl Operator {
         match self {
             Self::Check => "check",
             Self::Copy => "copy",
+            Self::Index => "index",
             Self::Count => "count",
             Self::Sum => "sum",
             Self::Min => "min",
@@ -77,7 +85,7 @@ impl Operator {
     }
 
     fn of(word: &str) -> Option<Self> {
-        let all = Self::VALUED.iter().chain([&Self::Check]);
+        let all = Self::VALUED.iter().chain([&Self::Check, &Self::Index]);
         all.copied().find(|operator| operator.word() == word)
     }
 }
@@ -121,7 +129,7 @@ impl Pattern {
             match part {
                 Part::Literal(text) if text.as_bytes() != component => return false,
                 Part::Literal(_) => {}
-                Part::Slot { name, width } => {
+                Part::Slot { name, width, .. } => {
                     if component.is_empty() || width.is_some_and(|width| width != component.len()) {
                         return false;
                     }
@@ -197,7 +205,12 @@ impl Pattern {
             && self.parts.iter().zip(&other.parts).all(|(a, b)| agree(a, b))
     }
 
-    /// Names of its slots, each once, in order.
+    /// The slots that its values bind.
+    pub fn value_slots(&self) -> impl Iterator<Item = &str> {
+        self.lens.iter().flat_map(|lens| lens.binds.iter().map(|(_, name)| name.as_str()))
+    }
+
+    /// Names of its slots, each once, in order; those that its values bind are left out.
     #[must_use]
     pub fn slots(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -225,14 +238,23 @@ impl Pattern {
             None => Some(Part::Literal(word.to_string())),
             Some(rest) => {
                 let inner = rest.strip_suffix('>')?;
-                let (name, width) = match inner.split_once(':') {
-                    Some((name, width)) => (name, Some(width.parse().ok()?)),
-                    None => (inner, None),
-                };
-                Some(Part::Slot { name: name.to_string(), width })
+                let mut words = inner.split(':');
+                let name = words.next()?.to_string();
+                let (mut width, mut form) = (None, None);
+                for word in words {
+                    match (word, &mut form) {
+                        ("desc", Some(Ordered { descending, .. })) => *descending = true,
+                        ("asc", Some(_)) => {}
+                        _ => match Kind::ALL.into_iter().find(|kind| kind.name() == word) {
+                            Some(kind) => form = Some(Ordered { kind, descending: false }),
+                            None => width = Some(word.parse().ok()?),
+                        },
+                    }
+                }
+                Some(Part::Slot { name, width, form })
             }
         };
-        Some(Self { table, parts: words.map(part).collect::<Option<_>>()? })
+        Some(Self { table, parts: words.map(part).collect::<Option<_>>()?, lens: None })
     }
 }
 
@@ -241,28 +263,52 @@ impl Join {
     /// valid: what a developer can get wrong is the engine's business.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split_whitespace().peekable();
-        let output = Pattern::parse(words.next()?)?;
-        if words.next()? != "=" {
-            return None;
-        }
-        let mode = match *words.peek()? {
-            "push" => Mode::Push,
-            "pull" => Mode::Pull,
-            "snapshot" => {
-                words.next();
-                Mode::Snapshot((words.peek()?.parse::<f64>().ok()? * 1000.0).round() as u64)
-            }
-            _ => Mode::Push,
+        let (output, rest) = text.trim().split_once(char::is_whitespace)?;
+        let output = Pattern::parse(output)?;
+        let mut rest = rest.trim_start().strip_prefix('=')?.trim_start();
+        let word = || {
+            let (word, behind) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            (word, behind.trim_start())
         };
-        if Operator::of(words.peek()?).is_none() {
-            words.next();
+        let mut mode = Mode::Push;
+        match word() {
+            ("push", behind) => rest = behind,
+            ("pull", behind) => (mode, rest) = (Mode::Pull, behind),
+            ("snapshot", behind) => {
+                let (seconds, behind) = behind.split_once(char::is_whitespace)?;
+                mode = Mode::Snapshot((seconds.parse::<f64>().ok()? * 1000.0).round() as u64);
+                rest = behind.trim_start();
+            }
+            _ => {}
         }
         let mut sources = Vec::new();
-        while let Some(word) = words.next() {
-            sources.push((Operator::of(word)?, Pattern::parse(words.next()?)?));
+        while !rest.is_empty() {
+            let (operator, behind) = rest.split_once(char::is_whitespace)?;
+            let behind = behind.trim_start();
+            let (pattern, behind) = behind.split_once(char::is_whitespace).unwrap_or((behind, ""));
+            let mut pattern = Pattern::parse(pattern)?;
+            let (lens, behind) = Lens::parse(behind)?;
+            pattern.lens = lens;
+            sources.push((Operator::of(operator)?, pattern));
+            rest = behind.trim_start();
         }
         Some(Self { output, mode, sources })
+    }
+
+    /// How a slot stands in keys: its form in the output, and its width.
+    #[must_use]
+    pub fn form_of(&self, slot: &str) -> (Option<Ordered>, Option<usize>) {
+        let patterns = self.sources.iter().map(|(_, pattern)| pattern).chain([&self.output]);
+        let (mut found, mut fixed) = (None, None);
+        for part in patterns.flat_map(|pattern| &pattern.parts) {
+            if let Part::Slot { name, width, form } = part
+                && name == slot
+            {
+                found = found.or(*form);
+                fixed = fixed.or(*width);
+            }
+        }
+        (found, fixed)
     }
 
     /// The one source that gives the value.
@@ -294,11 +340,23 @@ impl Display for Pattern {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => write!(f, "|{text}")?,
-                Part::Slot { name, width: None } => write!(f, "|<{name}>")?,
-                Part::Slot { name, width: Some(width) } => write!(f, "|<{name}:{width}>")?,
+                Part::Slot { name, width, form } => {
+                    write!(f, "|<{name}")?;
+                    if let Some(width) = width {
+                        write!(f, ":{width}")?;
+                    }
+                    if let Some(form) = form {
+                        let order = if form.descending { ":desc" } else { "" };
+                        write!(f, ":{}{order}", form.kind.name())?;
+                    }
+                    f.write_str(">")?;
+                }
             }
         }
-        Ok(())
+        match &self.lens {
+            Some(lens) => write!(f, "{lens}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -334,6 +392,7 @@ mod tests {
             "page|<a>|r = pull sum rank|<a>|<b>",
             "k|<a> = snapshot 2.05 check x|<a>| count y|<a>|<b>",
             "total = count y|<b>",
+            "top|<v:number:desc>|<x> = pull index s|<x> as <v> check k|<x> as json(.a[0].b) <c> where not (value <= 5 or <x> in ('a', 7)) and json(.k) exists",
         ] {
             assert_eq!(Join::parse(text).expect(text).to_string(), text);
         }

@@ -19,6 +19,7 @@ pub mod generate_long;
 pub mod generate_sources;
 pub mod history;
 pub mod join;
+pub mod lens;
 pub mod number;
 pub mod oracle;
 pub mod pressure;

@@ -174,10 +174,17 @@ fn topological(joins: &[&Join]) -> Option<Vec<usize>> {
     Some(order)
 }
 
+/// A key that a source reads, its value, and what that binds.
+struct Row<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    binds: Vec<(String, Vec<u8>)>,
+}
+
 /// What `join` makes of the visible keys.
 fn make(join: &Join, seen: &BTreeMap<Vec<u8>, (Option<usize>, Vec<u8>)>) -> Pairs {
-    let candidates: Vec<Vec<(&[u8], &[u8])>> =
-        join.sources.iter().map(|(_, pattern)| matching(pattern, seen)).collect();
+    let candidates: Vec<Vec<Row<'_>>> =
+        join.sources.iter().map(|(_, pattern)| matching(join, pattern, seen)).collect();
     let mut tuples: BTreeMap<Vec<u8>, Vec<Contribution>> = BTreeMap::new();
     nest(join, &candidates, 0, &Vec::new(), (&[], &[]), &mut tuples);
     let operator = join.value_source().0;
@@ -189,38 +196,66 @@ fn make(join: &Join, seen: &BTreeMap<Vec<u8>, (Option<usize>, Vec<u8>)>) -> Pair
 }
 
 fn matching<'a>(
+    join: &Join,
     pattern: &Pattern,
     seen: &'a BTreeMap<Vec<u8>, (Option<usize>, Vec<u8>)>,
-) -> Vec<(&'a [u8], &'a [u8])> {
-    let keys = seen.iter().filter(|(key, _)| pattern.matches(key));
-    keys.map(|(key, (_, value))| (key.as_slice(), value.as_slice())).collect()
+) -> Vec<Row<'a>> {
+    let rows = seen.iter().filter_map(|(key, (_, value))| {
+        let mut bound = Vec::new();
+        if !pattern.bind(key, &mut bound) {
+            return None;
+        }
+        let binds = match &pattern.lens {
+            Some(lens) => lens.look(value, &bound, &|slot| join.form_of(slot))?,
+            None => Vec::new(),
+        };
+        Some(Row { key, value, binds })
+    });
+    rows.collect()
 }
 
 /// One loop of the nested loops: source number `depth`, inside the loops of those before it.
 fn nest<'a>(
     join: &'a Join,
-    candidates: &[Vec<(&'a [u8], &'a [u8])>],
+    candidates: &'a [Vec<Row<'a>>],
     depth: usize,
     bound: &Bindings<'a>,
     value: (&'a [u8], &'a [u8]),
     tuples: &mut BTreeMap<Vec<u8>, Vec<Contribution>>,
 ) {
     let Some((operator, pattern)) = join.sources.get(depth) else {
-        let contribution = Contribution { value_key: value.0.to_vec(), value: value.1.to_vec() };
-        tuples.entry(join.output.fill(bound)).or_default().push(contribution);
+        let key = join.output.fill(bound);
+        // No key is longer: such an output does not exist.
+        if key.len() <= 1024 {
+            let (value_key, value) = (value.0.to_vec(), value.1.to_vec());
+            tuples.entry(key).or_default().push(Contribution { value_key, value });
+        }
         return;
     };
     // What begins otherwise would not bind.
     let start = pattern.start(bound);
-    let from = candidates[depth].partition_point(|(key, _)| *key < &start[..]);
-    let begin_so = candidates[depth][from..].iter().take_while(|(key, _)| key.starts_with(&start));
-    for &pair in begin_so {
+    let from = candidates[depth].partition_point(|row| *row.key < start[..]);
+    let begin_so = candidates[depth][from..].iter().take_while(|row| row.key.starts_with(&start));
+    for row in begin_so {
         let mut bound = bound.clone();
-        if pattern.bind(pair.0, &mut bound) {
-            let value = if *operator == Operator::Check { value } else { pair };
+        if pattern.bind(row.key, &mut bound) && agree(&row.binds, &mut bound) {
+            let value = if *operator == Operator::Check { value } else { (row.key, row.value) };
             nest(join, candidates, depth + 1, &bound, value, tuples);
         }
     }
+}
+
+/// Adds what a value binds; whether it agrees with what is bound.
+fn agree<'a>(binds: &'a [(String, Vec<u8>)], bound: &mut Bindings<'a>) -> bool {
+    binds.iter().all(|(name, component)| {
+        match bound.iter().find(|(known, _)| *known == name.as_str()) {
+            Some((_, value)) => *value == component.as_slice(),
+            None => {
+                bound.push((name, component));
+                true
+            }
+        }
+    })
 }
 
 /// The value of an output key, from all its tuples; `None` where there is no such key.
@@ -232,6 +267,7 @@ fn fold(operator: Operator, key: &[u8], tuples: &[Contribution]) -> Option<Vec<u
     let some = !numbers.is_empty();
     match operator {
         Operator::Check => unreachable!("a check gives no value"),
+        Operator::Index => (!tuples.is_empty()).then(Vec::new),
         Operator::Copy | Operator::Last => {
             tuples.iter().max_by_key(by_value_key).map(|tuple| tuple.value.clone())
         }

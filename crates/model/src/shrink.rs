@@ -6,6 +6,7 @@
 
 use crate::history::{Op, Until};
 use crate::join::{Join, Mode, Operator, Part};
+use crate::lens::Lens;
 
 /// The shortest failing history found; `fails` runs one.
 #[must_use]
@@ -198,8 +199,10 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
         all.push(Join { mode: Mode::Push, ..join.clone() });
     }
     let bound = |candidate: &Join| {
-        let slots: Vec<&str> =
-            candidate.sources.iter().flat_map(|(_, source)| source.slots()).collect();
+        let sources = candidate.sources.iter().map(|(_, source)| source);
+        let slots: Vec<&str> = sources
+            .flat_map(|source| source.slots().into_iter().chain(source.value_slots()))
+            .collect();
         // Without any slot the text would be read in the bare style.
         !slots.is_empty() && candidate.output.slots().iter().all(|slot| slots.contains(slot))
     };
@@ -214,6 +217,29 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
             let mut copy = join.clone();
             copy.sources[at].0 = Operator::Copy;
             all.push(copy);
+        }
+    }
+    for (at, (_, source)) in join.sources.iter().enumerate() {
+        let Some(lens) = &source.lens else { continue };
+        if lens.filter.is_some() {
+            let mut without = join.clone();
+            let binds = lens.binds.clone();
+            let left = Lens { binds, filter: None };
+            without.sources[at].1.lens = Some(left).filter(|lens| *lens != Lens::default());
+            all.push(without);
+        }
+        for bind in 0..lens.binds.len() {
+            let mut without = join.clone();
+            let (_, name) = lens.binds[bind].clone();
+            let mut left = lens.clone();
+            left.binds.remove(bind);
+            without.sources[at].1.lens = Some(left).filter(|lens| *lens != Lens::default());
+            let is_same =
+                |part: &Part| matches!(part, Part::Slot { name: own, .. } if *own == name);
+            without.output.parts.retain(|part| !is_same(part));
+            if bound(&without) {
+                all.push(without);
+            }
         }
     }
     if let Some(without) = without_widths(join) {

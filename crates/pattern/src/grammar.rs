@@ -642,7 +642,9 @@ impl<'t> Names<'t> {
 /// Gives a filter the ids of the slots that it names by their places.
 fn name_slots(filter: &mut Filter, ids: &[SlotId]) {
     match filter {
-        Filter::All(all) | Filter::Any(all) => all.iter_mut().for_each(|each| name_slots(each, ids)),
+        Filter::All(all) | Filter::Any(all) => {
+            all.iter_mut().for_each(|each| name_slots(each, ids))
+        }
         Filter::Not(inner) => name_slots(inner, ids),
         Filter::Compare(operand, ..)
         | Filter::In(operand, _)

@@ -99,12 +99,7 @@ impl Lens {
     }
 
     /// As [`Pattern::bind`], of a row: its key and what its value binds.
-    pub fn bind<'r>(
-        &self,
-        pattern: &Pattern,
-        row: &'r [u8],
-        bindings: &mut Bindings<'r>,
-    ) -> bool {
+    pub fn bind<'r>(&self, pattern: &Pattern, row: &'r [u8], bindings: &mut Bindings<'r>) -> bool {
         if self.binds.is_empty() {
             return pattern.bind(row, bindings);
         }

@@ -54,7 +54,8 @@ const BEHIND: [&[u8]; 4] = [b"", b"|", b"|zzz", b"|\x00"];
 fn check(kind: Kind, values: [&[u8]; 2], order: Ordering, draws: &mut Draws) {
     for descending in WAYS {
         let codes = values.map(|value| encoded(kind, descending, value));
-        let shown = || format!("{} {} {kind:?}", values[0].escape_ascii(), values[1].escape_ascii());
+        let shown =
+            || format!("{} {} {kind:?}", values[0].escape_ascii(), values[1].escape_ascii());
         assert!(codes.iter().all(|code| !code.is_empty() && !code.contains(&b'|')), "{}", shown());
         let order = if descending { order.reverse() } else { order };
         if order == Ordering::Equal {
@@ -98,7 +99,10 @@ fn texts_sort_and_come_back() {
         check(Kind::Text, [&texts[0], &texts[1]], texts[0].cmp(&texts[1]), &mut draws);
         for descending in WAYS {
             let code = encoded(Kind::Text, descending, &texts[0]);
-            assert_eq!(Ordered { kind: Kind::Text, descending }.decode(&code), Some(texts[0].clone()));
+            assert_eq!(
+                Ordered { kind: Kind::Text, descending }.decode(&code),
+                Some(texts[0].clone())
+            );
         }
     }
 }
@@ -151,7 +155,8 @@ fn times_are_moments() {
     ] {
         assert_eq!(seconds(text).as_deref(), Some(number), "{text}");
     }
-    for text in ["2026-02-29", "2026-13-01", "2026-1-1", "2026-01-01T25:00:00", "2026-01-01T", "x"] {
+    for text in ["2026-02-29", "2026-13-01", "2026-1-1", "2026-01-01T25:00:00", "2026-01-01T", "x"]
+    {
         assert_eq!(seconds(text), None, "{text}");
     }
     let form = Ordered { kind: Kind::Time, descending: true };

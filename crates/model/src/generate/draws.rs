@@ -27,7 +27,13 @@ impl World {
             key.push(b'|');
             match part {
                 Part::Literal(text) => key.extend_from_slice(text.as_bytes()),
-                Part::Slot { name, width } => {
+                Part::Slot { form: Some(form), .. } => {
+                    let value = self.value(rng);
+                    if !form.encode(&value, &mut key) {
+                        key.extend(self.component(rng));
+                    }
+                }
+                Part::Slot { name, width, .. } => {
                     if let Some((_, value)) = bound.iter().find(|(slot, _)| slot == name) {
                         key.extend_from_slice(value);
                         continue;

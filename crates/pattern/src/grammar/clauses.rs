@@ -15,7 +15,7 @@
 
 use super::{Parsed, RawSlot, Reader, Word, found, is_space};
 use crate::JoinError;
-use crate::lens::{is_plain, Comparison, Field, Filter, Literal, Operand, Path, Step};
+use crate::lens::{Comparison, Field, Filter, Literal, Operand, Path, Step, is_plain};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -65,7 +65,10 @@ impl<'t> Reader<'t> {
                     lens.binds.push(self.bind()?);
                 }
                 "where" if lens.filter.is_some() => {
-                    return self.fail(word.at, "a source has one `where`; conditions are joined by `and` or `or`");
+                    return self.fail(
+                        word.at,
+                        "a source has one `where`; conditions are joined by `and` or `or`",
+                    );
                 }
                 "where" => {
                     self.take(word);
@@ -125,7 +128,8 @@ impl<'t> Reader<'t> {
         loop {
             let (rest, at) = self.rest();
             if let Some(inner) = rest.strip_prefix('[') {
-                let digits = inner.len() - inner.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+                let digits =
+                    inner.len() - inner.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                 match (inner[..digits].parse(), inner[digits..].starts_with(']')) {
                     (Ok(element), true) => steps.push(Step::Element(element)),
                     _ => return self.fail(at, "an element of an array is [n], counted from 0"),
@@ -218,7 +222,8 @@ impl<'t> Conditions<'_, 't> {
 
     fn one(&mut self, depth: usize) -> Parsed<Filter> {
         if depth > NESTED_MAX {
-            return self.fail(format!("conditions stand in one another more than {NESTED_MAX} deep"));
+            return self
+                .fail(format!("conditions stand in one another more than {NESTED_MAX} deep"));
         }
         if self.word("not") {
             return Ok(Filter::Not(Box::new(self.one(depth + 1)?)));
@@ -255,7 +260,8 @@ impl<'t> Conditions<'_, 't> {
         let (rest, at) = self.reader.rest();
         let slot = rest.strip_prefix('<').and_then(|rest| rest.split_once('>'));
         if let Some((name, _)) = slot.filter(|(name, _)| {
-            !name.is_empty() && !name.contains(|c| is_space(c) || matches!(c, '|' | '<' | '=' | ':'))
+            !name.is_empty()
+                && !name.contains(|c| is_space(c) || matches!(c, '|' | '<' | '=' | ':'))
         }) {
             self.reader.at = at + name.len() + 2;
             self.slots.push(Word { text: name, at });
@@ -288,7 +294,8 @@ impl<'t> Conditions<'_, 't> {
                 literals.push(self.literal()?);
             }
             if !self.reader.skip_to(")") {
-                return self.fail("expected a `,` and another value, or the `)` that ends the list");
+                return self
+                    .fail("expected a `,` and another value, or the `)` that ends the list");
             }
             return Ok(Filter::In(operand, literals));
         }

@@ -49,10 +49,7 @@ fn texts_come_back() {
     let canonical = "t|<x> = index s|<x> where value = 'a' and (json(.a[2]) exists or value > 5)";
     assert_eq!(join(long).to_string(), canonical);
     let asc = join("t|<v:number:asc>|<x> = copy s|<x> as <v> where value = \"a \"\"b\"\"\"");
-    assert_eq!(
-        asc.to_string(),
-        "t|<v:number>|<x> = copy s|<x> as <v> where value = 'a \"b\"'"
-    );
+    assert_eq!(asc.to_string(), "t|<v:number>|<x> = copy s|<x> as <v> where value = 'a \"b\"'");
 }
 
 #[test]
@@ -129,7 +126,8 @@ fn values_bind_slots() {
 
 #[test]
 fn conditions_have_three_values() {
-    let value = r#"{"paid": true, "n": 10, "text": "abc", "digits": "10", "none": null, "list": [1, "x"]}"#;
+    let value =
+        r#"{"paid": true, "n": 10, "text": "abc", "digits": "10", "none": null, "list": [1, "x"]}"#;
     for (condition, counts) in [
         ("json(.paid) = true", true),
         ("json(.paid) != true", false),

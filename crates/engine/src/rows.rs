@@ -1,0 +1,231 @@
+//! The rows that the sources of joins read: keys, and what their values bind.
+//!
+//! A source with a lens ([`headwater_pattern::lens`]) sees a key as the row that key and value give, or not at all. So a value that
+//! binds something else takes one row away and brings another, and one that a condition admits no longer takes its row
+//! away: to all that maintains a join these are keys of a source that come and go.
+//!
+//! # Cost
+//! Without a lens a row is the key, and nothing is looked at.
+
+use crate::catalog::Plan;
+use crate::cells::Change;
+use crate::engine::Engine;
+use crate::exec::Missing;
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+use headwater_base::KeyRange;
+use headwater_base::key::SEPARATOR;
+use headwater_pattern::{Component, Source};
+use headwater_pool::{Pool, ValueRef};
+use headwater_store::{Scan, TableId};
+
+/// Takes a key, the row that it gives, if it gives one, and its value.
+pub(crate) type EachRow<'e> = dyn FnMut(&[u8], Option<&[u8]>, ValueRef) -> ControlFlow<()> + 'e;
+
+/// The rows of a key before and after a change; none where it gave, or gives, none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) old: Option<Vec<u8>>,
+    pub(crate) new: Option<Vec<u8>>,
+}
+
+/// Looks at a key and its value through a source's lens; whether it gives a row, which is then in `row` alone.
+fn look(source: &Source, pool: &Pool, key: &[u8], value: ValueRef, row: &mut Vec<u8>) -> bool {
+    row.clear();
+    let view = pool.view(pool.content(value));
+    let mut parts = view.parts();
+    let bytes = match (parts.next(), parts.next()) {
+        (None, _) => Cow::Borrowed(&[][..]),
+        (Some(part), None) => Cow::Borrowed(part),
+        _ => Cow::Owned(view.to_vec()),
+    };
+    source.look(key, &bytes, row)
+}
+
+/// The rows of a source that a change of a key takes and brings. The key matches the source's pattern.
+pub(crate) fn rows_of(
+    source: &Source,
+    pool: &Pool,
+    key: &[u8],
+    (old, new): (Option<ValueRef>, Option<ValueRef>),
+) -> Rows {
+    let of = |value: Option<ValueRef>| {
+        let mut row = Vec::new();
+        value.filter(|&value| look(source, pool, key, value, &mut row)).map(|_| row)
+    };
+    Rows { old: of(old), new: of(new) }
+}
+
+impl Plan {
+    pub(crate) fn source(&self, source: usize) -> &Source {
+        &self.join.sources[source]
+    }
+
+    /// Whether a source looks at its values before it takes a key.
+    #[inline]
+    pub(crate) fn has_lens(&self, source: usize) -> bool {
+        self.join.sources[source].lens.is_some()
+    }
+
+    /// The first component of the output that a value gives.
+    pub(crate) fn valued_at(&self) -> Option<usize> {
+        self.valued_at
+    }
+
+    /// What of `range` and beside it is computed at once where a value gives components of the output. What a value gives is
+    /// not known before all values are read that the key's other slots admit: whoever asks for some of the board's scores has
+    /// the board computed, unless the other slots name a few keys of the source.
+    pub(crate) fn widened(&self, range: KeyRange) -> KeyRange {
+        let Some(at) = self.valued_at else { return range };
+        let output = &self.join.output;
+        let Some(fixed) = headwater_pattern::fixed_slots(output, &range) else { return range };
+        let is_fixed = |component: &Component| match component {
+            Component::Slot { slot, .. } => {
+                fixed.is_bound(*slot) && !self.join.is_value_slot(*slot)
+            }
+            Component::Literal(_) => false,
+        };
+        if output.components[at..].iter().any(is_fixed) {
+            return range;
+        }
+        let KeyRange { first, last } = range;
+        let first = lead(&first, at).map(<[u8]>::to_vec).unwrap_or(first);
+        let last = lead(&last, at).map(headwater_base::prefix_end).unwrap_or(last);
+        KeyRange { first, last }
+    }
+}
+
+/// What a key has of the table and so many components, and the `|` behind them; `None` where it has no more than these.
+pub(crate) fn lead(key: &[u8], components: usize) -> Option<&[u8]> {
+    let separators = key.iter().enumerate().filter(|(_, byte)| **byte == SEPARATOR);
+    separators.map(|(at, _)| &key[..=at]).nth(components)
+}
+
+impl Engine {
+    /// Calls `each` with the keys of a source's pattern in `span` (base keys, and outputs of other joins as a client would see
+    /// them) until it says that it wants no more.
+    pub(crate) fn rows(
+        &mut self,
+        join: u32,
+        source: usize,
+        span: &KeyRange,
+        each: &mut EachRow<'_>,
+    ) -> Result<(), Missing> {
+        let installed = self.catalog.join(join);
+        let plan = installed.plan.clone();
+        let source_of = plan.source(source);
+        let table = plan.source_tables[source];
+        let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
+        let mut row = core::mem::take(&mut self.row_room);
+        let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef| {
+            if source_of.lens.is_none() {
+                return each(key, Some(key), value);
+            }
+            let is_row =
+                source_of.pattern.matches(key) && look(source_of, pool, key, value, &mut row);
+            each(key, is_row.then_some(&row[..]), value)
+        };
+        let mut done = Ok(());
+        if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
+            let upstream = installed.upstream[source].clone();
+            let mut flow = ControlFlow::Continue(());
+            let mut rows = Vec::new();
+            done = self.merged_rows(table, &upstream, span, &mut |key, value| {
+                rows.push((key.to_vec(), value));
+            });
+            for (key, value) in &rows {
+                if flow.is_continue() {
+                    flow = on_row(&self.store.pool, key, *value);
+                }
+            }
+        } else {
+            let mut key = core::mem::take(&mut self.key_room);
+            let pool = &self.store.pool;
+            let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+            let table = self.store.table(table);
+            let _ = table.scan(&scan, &mut key, &mut |key, value| on_row(pool, key, value));
+            self.key_room = key;
+        }
+        self.row_room = row;
+        done
+    }
+
+    /// The keys of one table in `span`, layers left out.
+    pub(crate) fn scan_table(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef),
+    ) {
+        self.scan_table_until(table, span, &mut |key, value| {
+            each(key, value);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// As [`Engine::scan_table`], until `each` wants no more.
+    pub(crate) fn scan_table_until(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+        each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+    ) {
+        let mut key = core::mem::take(&mut self.key_room);
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+        let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| each(key, value));
+        self.key_room = key;
+    }
+
+    /// Whether a reader of `table` sees a row of a source: the key, with a value that gives this row.
+    pub(crate) fn is_row_visible(
+        &mut self,
+        plan: &Plan,
+        source: usize,
+        row: &[u8],
+    ) -> Result<bool, Missing> {
+        let table = plan.source_tables[source];
+        let source = plan.source(source);
+        let key = source.key_of(row);
+        if !self.is_visible(table, key)? {
+            return Ok(false);
+        }
+        if source.lens.is_none() {
+            return Ok(true);
+        }
+        let mut value = self.store.table(table).get(key);
+        if self.catalog.role(table).is_some_and(|role| role.merged > 0) {
+            let point = KeyRange::point(key);
+            let writers = self.catalog.writers_within(table, &point);
+            let merged = self.merged_rows(table, &writers, &point, &mut |_, seen| {
+                value = Some(seen);
+            });
+            if merged.is_err() {
+                self.release_row_holds();
+                return Err(Missing);
+            }
+        }
+        let mut seen = Vec::new();
+        let gives =
+            value.is_some_and(|value| look(source, &self.store.pool, key, value, &mut seen));
+        self.release_row_holds();
+        Ok(gives && seen == row)
+    }
+
+    /// The changes of a check source's rows that a change of a key makes: for each whether the row was there before.
+    pub(crate) fn checked_rows(
+        &self,
+        plan: &Plan,
+        source: usize,
+        key: &[u8],
+        change: &Change,
+    ) -> [Option<(Vec<u8>, bool)>; 2] {
+        let Rows { old, new } =
+            rows_of(plan.source(source), &self.store.pool, key, (change.old, change.new));
+        if old == new {
+            return [None, None];
+        }
+        [old.map(|row| (row, true)), new.map(|row| (row, false))]
+    }
+}

@@ -1,0 +1,50 @@
+//! The law of the engine, for joins that look at values: conditions, and slots that values bind.
+
+use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::equipped::Equipped;
+use headwater_model::generate::LENSED_FROM;
+use headwater_model::subject::Plain;
+
+/// Its counts are what bounds of memory go by.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
+const HISTORIES: u64 = 20_000;
+
+fn holds(kind: Kind, share: u64, subject: MakeSubject) {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let plan = Plan { subject, ..Plan::engine(kind, LENSED_FROM, histories / share, threads) };
+    let found = check(&plan, 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
+}
+
+#[test]
+fn reads_equal_recomputation_where_joins_look_at_values() {
+    holds(Kind::Plain, 1, || Box::new(Plain::default()));
+}
+
+#[test]
+fn so_they_do_in_slices() {
+    holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
+    holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
+    holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
+    holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
+}
+
+#[test]
+fn so_they_do_over_sources_and_a_store() {
+    holds(Kind::Sources, 2, || Box::new(Plain::default()));
+    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map()));
+    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
+    holds(Kind::Crashes, 8, || Box::new(Equipped::kept_in_a_map()));
+}
+
+#[test]
+fn so_they_do_where_room_is_made_at_any_time() {
+    holds(Kind::Plain, 4, || Box::new(Equipped::pressed(30)));
+    holds(Kind::Plain, 8, || Box::new(Equipped::default().growing(0)));
+    holds(Kind::Plain, 8, || Box::new(Equipped::spilling(false)));
+}
