@@ -74,7 +74,10 @@ impl Engine {
             }
             return Ok(step != Step::Unconcerned);
         }
-        let entries: Vec<_> = work.log.iter().map(|(entry, was)| (entry.clone(), was)).collect();
+        let mut entries: Vec<_> =
+            work.log.iter().map(|(entry, was)| (entry.clone(), was)).collect();
+        // What a key gave goes before what it gives now comes: both may be one output.
+        entries.sort_by_key(|(_, was_there)| !was_there);
         let mut applied = false;
         let mut gone = entries.iter().filter(|(_, was_there)| *was_there).count();
         for (LogEntry { source, context, key }, was_there) in entries {
