@@ -1,7 +1,7 @@
 //! What keys, joins and ranges a simulation is about: a small site, or anything.
 
 use headwater_base::KeyRange;
-use headwater_model::generate::World as AnyWorld;
+use headwater_model::generate::{LENSED_FROM, World as AnyWorld};
 use headwater_model::join::{Join, Operator, Part, Pattern};
 use headwater_model::oracle::Installed;
 use headwater_model::rng::Rng;
@@ -24,6 +24,17 @@ const SITE: [&str; 16] = [
     "z|<c>|<p> = check t|<u>|<c>|<p> copy l|<p>",
     "h|<p> = snapshot 1.5 count s|<u>|<p>",
     "v|<u>|<c>|<p> = pull copy q|<u>|<c>|<p>",
+];
+/// Views that look at values, which are numbers that rise with each write.
+const LENSED: [&str; 8] = [
+    "b|<p>|<n:number:desc>|<c> = index p|<p>|<c> as <n>",
+    "e|<p>|<c> = copy p|<p>|<c> where value prefix '1' or value prefix '2'",
+    "i|<n>|<u> = check s|<u>|<p> as <n> copy p|<p>|<c>",
+    "j|<p> = count p|<p>|<c> where not (value >= 100 and value < 200)",
+    "n|<d:text>|<p>|<u> = index s|<u>|<p> as <d> where <u> != 'a'",
+    "o|<m:number:desc>|<p> = index k|<p> as <m>",
+    "ba|<u>|<c>|<p> = check s|<u>|<p> where value > 50 copy p|<p>|<c>",
+    "bb|<u> = pull sum s|<u>|<p> where value prefix '3'",
 ];
 const COMPONENTS: [&[&str]; 3] =
     [&["a", "b", "ab", "a}", "~"], &["1", "10", "100", "2", "3"], &["x", "y", "x\u{0}", "{"]];
@@ -52,12 +63,14 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    pub(crate) fn new(rng: &mut Rng) -> Self {
-        if rng.chance(60) { Self::site(rng) } else { Self::any(rng) }
+    /// What the simulation of a seed is about.
+    pub(crate) fn new(seed: u64, rng: &mut Rng) -> Self {
+        if rng.chance(60) { Self::site(seed, rng) } else { Self::any(seed, rng) }
     }
 
-    fn site(rng: &mut Rng) -> Self {
-        let joins = SITE.iter().enumerate();
+    fn site(seed: u64, rng: &mut Rng) -> Self {
+        let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
+        let joins = SITE.iter().chain(more).enumerate();
         let joins = joins.map(|(at, text)| {
             (format!("j{at}"), Join::parse(text).expect("known joins are well formed"))
         });
@@ -68,13 +81,13 @@ impl Domain {
         Self::of(joins.collect(), components, sources.to_vec())
     }
 
-    fn any(rng: &mut Rng) -> Self {
+    fn any(seed: u64, rng: &mut Rng) -> Self {
         // What functions make is checked elsewhere.
         let plain = |join: &Join| {
             !join.sources.iter().any(|(operator, _)| matches!(operator, Operator::Map(_)))
         };
-        let mut joins = AnyWorld::new(rng).joins;
-        joins.extend(AnyWorld::new(rng).joins);
+        let mut joins = AnyWorld::of(seed, rng).joins;
+        joins.extend(AnyWorld::of(seed, rng).joins);
         joins.retain(|(_, join)| plain(join));
         let mut components: Vec<String> = Vec::new();
         for _ in 0..1 + rng.below(2) {

@@ -68,7 +68,7 @@ pub fn run(seed: u64, change: impl Fn(&mut Faults)) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let mut faults = Faults::of(&mut rng);
     change(&mut faults);
-    let mut world = World::new(rng, faults.clone());
+    let mut world = World::new(seed, rng, faults.clone());
     match world.go() {
         Ok(()) => Ok(world.seen),
         Err(text) => {
@@ -80,8 +80,8 @@ pub fn run(seed: u64, change: impl Fn(&mut Faults)) -> Result<Seen, String> {
 }
 
 impl World {
-    fn new(mut rng: Rng, faults: Faults) -> Self {
-        let domain = Domain::new(&mut rng);
+    fn new(seed: u64, mut rng: Rng, faults: Faults) -> Self {
+        let domain = Domain::new(seed, &mut rng);
         let count = 2 + rng.below(4) as u16;
         let now = 1_000_000;
         let mut placement = Placement::even(count);

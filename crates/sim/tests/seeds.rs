@@ -1,7 +1,9 @@
 //! Seeds, many of them: `HEADWATER_SIM_SEEDS=50000` runs more, `HEADWATER_SIM_FIRST=3000` others, and
 //! `HEADWATER_SIM_SEED=12` that one alone.
 
+use headwater_model::generate::LENSED_FROM;
 use headwater_sim::{Faults, Seen};
+use std::ops::Range;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,10 +78,19 @@ fn seeds_that_failed_once_do_not_any_more() {
 #[test]
 fn shards_answer_as_one() {
     let first = number("HEADWATER_SIM_FIRST").unwrap_or(0);
-    let seeds = match number("HEADWATER_SIM_SEED") {
+    answer_as_one(match number("HEADWATER_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(4000),
-    };
+    });
+}
+
+#[test]
+fn shards_answer_as_one_where_joins_look_at_values() {
+    let first = LENSED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(2000));
+}
+
+fn answer_as_one(seeds: Range<u64>) {
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let all = Mutex::new(Seen::new());
     let count = || failed.lock().expect("no thread panics").len();
