@@ -232,6 +232,7 @@ impl Engine {
             ("folds_stale", counters.folds_stale),
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
+            ("values_unreadable", counters.unreadable),
             ("compactions", self.memory.compactions),
             ("values_not_mapped", counters.not_mapped),
             ("chunks_evicted", self.memory.evicted.chunks),

@@ -19,7 +19,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, Operator, containing_range};
+use headwater_pattern::{Bindings, Mode, Operator, Passing, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::WARM_MAX;
 
@@ -274,7 +274,7 @@ impl Engine {
             if divides || level > 0 { usize::MAX } else { execution.gathered_from() };
         let (mut leading, mut looked) = (0, 0);
         let mut prefix = Vec::new();
-        let rows = self.rows(execution.join, level, looked_at, &mut |key, row, _| {
+        let rows = self.rows(execution.join, level, (looked_at, None), &mut |key, row, _| {
             if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
                 return ControlFlow::Break(());
             }
@@ -427,46 +427,54 @@ impl Engine {
         let mut is_unread = false;
         let gathered_from =
             if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
-        let rows = self.rows(execution.join, plan.value_source(), span, &mut |key, row, value| {
-            if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
-                return ControlFlow::Break(());
-            }
-            visited += 1;
-            rows_here += 1;
-            is_cut = (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
-            if tuples.bytes() > allowance || is_cut {
-                is_unread = true;
-                return ControlFlow::Break(());
-            }
-            let mut inner = *bindings;
-            if !row.is_some_and(|row| source.bind(row, &mut inner)) {
-                return ControlFlow::Continue(());
-            }
-            let start = tuples.text.len();
-            if !plan.join.output.fill(&inner, &mut tuples.text) {
-                return ControlFlow::Continue(());
-            }
-            let output = &tuples.text[start..];
-            // No key is longer: such an output does not exist.
-            if output.len() > Limits::KEY_BYTES_CEILING || !range.contains(output) {
-                tuples.text.truncate(start);
-                return ControlFlow::Continue(());
-            }
-            if let Some(ahead) = &mut ahead
-                && !ahead.asked.contains(output)
-            {
-                ahead.found += 1;
-                is_cut = ahead.is_over();
-            }
-            let end = tuples.text.len();
-            if plan.picks.is_some() {
-                tuples.text.extend_from_slice(key);
-            }
-            let value = if is_index { ValueRef::EMPTY } else { value };
-            let source_key = end..tuples.text.len();
-            tuples.tuples.push(Tuple { key: start..end, source_key, value });
-            if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+        // Where a step goes on, and how many rows it takes, is told by all keys.
+        let passing = match step {
+            None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
+            Some(_) => None,
+        };
+        let looked_at = (span, passing.as_ref());
+        let rows =
+            self.rows(execution.join, plan.value_source(), looked_at, &mut |key, row, value| {
+                if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
+                    return ControlFlow::Break(());
+                }
+                visited += 1;
+                rows_here += 1;
+                is_cut =
+                    (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
+                if tuples.bytes() > allowance || is_cut {
+                    is_unread = true;
+                    return ControlFlow::Break(());
+                }
+                let mut inner = *bindings;
+                if !row.is_some_and(|row| source.bind(row, &mut inner)) {
+                    return ControlFlow::Continue(());
+                }
+                let start = tuples.text.len();
+                if !plan.join.output.fill(&inner, &mut tuples.text) {
+                    return ControlFlow::Continue(());
+                }
+                let output = &tuples.text[start..];
+                // No key is longer: such an output does not exist.
+                if output.len() > Limits::KEY_BYTES_CEILING || !range.contains(output) {
+                    tuples.text.truncate(start);
+                    return ControlFlow::Continue(());
+                }
+                if let Some(ahead) = &mut ahead
+                    && !ahead.asked.contains(output)
+                {
+                    ahead.found += 1;
+                    is_cut = ahead.is_over();
+                }
+                let end = tuples.text.len();
+                if plan.picks.is_some() {
+                    tuples.text.extend_from_slice(key);
+                }
+                let value = if is_index { ValueRef::EMPTY } else { value };
+                let source_key = end..tuples.text.len();
+                tuples.tuples.push(Tuple { key: start..end, source_key, value });
+                if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
         execution.ahead = ahead;
         execution.values += rows_here;
         let looked_at = rows_here - usize::from(is_unread);

@@ -4,18 +4,22 @@ use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Difference, ExplainLine, Stop};
+use crate::rows::look;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::{KeyRange, Limits};
+use headwater_pattern::lens::Look;
 use headwater_pattern::{Mode, containing_range, fixed_slots};
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
 /// Most source spans and status ranges that one explanation lists.
 const LISTED_MAX: usize = 20;
+/// So many keys are named whose values do not give what a slot is to stand for.
+const UNREADABLE_MAX: usize = 5;
 /// Most keys of a span that are looked at to be counted: an explanation takes about a millisecond, whatever it is about.
 const COUNTED_MAX: u64 = 20_000;
 
@@ -169,24 +173,46 @@ impl Engine {
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
         for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
+            let name = source.operator.name();
+            let shown_source = format!(
+                "{name} {}{}",
+                plan.join.show(&source.pattern),
+                plan.join.show_lens(source)
+            );
             let text = match span {
                 Some(span) => {
-                    let mut keys = 0u64;
-                    let part_of_all = self.look_at_some(*table, &span, &mut |key, _| {
-                        keys += u64::from(source.pattern.matches(key));
+                    let (mut keys, mut rows) = (0u64, 0u64);
+                    let mut unreadable: Vec<String> = Vec::new();
+                    let mut row = Vec::new();
+                    let part_of_all = self.look_at_some(*table, &span, &mut |key, value| {
+                        if !source.pattern.matches(key) {
+                            return;
+                        }
+                        keys += 1;
+                        if source.lens.is_some() {
+                            match look(source, &self.store.pool, key, value, &mut row) {
+                                Look::Row => rows += 1,
+                                Look::Unreadable if unreadable.len() < UNREADABLE_MAX => {
+                                    unreadable.push(shown(key));
+                                }
+                                Look::Unreadable | Look::Excluded => {}
+                            }
+                        }
                     });
-                    format!(
-                        "{} {} reads {}: {part_of_all}{keys} matching keys stored",
-                        source.operator.name(),
-                        plan.join.show(&source.pattern),
-                        shown_range(&span)
-                    )
+                    let read = shown_range(&span);
+                    let mut text = format!(
+                        "{shown_source} reads {read}: {part_of_all}{keys} matching keys stored"
+                    );
+                    if source.lens.is_some() {
+                        text += &format!(", of which {rows} count");
+                    }
+                    if !unreadable.is_empty() {
+                        text += "; the value does not give what a slot is to stand for at ";
+                        text += &unreadable.join(", ");
+                    }
+                    text
                 }
-                None => format!(
-                    "{} {} has nothing to give",
-                    source.operator.name(),
-                    plan.join.show(&source.pattern)
-                ),
+                None => format!("{shown_source} has nothing to give"),
             };
             lines.push(line(2, "source", text));
         }

@@ -9,7 +9,7 @@
 //! Per change and reading pattern one hash; per target of a plain copy one look at its status
 //! range and one insert into its group, with the output's suffix built once for all of them.
 
-use crate::catalog::{Fold, Plan};
+use crate::catalog::Plan;
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::memory::FED_TOGETHER;
@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::key::SEPARATOR;
-use headwater_base::{KeyRange, Limits};
+use headwater_base::Limits;
 use headwater_pattern::{Bindings, Component};
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
@@ -214,8 +214,11 @@ impl Engine {
     ) {
         let source = plan.source(plan.value_source());
         let rows = source.lens.as_ref().map(|_| rows_of(source, &self.store.pool, key, (old, new)));
-        if rows.as_ref().is_some_and(|rows| rows.old.is_none() && rows.new.is_none()) {
-            return;
+        if let Some(rows) = &rows {
+            self.counters.unreadable += u64::from(rows.unreadable);
+            if rows.old.is_none() && rows.new.is_none() {
+                return;
+            }
         }
         self.counters.updates += targets.len() as u64;
         let mut fan: Option<Fan> = None;
@@ -479,115 +482,6 @@ impl Engine {
     pub(crate) fn mark_stale(&mut self, status: StatusId, key: &[u8]) {
         self.dirty(status).stale.insert(key.into());
         self.counters.folds_stale += 1;
-    }
-
-    #[inline]
-    pub(crate) fn has_readers(&self, table: TableId) -> bool {
-        self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
-    }
-
-    /// The value that a join has materialized for `key`.
-    pub(crate) fn output(&self, join: u32, key: &[u8]) -> Option<ValueRef> {
-        self.store.table(self.catalog.join(join).layer).get(key)
-    }
-
-    /// Gives an output its value, of which one reference is taken over.
-    pub(crate) fn put_output(
-        &mut self,
-        join: u32,
-        key: &[u8],
-        value: ValueRef,
-        fold: Option<Fold>,
-    ) {
-        let value = self.kept_value(join, value);
-        let installed = self.catalog.join_mut(join);
-        let (layer, table) = (installed.layer, installed.plan.output_table);
-        if let Some(fold) = fold {
-            installed.folds.insert(key.into(), fold);
-        }
-        let told = self.has_readers(table);
-        if told && let Some(change) = self.set_in_place(layer, key, value) {
-            if self.is_followed(table) {
-                self.tell_output(table, key);
-            }
-            self.output_changed(join, key, change);
-            return;
-        }
-        self.save_pair(layer, key);
-        let old = self.store.insert(layer, key, value);
-        // What is the same reference is the same value, but for cells.
-        if self.is_followed(table) && (old != Some(value) || value.is_cell()) {
-            if layer == table {
-                self.tell_set(key, value);
-            } else {
-                self.tell_output(table, key);
-            }
-        }
-        if told {
-            let was = old.map(|old| self.store.pool.content(old));
-            self.output_changed(join, key, Change::new(was, Some(value)));
-        }
-        if let Some(old) = old {
-            self.store.pool.release(old);
-        }
-    }
-
-    /// Removes an output, if it is there.
-    pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
-        let installed = self.catalog.join_mut(join);
-        let (layer, table) = (installed.layer, installed.plan.output_table);
-        if !installed.folds.is_empty() {
-            installed.folds.remove(key);
-        }
-        self.save_pair(layer, key);
-        if let Some(old) = self.store.remove(layer, key) {
-            if self.is_followed(table) {
-                self.tell_output(table, key);
-            }
-            if self.has_readers(table) {
-                let was = self.store.pool.content(old);
-                self.output_changed(join, key, Change::new(Some(was), None));
-            }
-            self.store.pool.release(old);
-        }
-    }
-
-    /// Queues the change for the readers of the output's table, if what they see changes.
-    fn output_changed(&mut self, join: u32, key: &[u8], mut change: Change) {
-        let table = self.catalog.join(join).plan.output_table;
-        if self.catalog.join(join).is_layered() {
-            let (above, below) = self.other_layers(join, key);
-            if above {
-                return;
-            }
-            change.old = change.old.or(below);
-            change.new = change.new.or(below);
-        }
-        for value in [change.old, change.new].into_iter().flatten() {
-            self.store.pool.retain(value);
-        }
-        self.queue.push_back(Changed { table, key: key.into(), change });
-    }
-
-    /// Whether a later-installed join gives `key` too, and the value that the next earlier gives.
-    fn other_layers(&self, join: u32, key: &[u8]) -> (bool, Option<ValueRef>) {
-        let mine = self.catalog.join(join);
-        let mut below: Option<(u64, ValueRef)> = None;
-        for id in self.catalog.writers_within(mine.plan.output_table, &KeyRange::point(key)) {
-            let other = self.catalog.join(id);
-            if id == join || !other.is_layered() {
-                continue;
-            }
-            if let Some(value) = self.store.table(other.layer).get(key) {
-                if other.installed > mine.installed {
-                    return (true, None);
-                }
-                if below.is_none_or(|(installed, _)| installed < other.installed) {
-                    below = Some((other.installed, value));
-                }
-            }
-        }
-        (false, below.map(|(_, value)| value))
     }
 }
 

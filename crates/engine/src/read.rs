@@ -267,6 +267,16 @@ impl Engine {
             {
                 let simple = self.loads.own(table).is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
+                if !ready && options.limit.is_some() {
+                    let range = KeyRange::new(first, last);
+                    let part = self
+                        .ensure_limited(table, &range, limit, options.reverse)
+                        .map_err(|Missing| self.stop())?;
+                    let group = self.store.table(table).group_holding(&part.first, &part.last);
+                    let (first, last, reverse) = (&*part.first, &*part.last, options.reverse);
+                    let part = Part { table, group, first, last, reverse, limit };
+                    return self.scan_part(&part, each).map(|(found, _)| found);
+                }
                 if !ready {
                     let range = KeyRange::new(first, last);
                     self.ensure_part(table, group, &range).map_err(|Missing| self.stop())?;

@@ -408,6 +408,7 @@ pub(crate) struct Counters {
     pub(crate) folds_stale: u64,
     pub(crate) invalidations: u64,
     pub(crate) not_numbers: u64,
+    pub(crate) unreadable: u64,
     pub(crate) not_mapped: u64,
     pub(crate) expired: u64,
 }

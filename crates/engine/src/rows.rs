@@ -16,9 +16,13 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::key::SEPARATOR;
-use headwater_pattern::{Component, Source};
+use headwater_pattern::lens::Look;
+use headwater_pattern::{Component, Passing, Source};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId};
+
+/// So many keys of no use are read on end before the next that may be of use is looked for.
+const USELESS_MAX: u32 = 8;
 
 /// Takes a key, the row that it gives, if it gives one, and its value.
 pub(crate) type EachRow<'e> = dyn FnMut(&[u8], Option<&[u8]>, ValueRef) -> ControlFlow<()> + 'e;
@@ -28,10 +32,18 @@ pub(crate) type EachRow<'e> = dyn FnMut(&[u8], Option<&[u8]>, ValueRef) -> Contr
 pub(crate) struct Rows {
     pub(crate) old: Option<Vec<u8>>,
     pub(crate) new: Option<Vec<u8>>,
+    /// The new value does not give what a slot is to stand for.
+    pub(crate) unreadable: bool,
 }
 
-/// Looks at a key and its value through a source's lens; whether it gives a row, which is then in `row` alone.
-fn look(source: &Source, pool: &Pool, key: &[u8], value: ValueRef, row: &mut Vec<u8>) -> bool {
+/// Looks at a key and its value through a source's lens. The row that they give is then in `row` alone.
+pub(crate) fn look(
+    source: &Source,
+    pool: &Pool,
+    key: &[u8],
+    value: ValueRef,
+    row: &mut Vec<u8>,
+) -> Look {
     row.clear();
     let view = pool.view(pool.content(value));
     let mut parts = view.parts();
@@ -50,11 +62,14 @@ pub(crate) fn rows_of(
     key: &[u8],
     (old, new): (Option<ValueRef>, Option<ValueRef>),
 ) -> Rows {
-    let of = |value: Option<ValueRef>| {
+    let mut last = Look::Row;
+    let mut of = |value: Option<ValueRef>| {
         let mut row = Vec::new();
-        value.filter(|&value| look(source, pool, key, value, &mut row)).map(|_| row)
+        last = look(source, pool, key, value?, &mut row);
+        (last == Look::Row).then_some(row)
     };
-    Rows { old: of(old), new: of(new) }
+    let (old, new_row) = (of(old), of(new));
+    Rows { old, new: new_row, unreadable: new.is_some() && last == Look::Unreadable }
 }
 
 impl Plan {
@@ -103,13 +118,44 @@ pub(crate) fn lead(key: &[u8], components: usize) -> Option<&[u8]> {
 }
 
 impl Engine {
-    /// Calls `each` with the keys of a source's pattern in `span` (base keys, and outputs of other joins as a client would see
-    /// them) until it says that it wants no more.
-    pub(crate) fn rows(
+    /// Calls `each` with the rows of the keys in `span`, of a source that no join writes, until it says that it wants no more; with
+    /// nothing where a key gives no row.
+    pub(crate) fn rows_in_order(
         &mut self,
         join: u32,
         source: usize,
         span: &KeyRange,
+        reverse: bool,
+        each: &mut dyn FnMut(Option<&[u8]>) -> ControlFlow<()>,
+    ) {
+        let plan = self.catalog.join(join).plan.clone();
+        let source_of = plan.source(source);
+        let mut row = core::mem::take(&mut self.row_room);
+        let mut key = core::mem::take(&mut self.key_room);
+        let pool = &self.store.pool;
+        let scan = Scan { pool, first: &span.first, last: &span.last, reverse };
+        let table = self.store.table(plan.source_tables[source]);
+        let _ = table.scan(&scan, &mut key, &mut |key, value| {
+            if !source_of.pattern.matches(key) {
+                return each(None);
+            }
+            if source_of.lens.is_none() {
+                return each(Some(key));
+            }
+            let is_row = look(source_of, pool, key, value, &mut row) == Look::Row;
+            each(is_row.then_some(&row[..]))
+        });
+        self.key_room = key;
+        self.row_room = row;
+    }
+
+    /// Calls `each` with the keys of a source's pattern in `span` (base keys, and outputs of other joins as a client would see
+    /// them) until it says that it wants no more. Keys that `passing` says are of no use may be left out.
+    pub(crate) fn rows(
+        &mut self,
+        join: u32,
+        source: usize,
+        (span, passing): (&KeyRange, Option<&Passing>),
         each: &mut EachRow<'_>,
     ) -> Result<(), Missing> {
         let installed = self.catalog.join(join);
@@ -118,13 +164,15 @@ impl Engine {
         let table = plan.source_tables[source];
         let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
         let mut row = core::mem::take(&mut self.row_room);
+        let mut unreadable = 0;
         let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef| {
             if source_of.lens.is_none() {
                 return each(key, Some(key), value);
             }
-            let is_row =
-                source_of.pattern.matches(key) && look(source_of, pool, key, value, &mut row);
-            each(key, is_row.then_some(&row[..]), value)
+            let matches = source_of.pattern.matches(key);
+            let seen = matches.then(|| look(source_of, pool, key, value, &mut row));
+            unreadable += u64::from(seen == Some(Look::Unreadable));
+            each(key, (seen == Some(Look::Row)).then_some(&row[..]), value)
         };
         let mut done = Ok(());
         if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
@@ -140,14 +188,29 @@ impl Engine {
                 }
             }
         } else {
-            let mut key = core::mem::take(&mut self.key_room);
+            let mut room = core::mem::take(&mut self.key_room);
             let pool = &self.store.pool;
-            let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
             let table = self.store.table(table);
-            let _ = table.scan(&scan, &mut key, &mut |key, value| on_row(pool, key, value));
-            self.key_room = key;
+            let mut from = Some(&span.first[..]);
+            while let Some(first) = from.take() {
+                let scan = Scan { pool, first, last: &span.last, reverse: false };
+                let mut useless = 0;
+                let _ = table.scan(&scan, &mut room, &mut |key, value| {
+                    if let Some(next) = passing.and_then(|passing| passing.next(key)) {
+                        useless += 1;
+                        // A few keys more cost less than to look for another place.
+                        if useless > USELESS_MAX {
+                            from = Some(next);
+                            return ControlFlow::Break(());
+                        }
+                    }
+                    on_row(pool, key, value)
+                });
+            }
+            self.key_room = room;
         }
         self.row_room = row;
+        self.counters.unreadable += unreadable;
         done
     }
 
@@ -207,22 +270,24 @@ impl Engine {
             }
         }
         let mut seen = Vec::new();
+        let pool = &self.store.pool;
         let gives =
-            value.is_some_and(|value| look(source, &self.store.pool, key, value, &mut seen));
+            value.is_some_and(|value| look(source, pool, key, value, &mut seen) == Look::Row);
         self.release_row_holds();
         Ok(gives && seen == row)
     }
 
     /// The changes of a check source's rows that a change of a key makes: for each whether the row was there before.
     pub(crate) fn checked_rows(
-        &self,
+        &mut self,
         plan: &Plan,
         source: usize,
         key: &[u8],
         change: &Change,
     ) -> [Option<(Vec<u8>, bool)>; 2] {
-        let Rows { old, new } =
+        let Rows { old, new, unreadable } =
             rows_of(plan.source(source), &self.store.pool, key, (change.old, change.new));
+        self.counters.unreadable += u64::from(unreadable);
         if old == new {
             return [None, None];
         }

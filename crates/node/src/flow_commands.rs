@@ -305,6 +305,11 @@ fn action_of(
                     "FANOUT copies: its join has check sources and one copy",
                 ));
             }
+            if join.sources.iter().any(|source| source.lens.is_some()) {
+                return refused(String::from(
+                    "FANOUT takes keys as they are: `as` and `where` are for cache joins",
+                ));
+            }
             if !join.sources[join.value_source()].pattern.may_collide(on) {
                 return refused(String::from("what FANOUT copies is not what the flow is ON"));
             }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use headwater_base::{Limits, Ordered};
 
-use crate::lens::{Lens, ShownLens};
+use crate::lens::{Lens, Look, ShownLens};
 use crate::{Bindings, Component, JoinError, Pattern, SlotId, grammar};
 
 /// What a source does.
@@ -99,14 +99,14 @@ pub struct Source {
 }
 
 impl Source {
-    /// Whether a key of the pattern with this value counts; if so, its row ([`Lens`]) is appended to `row`.
+    /// Looks at a key of the pattern and its value, and appends the row ([`lens`](crate::lens)) that they give to `row`.
     #[inline]
-    pub fn look(&self, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> bool {
+    pub fn look(&self, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> Look {
         match &self.lens {
             Some(lens) => lens.look(&self.pattern, key, value, row),
             None => {
                 row.extend_from_slice(key);
-                true
+                Look::Row
             }
         }
     }
@@ -205,6 +205,12 @@ impl Join {
         lenses.flat_map(|lens| &lens.binds).find(|bind| bind.slot == slot)?.form
     }
 
+    /// Shows what follows the pattern of a source of this join in its text.
+    #[must_use]
+    pub fn show_lens<'a>(&'a self, source: &'a Source) -> impl fmt::Display + 'a {
+        ShownClauses { lens: source.lens.as_deref(), slots: &self.slots }
+    }
+
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
     #[must_use]
     pub fn show<'a>(&'a self, pattern: &'a Pattern) -> impl fmt::Display + 'a {
@@ -235,11 +241,23 @@ impl fmt::Display for Join {
                 write!(f, ":{function}")?;
             }
             write!(f, " {}", self.show(&source.pattern))?;
-            if let Some(lens) = &source.lens {
-                write!(f, "{}", ShownLens { lens, slots: &self.slots })?;
-            }
+            write!(f, "{}", self.show_lens(source))?;
         }
         Ok(())
+    }
+}
+
+struct ShownClauses<'a> {
+    lens: Option<&'a Lens>,
+    slots: &'a [String],
+}
+
+impl fmt::Display for ShownClauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lens {
+            Some(lens) => ShownLens { lens, slots: self.slots }.fmt(f),
+            None => Ok(()),
+        }
     }
 }
 

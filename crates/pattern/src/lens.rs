@@ -54,6 +54,17 @@ pub struct Bind {
     pub form: Option<Ordered>,
 }
 
+/// What a source makes of a key and its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// A row.
+    Row,
+    /// Nothing: a condition does not hold.
+    Excluded,
+    /// Nothing: the value does not give a component that a slot can stand for, in the form that the output says.
+    Unreadable,
+}
+
 /// What a source sees of its values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lens {
@@ -64,15 +75,15 @@ pub struct Lens {
 }
 
 impl Lens {
-    /// Whether a key with this value counts; if so, its row is appended to `row`. The key matches the pattern.
-    pub fn look(&self, pattern: &Pattern, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> bool {
+    /// Looks at a key and its value, and appends the row that they give to `row`. The key matches the pattern.
+    pub fn look(&self, pattern: &Pattern, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> Look {
         if let Some(filter) = &self.filter {
             let mut bindings = Bindings::new();
             if filter.has_slots() {
                 pattern.bind(key, &mut bindings);
             }
             if filter.holds(value, &bindings) != Some(true) {
-                return false;
+                return Look::Excluded;
             }
         }
         let start = row.len();
@@ -82,12 +93,12 @@ impl Lens {
             let from = row.len();
             if !bind.component(value, row) {
                 row.truncate(start);
-                return false;
+                return Look::Unreadable;
             }
             lengths.extend(((row.len() - from) as u16).to_be_bytes());
         }
         row.extend_from_slice(&lengths);
-        true
+        Look::Row
     }
 
     /// The key of a row.

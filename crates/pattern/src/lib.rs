@@ -35,7 +35,7 @@ pub use error::JoinError;
 pub use filed::Filed;
 pub use join::{Join, Mode, Operator, Source};
 pub use pattern::{Component, Pattern};
-pub use range::{containing_range, fixed_slots};
+pub use range::{Passing, containing_range, fixed_slots};
 
 /// Most slots that any join may have; `Limits::slots_max` may only lower it.
 pub const SLOTS_MAX: usize = 32;

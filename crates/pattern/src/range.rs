@@ -106,6 +106,36 @@ fn rest_of_prefix<'k>(
     given: usize,
     bound: &Bindings<'_>,
 ) -> Option<&'k [u8]> {
+    let (stem, width) = stem_of(output, range, source, given, bound)?;
+    let (prefix, last) = (&range.first[..range.first.len() - stem.len()], &range.last);
+    let before = prefix.len() - 1;
+    let to_end = last.len() == prefix.len()
+        && last[before] == SEPARATOR + 1
+        && last[..before] == prefix[..before];
+    if !to_end || stem.contains(&SEPARATOR) || stem.first() == Some(&0xFF) {
+        return None;
+    }
+    match width {
+        Some(width) => (stem.len() <= width).then_some(stem),
+        // A value that ends early sorts behind the stem if `|` sorts behind what the stem has
+        // there; the shortest such value is the least source key.
+        None => {
+            let shorter = (1..stem.len()).find(|&at| stem[at] < SEPARATOR);
+            Some(&stem[..shorter.unwrap_or(stem.len())])
+        }
+    }
+}
+
+/// Where the last slot of the source alone is not given, and decides where in `range` outputs lie whose other
+/// components so far are those of the range's first key: what that key has from that slot on, and the slot's width.
+#[inline]
+fn stem_of<'k>(
+    output: &Pattern,
+    range: &'k KeyRange,
+    source: &Pattern,
+    given: usize,
+    bound: &Bindings<'_>,
+) -> Option<(&'k [u8], Option<usize>)> {
     let [.., Component::Slot { slot, width }] = &source.components[..] else { return None };
     if given + 1 != source.components.len() {
         return None;
@@ -128,22 +158,54 @@ fn rest_of_prefix<'k>(
     };
     // At the end of a key its last component ends differently.
     components.next()?;
-    let (prefix, last) = (&range.first[..range.first.len() - stem.len()], &range.last);
-    let before = prefix.len() - 1;
-    let to_end = last.len() == prefix.len()
-        && last[before] == SEPARATOR + 1
-        && last[..before] == prefix[..before];
-    if !to_end || stem.contains(&SEPARATOR) || stem.first() == Some(&0xFF) {
-        return None;
-    }
-    match width {
-        Some(width) => (stem.len() <= *width).then_some(stem),
-        // A value that ends early sorts behind the stem if `|` sorts behind what the stem has
-        // there; the shortest such value is the least source key.
-        None => {
-            let shorter = (1..stem.len()).find(|&at| stem[at] < SEPARATOR);
-            Some(&stem[..shorter.unwrap_or(stem.len())])
+    Some((stem, *width))
+}
+
+/// Which keys of a containing range can be passed over. Slots have no fixed length: posts of `1`, `10` and `100` may lie in
+/// `[t|ann|100, …)`, and so the containing range begins at `1`. Of the keys before `100` there, these two alone are of use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Passing {
+    /// What all keys begin with, and behind it the value from which all may be of use.
+    first: Vec<u8>,
+    lead: usize,
+}
+
+impl Passing {
+    /// What can be passed over of the source keys that can give output keys inside `range`, in tuples that extend `bound`;
+    /// nothing where none can, or that is not known.
+    #[must_use]
+    pub fn of(
+        output: &Pattern,
+        range: &KeyRange,
+        source: &Pattern,
+        bound: &Bindings<'_>,
+    ) -> Option<Self> {
+        let mut first = Vec::new();
+        let given = source.bound_prefix(bound, &mut first);
+        let (stem, width) = stem_of(output, range, source, given, bound)?;
+        let len = stem.iter().position(|&byte| byte == SEPARATOR).unwrap_or(stem.len());
+        // Values of one length sort as their keys do.
+        if width.is_some() || len < 2 {
+            return None;
         }
+        let lead = first.len();
+        first.extend_from_slice(&stem[..len]);
+        Some(Self { first, lead })
+    }
+
+    /// Where the next key may lie that is of use, behind one that is of none; nothing where `key` may be of use.
+    #[must_use]
+    pub fn next(&self, key: &[u8]) -> Option<&[u8]> {
+        let same = key.iter().zip(&self.first).take_while(|(one, two)| one == two).count();
+        // What lies behind the first of all, or is the beginning of it, is of use as far as is known here.
+        if same < self.lead || same == key.len() || same == self.first.len() {
+            return None;
+        }
+        if key[same] > self.first[same] {
+            return None;
+        }
+        let shorter = (same + 1..self.first.len()).find(|&at| self.first[at] < SEPARATOR);
+        Some(&self.first[..shorter.unwrap_or(self.first.len())])
     }
 }
 
@@ -301,6 +363,51 @@ mod tests {
     use super::*;
     use crate::Join;
     use headwater_base::{Limits, prefix_end};
+
+    #[test]
+    fn keys_that_are_passed_over_give_nothing_in_the_range() {
+        let join = "t|<u>|<x>|<p> = check s|<u>|<p> copy p|<p>|<x>";
+        let join = Join::parse(join, &Limits::default()).expect("a join");
+        let source = &join.sources[1].pattern;
+        let mut bound = Bindings::new();
+        bound.set(0, b"ann");
+        bound.set(2, b"bob");
+        let mut state = 5u64;
+        let mut draw = |n: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % n
+        };
+        let (mut passed, mut used) = (0, 0);
+        for _ in 0..100_000 {
+            let mut bytes = |most: usize| -> Vec<u8> {
+                (0..draw(most + 1)).map(|_| b"01a{|}~\x00\xff"[draw(9)]).collect()
+            };
+            let (first, last) = (bytes(6), bytes(6));
+            let range =
+                KeyRange::new(&[b"t|ann|", &first[..]].concat(), &[b"t|ann|", &last[..]].concat());
+            let Some(passing) = Passing::of(&join.output, &range, source, &bound) else { continue };
+            let value: Vec<u8> = bytes(5).into_iter().filter(|&byte| byte != b'|').collect();
+            if value.is_empty() {
+                continue;
+            }
+            let key = [b"p|bob|", &value[..]].concat();
+            let Some(next) = passing.next(&key) else { continue };
+            assert!(*next > key[..]);
+            // Nothing between the two is of use, nor is the first.
+            let between: Vec<u8> = bytes(5).into_iter().filter(|&byte| byte != b'|').collect();
+            for value in [value, between] {
+                let key = [b"p|bob|", &value[..]].concat();
+                let given = [b"t|ann|", &value[..], b"|bob"].concat();
+                if !value.is_empty() && key[..] < *next && key[..] >= b"p|bob|"[..] {
+                    let is_passed = passing.next(&key).is_some();
+                    assert!(!is_passed || !range.contains(&given), "{range:?} {key:?}");
+                    passed += usize::from(is_passed);
+                }
+                used += usize::from(range.contains(&given));
+            }
+        }
+        assert!(passed > 1000 && used > 100, "{passed} {used}");
+    }
 
     #[test]
     fn the_rest_of_a_prefix_is_what_its_cells_give() {

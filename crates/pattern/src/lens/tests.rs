@@ -1,3 +1,4 @@
+use crate::lens::Look;
 use crate::{Bindings, Join};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,7 +20,7 @@ fn refusal(text: &str) -> String {
 fn output(join: &Join, key: &str, value: &str) -> Option<String> {
     let source = &join.sources[0];
     let mut row = b"before".to_vec();
-    if !source.look(key.as_bytes(), value.as_bytes(), &mut row) {
+    if source.look(key.as_bytes(), value.as_bytes(), &mut row) != Look::Row {
         assert_eq!(row, b"before");
         return None;
     }
@@ -175,7 +176,8 @@ fn rows_are_bound_with_what_is_known() {
     let join = join("t|<v>|<x> = copy s|<x> as <v>");
     let source = &join.sources[0];
     let mut row = Vec::new();
-    assert!(source.look(b"s|bob", b"paris", &mut row));
+    assert_eq!(source.look(b"s|bob", b"paris", &mut row), Look::Row);
+    assert_eq!(source.look(b"s|bob", b"", &mut Vec::new()), Look::Unreadable);
     for (known, binds) in [(&b"paris"[..], true), (b"pari", false), (b"rome", false)] {
         let mut bindings = Bindings::new();
         let slot = join.slots.iter().position(|name| name == "v").expect("a slot");

@@ -1,0 +1,122 @@
+//! What joins give: how an output gets its value, and loses it.
+//!
+//! An output that changes is itself a change, if joins read its table: it waits in a queue until it is told.
+
+use crate::catalog::Fold;
+use crate::cells::Change;
+use crate::engine::Engine;
+use crate::maintain::Changed;
+use headwater_base::KeyRange;
+use headwater_pool::ValueRef;
+use headwater_store::TableId;
+
+impl Engine {
+    #[inline]
+    pub(crate) fn has_readers(&self, table: TableId) -> bool {
+        self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
+    }
+
+    /// The value that a join has materialized for `key`.
+    pub(crate) fn output(&self, join: u32, key: &[u8]) -> Option<ValueRef> {
+        self.store.table(self.catalog.join(join).layer).get(key)
+    }
+
+    /// Gives an output its value, of which one reference is taken over.
+    pub(crate) fn put_output(
+        &mut self,
+        join: u32,
+        key: &[u8],
+        value: ValueRef,
+        fold: Option<Fold>,
+    ) {
+        let value = self.kept_value(join, value);
+        let installed = self.catalog.join_mut(join);
+        let (layer, table) = (installed.layer, installed.plan.output_table);
+        if let Some(fold) = fold {
+            installed.folds.insert(key.into(), fold);
+        }
+        let told = self.has_readers(table);
+        if told && let Some(change) = self.set_in_place(layer, key, value) {
+            if self.is_followed(table) {
+                self.tell_output(table, key);
+            }
+            self.output_changed(join, key, change);
+            return;
+        }
+        self.save_pair(layer, key);
+        let old = self.store.insert(layer, key, value);
+        // What is the same reference is the same value, but for cells.
+        if self.is_followed(table) && (old != Some(value) || value.is_cell()) {
+            if layer == table {
+                self.tell_set(key, value);
+            } else {
+                self.tell_output(table, key);
+            }
+        }
+        if told {
+            let was = old.map(|old| self.store.pool.content(old));
+            self.output_changed(join, key, Change::new(was, Some(value)));
+        }
+        if let Some(old) = old {
+            self.store.pool.release(old);
+        }
+    }
+
+    /// Removes an output, if it is there.
+    pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
+        let installed = self.catalog.join_mut(join);
+        let (layer, table) = (installed.layer, installed.plan.output_table);
+        if !installed.folds.is_empty() {
+            installed.folds.remove(key);
+        }
+        self.save_pair(layer, key);
+        if let Some(old) = self.store.remove(layer, key) {
+            if self.is_followed(table) {
+                self.tell_output(table, key);
+            }
+            if self.has_readers(table) {
+                let was = self.store.pool.content(old);
+                self.output_changed(join, key, Change::new(Some(was), None));
+            }
+            self.store.pool.release(old);
+        }
+    }
+
+    /// Queues the change for the readers of the output's table, if what they see changes.
+    fn output_changed(&mut self, join: u32, key: &[u8], mut change: Change) {
+        let table = self.catalog.join(join).plan.output_table;
+        if self.catalog.join(join).is_layered() {
+            let (above, below) = self.other_layers(join, key);
+            if above {
+                return;
+            }
+            change.old = change.old.or(below);
+            change.new = change.new.or(below);
+        }
+        for value in [change.old, change.new].into_iter().flatten() {
+            self.store.pool.retain(value);
+        }
+        self.queue.push_back(Changed { table, key: key.into(), change });
+    }
+
+    /// Whether a later-installed join gives `key` too, and the value that the next earlier gives.
+    fn other_layers(&self, join: u32, key: &[u8]) -> (bool, Option<ValueRef>) {
+        let mine = self.catalog.join(join);
+        let mut below: Option<(u64, ValueRef)> = None;
+        for id in self.catalog.writers_within(mine.plan.output_table, &KeyRange::point(key)) {
+            let other = self.catalog.join(id);
+            if id == join || !other.is_layered() {
+                continue;
+            }
+            if let Some(value) = self.store.table(other.layer).get(key) {
+                if other.installed > mine.installed {
+                    return (true, None);
+                }
+                if below.is_none_or(|(installed, _)| installed < other.installed) {
+                    below = Some((other.installed, value));
+                }
+            }
+        }
+        (false, below.map(|(_, value)| value))
+    }
+}

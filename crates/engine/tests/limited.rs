@@ -1,0 +1,116 @@
+//! Reads of a few keys of a large range compute little more than these.
+
+use headwater_base::Millis;
+use headwater_engine::{Engine, Expiry, RangeOptions, Settings};
+
+const FOLLOWEES: usize = 200;
+const POSTS: usize = 250;
+
+fn engine(joins: &[&str]) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    engine.advance(Millis(1));
+    for (at, text) in joins.iter().enumerate() {
+        engine.join_add(&format!("j{at}"), text, false).expect("a join");
+    }
+    engine
+}
+
+fn set(engine: &mut Engine, key: &str, value: &str) {
+    engine.set(key.as_bytes(), value.as_bytes(), Expiry::Never).expect("a write");
+}
+
+fn timeline(join: &str) -> Engine {
+    let mut engine = engine(&[join]);
+    for poster in 0..FOLLOWEES {
+        set(&mut engine, &format!("s|ann|u{poster:03}"), "");
+        for post in 0..POSTS {
+            let time = post * 1000 + (poster * 7919) % 1000;
+            set(&mut engine, &format!("p|u{poster:03}|{time:07}"), &format!("{}", post % 10));
+        }
+    }
+    engine
+}
+
+fn page(engine: &mut Engine, first: &str, last: &str, limit: u64, reverse: bool) -> Vec<String> {
+    let mut keys = Vec::new();
+    let options = RangeOptions { reverse, limit: Some(limit) };
+    engine
+        .range(first.as_bytes(), last.as_bytes(), options, &mut |key, _| {
+            keys.push(String::from_utf8_lossy(key).into_owned());
+        })
+        .expect("a read");
+    keys
+}
+
+/// Rows of sources that were looked at.
+fn rows_read(engine: &Engine) -> u64 {
+    let stats = engine.stats();
+    stats.counters.iter().find(|(name, _)| *name == "rows_read").expect("a counter").1
+}
+
+/// Keys of the timelines that are stored.
+fn materialized(engine: &Engine) -> u64 {
+    let tables = engine.tables();
+    tables.iter().find(|table| table.name == b"t").expect("a table").keys
+}
+
+#[test]
+fn a_page_computes_a_page() {
+    for reverse in [true, false] {
+        let mut engine =
+            timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>");
+        let mut all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
+        let (mut first, mut last) = (String::from("t|ann|"), String::from("t|ann}"));
+        for number in 1..=5 {
+            let rows = rows_read(&engine);
+            let keys = page(&mut engine, &first, &last, 20, reverse);
+            assert_eq!(keys, all.drain(..20).collect::<Vec<_>>(), "page {number}");
+            // A range that is read page by page grows by about what it holds.
+            let most = if number == 1 { 200 } else { 1000 };
+            assert!(materialized(&engine) <= most, "page {number}: {}", materialized(&engine));
+            let rows = rows_read(&engine) - rows;
+            assert!(rows < 8000, "page {number} took {rows} rows");
+            if reverse {
+                last.clone_from(&keys[19]);
+            } else {
+                first = format!("{}\0", keys[19]);
+            }
+        }
+        // The first page again, and with a new post.
+        set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
+        let rows = rows_read(&engine);
+        let keys = page(&mut engine, "t|ann|", "t|ann}", 20, reverse);
+        assert!(keys[0].ends_with("|u007"), "{keys:?}");
+        assert_eq!(rows_read(&engine), rows);
+    }
+}
+
+fn timeline_all() -> Engine {
+    timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>")
+}
+
+#[test]
+fn what_conditions_leave_out_is_looked_through() {
+    let mut engine = timeline(
+        "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time> where value = 7",
+    );
+    let keys = page(&mut engine, "t|ann|", "t|ann}", 20, true);
+    assert_eq!(keys.len(), 20);
+    assert!(materialized(&engine) <= 200, "{} keys", materialized(&engine));
+    let all = page(&mut engine, "t|ann|", "t|ann}", 1 << 20, true);
+    assert_eq!((all.len(), &all[..20]), (FOLLOWEES * POSTS / 10, &keys[..]));
+}
+
+/// Outputs that many rows share, which a hint counts once for each that it saw.
+#[test]
+fn shared_outputs_are_found_in_parts() {
+    let mut engine = engine(&["n|<b> = count v|<a>|<b>"]);
+    for a in 0..50 {
+        for b in 0..60 {
+            set(&mut engine, &format!("v|{a:02}|{b:02}"), "");
+        }
+    }
+    assert_eq!(page(&mut engine, "n|", "n}", 3, false), ["n|00", "n|01", "n|02"]);
+    assert_eq!(page(&mut engine, "n|", "n}", 3, true), ["n|59", "n|58", "n|57"]);
+    assert_eq!(page(&mut engine, "n|", "n}", 100, true).len(), 60);
+}
