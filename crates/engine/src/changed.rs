@@ -9,6 +9,7 @@
 
 use crate::engine::Engine;
 use alloc::vec::Vec;
+use headwater_pattern::Pattern;
 
 /// More than this is not listed one by one: then all keys may have changed.
 const BYTES_MAX: usize = 1 << 20;
@@ -66,6 +67,15 @@ impl Engine {
         let Some(table) = self.store.table_of(key) else { return false };
         self.loads.own(table).is_some_and(|data| !data.is_kept())
             || self.catalog.writer_of(table, key).is_some()
+    }
+
+    /// The name of a join that gives every key which matches a pattern, so that nobody writes one.
+    #[must_use]
+    pub fn giver_of(&self, pattern: &Pattern) -> Option<&str> {
+        let table = self.store.table_of(&pattern.range_of_all().first)?;
+        let writers = self.catalog.writers_of(table, pattern);
+        let joins = writers.into_iter().map(|id| self.catalog.join(id));
+        joins.filter(|join| join.plan.join.output.covers(pattern)).map(|join| &*join.name).next()
     }
 
     /// Lists the base keys that are written from now on, or none any more.

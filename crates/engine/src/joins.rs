@@ -55,6 +55,11 @@ impl Engine {
                  greatest value-source key: the output lacks a slot of its sources",
             ));
         }
+        for (slot, other) in join.likely_misspelt() {
+            warnings.push(format!(
+                "slot <{slot}> occurs once, so anything matches it; did you mean <{other}>?"
+            ));
+        }
         let table = self.store.table_of(&join.output.range_of_all().first);
         let others = table.map_or(Vec::new(), |it| self.catalog.writers_of(it, &join.output));
         for &other in others.iter().take(RIVALS_NAMED) {

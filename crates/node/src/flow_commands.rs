@@ -138,7 +138,7 @@ impl Node {
         match *command {
             Asked::Add { name, on, action, options, .. } => {
                 let definition = definition_of(on, &action, &options, self.engine.limits())?;
-                self.check_not_sourced(&definition.on)?;
+                self.check_flow(&definition)?;
                 let may = self.working.flows.may_add(name, &definition);
                 may.map_err(|refusal| EngineError::Refused(refusal.0))
             }
@@ -147,6 +147,31 @@ impl Node {
                 known.map(drop).ok_or_else(|| missing_text(name))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses a flow that nothing could ever come of.
+    fn check_flow(&self, definition: &Definition) -> Result<(), EngineError> {
+        self.check_not_sourced(&definition.on)?;
+        if let Some(join) = self.engine.giver_of(&definition.on) {
+            return Err(EngineError::Refused(format!(
+                "join '{join}' gives the keys that the flow is ON, and flows hear of what clients write: let the flow be on a \
+                 source of the join"
+            )));
+        }
+        let into = |written: &Pattern| match self.engine.giver_of(written) {
+            None => Ok(()),
+            Some(join) => Err(EngineError::Refused(format!(
+                "the flow writes keys that join '{join}' gives, which nobody can write"
+            ))),
+        };
+        match &definition.action {
+            Action::Fanout(join) => into(&join.output),
+            Action::Call { function, writes, .. } => {
+                self.engine.check_loaded(function)?;
+                writes.iter().try_for_each(into)
+            }
+            Action::Post { .. } | Action::Publish { .. } => Ok(()),
         }
     }
 
@@ -207,8 +232,8 @@ impl Node {
         text: String,
         backfill: bool,
     ) -> Result<(), Stop> {
+        self.check_flow(&definition)?;
         let on = definition.on.clone();
-        self.check_not_sourced(&on)?;
         let flows = &mut self.working.flows;
         let goes_on =
             flows.add(name, definition, text).map_err(|refusal| EngineError::Refused(refusal.0))?;

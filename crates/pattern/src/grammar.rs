@@ -30,6 +30,7 @@ use headwater_base::{Kind, Limits, Ordered};
 use crate::{Join, JoinError, Mode, Operator, SLOTS_MAX, Source};
 use clauses::RawLens;
 use names::Names;
+pub(crate) use names::nearest;
 
 mod clauses;
 mod names;
@@ -303,6 +304,13 @@ impl<'t> Reader<'t> {
         if table.text.is_empty() {
             return self.fail(table.at, "the table name is empty");
         }
+        let colon = table.text.find(':');
+        let is_misread =
+            if self.bare { !self.text.contains('|') } else { table.text.contains('<') };
+        if let Some(colon) = colon.filter(|_| is_misread) {
+            let message = "components of a key are separated by `|`, not by `:`";
+            return self.fail(table.at + colon, message);
+        }
         if let Some(at) = table.text.find(['<', '>']) {
             return self.fail(table.at + at, "a table name cannot be a slot");
         }
@@ -334,6 +342,9 @@ impl<'t> Reader<'t> {
         let beyond = open + 1 + len + 1;
         if open > 0 || beyond < word.text.len() {
             let at = word.at + if open > 0 { open } else { beyond };
+            if self.text[at..].starts_with(':') {
+                return self.fail(at, "components of a key are separated by `|`, not by `:`");
+            }
             return self.fail(at, "a component is a literal or one <slot>, not both");
         }
         let (name, width) = match inner[..len].split_once(':') {

@@ -192,6 +192,22 @@ impl Join {
                 .any(|slot| !self.output.has_slot(slot))
     }
 
+    /// Slots that occur once in all of the join and resemble another one's name, each with that name: most likely these are
+    /// misspelt.
+    #[must_use]
+    pub fn likely_misspelt(&self) -> Vec<(&str, &str)> {
+        let mut counts = alloc::vec![0; self.slots.len()];
+        let sources = self.sources.iter();
+        let slots = sources.flat_map(Source::slots).chain(self.output.slots());
+        slots.for_each(|slot| counts[slot] += 1);
+        let once = self.slots.iter().zip(&counts).filter(|(_, count)| **count == 1);
+        let near = once.filter_map(|(name, _)| {
+            let others = self.slots.iter().map(String::as_str);
+            Some((name.as_str(), grammar::nearest(name, others)?))
+        });
+        near.collect()
+    }
+
     /// Whether a value binds `slot`.
     #[must_use]
     pub fn is_value_slot(&self, slot: SlotId) -> bool {

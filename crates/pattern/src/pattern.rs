@@ -196,6 +196,22 @@ impl Pattern {
         })
     }
 
+    /// Whether every key that matches `other` matches this pattern, as far as each component alone tells: where slots occur
+    /// twice, or have widths, it is not said to.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let slots: Vec<SlotId> = self.slots().collect();
+        let is_plain = slots.iter().enumerate().all(|(at, slot)| !slots[..at].contains(slot));
+        let covers = |(own, other): (&Component, &Component)| match (own, other) {
+            (Component::Slot { width: None, .. }, _) => true,
+            (own, other) => own == other && matches!(own, Component::Literal(_)),
+        };
+        is_plain
+            && self.table == other.table
+            && self.components.len() == other.components.len()
+            && self.components.iter().zip(&other.components).all(covers)
+    }
+
     fn same_slot(&self, one: usize, two: usize) -> bool {
         match (&self.components[one], &self.components[two]) {
             (Component::Slot { slot: one, .. }, Component::Slot { slot: two, .. }) => one == two,

@@ -77,6 +77,18 @@ impl Engine {
         }
     }
 
+    /// Refuses a function that is not loaded.
+    ///
+    /// # Errors
+    /// It is not, or functions are not to be had here.
+    pub fn check_loaded(&self, function: &str) -> Result<(), EngineError> {
+        let host = self.calls.host.as_ref().ok_or_else(no_host)?;
+        match host.is_pure(function.as_bytes()) {
+            Some(_) => Ok(()),
+            None => refused(format!("function '{function}' is not loaded: see FN.LOAD")),
+        }
+    }
+
     /// Refuses to change a module that a join uses.
     pub(crate) fn check_unused(&self, module: &str) -> Result<(), EngineError> {
         let uses = |function: &String| {

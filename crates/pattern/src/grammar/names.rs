@@ -86,8 +86,11 @@ impl<'t> Names<'t> {
                     debug_assert!(!bare, "the bare style has no `<`");
                     let shown = found(Word { text: slot.name, at: slot.at });
                     let shown = shown.trim_matches('`');
-                    let message =
+                    let mut message =
                         format!("slot <{shown}> at byte {} is bound by no source", slot.at + 1);
+                    if let Some(near) = nearest(slot.name, bound.iter().copied()) {
+                        message += &format!("; did you mean <{near}>?");
+                    }
                     return self.fail(slot.at, message);
                 }
                 other => self.component(other)?,
@@ -265,6 +268,28 @@ fn name_slots(filter: &mut Filter, ids: &[SlotId]) {
             if let Operand::Slot(slot) = operand {
                 *slot = ids[*slot];
             }
+        }
+    }
+}
+
+/// The name among some that another one is most likely a misspelling of: one letter is wrong, missing or too many, or two have
+/// changed places.
+pub(crate) fn nearest<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let mut all = all;
+    // Of short names each is near to each.
+    all.find(|other| *other != name && name.len().min(other.len()) > 2 && is_near(name, other))
+}
+
+fn is_near(one: &str, two: &str) -> bool {
+    let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
+    let same = one.iter().zip(&two).take_while(|(one, two)| one == two).count();
+    let (one, two) = (&one[same..], &two[same..]);
+    match (one, two) {
+        ([a, b, rest @ ..], [c, d, other @ ..]) if (a, b) == (d, c) && rest == other => true,
+        ([_, rest @ ..], [_, other @ ..]) if rest == other => true,
+        _ => {
+            one.get(1..).is_some_and(|rest| rest == two)
+                || two.get(1..).is_some_and(|rest| rest == one)
         }
     }
 }

@@ -66,6 +66,13 @@ fn errors_name_what_is_wrong() {
         ("t|<x> = copy s|<x:number>", "16: a slot's kind and order stand in the output"),
         ("t|<x> = copy s|<x> as <x>", "23: <x> is bound by this source already"),
         ("t|<x>|<v> = copy s|<x>", "7: slot <v> at byte 7 is bound by no source"),
+        ("t:<x> = copy s|<x>", "2: components of a key are separated by `|`, not by `:`"),
+        ("t|<x>:<y> = copy s|<x>|<y>", "6: components of a key are separated by `|`"),
+        ("t:user = copy s:user", "2: components of a key are separated by `|`"),
+        (
+            "t|<poser> = copy s|<poster>",
+            "3: slot <poser> at byte 3 is bound by no source; did you mean <poster>?",
+        ),
         ("t|<x> = copy s|<x> where", "25: a condition begins with `value`"),
         ("t|<x> = copy s|<x> where value", "31: expected a comparison"),
         ("t|<x> = copy s|<x> where value = abc", "34: expected a text in quotes, a number"),
@@ -184,5 +191,21 @@ fn rows_are_bound_with_what_is_known() {
         bindings.set(slot, known);
         assert_eq!(source.bind(&row, &mut bindings), binds);
         assert_eq!(bindings.iter().count(), if binds { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn names_that_occur_once_and_resemble_others_are_told() {
+    let misspelt = |text: &str| -> Vec<String> {
+        join(text).likely_misspelt().iter().map(|(one, other)| format!("{one} {other}")).collect()
+    };
+    let timeline = "t|<user>|<time>|<poster> = check s|<user>|<poser> copy p|<poster>|<time>";
+    assert_eq!(misspelt(timeline), ["poser poster"]);
+    assert_eq!(misspelt("t|<user>|<id> = check s|<user>|<sued> copy p|<id>|<uesr>"), ["uesr user"]);
+    assert!(misspelt("n|<a> = count s|<a>|<b>|<c1>|<c2>").is_empty());
+    for text in
+        ["total:posts = count p|author|id", "app:users|x = copy app:raw|x", "k:1 = copy k|2"]
+    {
+        join(text);
     }
 }
