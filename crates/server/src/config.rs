@@ -9,11 +9,13 @@ mod flows;
 mod http;
 mod log;
 mod shards;
+mod tls;
 
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;
 pub use shards::ShardCount;
+pub use tls::{ClientCertificates, Tls};
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -34,6 +36,8 @@ const MULTI_GET_BYTES_MAX: usize = 16 << 20;
 pub struct Config {
     /// Where to listen and who may come in.
     pub listen: Listen,
+    /// Encryption of clients' connections.
+    pub tls: Tls,
     /// What clients of the HTTP port may take up, and by which names it may be asked.
     pub http: Http,
     /// What a client may take up.
@@ -83,8 +87,8 @@ pub struct Config {
 pub struct Listen {
     /// Addresses to listen on.
     pub bind: Vec<IpAddr>,
-    /// The port; 0 lets the system choose one, which the ready line tells.
-    pub port: u16,
+    /// The port; 0 lets the system choose one, which the ready line tells; `off` where only TLS is spoken.
+    pub port: OptionalPort,
     /// The port for memcached's protocol, on the same addresses.
     pub memcached_port: OptionalPort,
     /// The port for `/metrics`, `/healthz` and `/readyz` over HTTP, on 127.0.0.1.
@@ -371,7 +375,7 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             bind: vec![IpAddr::from([127, 0, 0, 1])],
-            port: 7379,
+            port: OptionalPort::On(7379),
             memcached_port: OptionalPort::default(),
             http_port: OptionalPort::default(),
             requirepass: String::new(),

@@ -114,7 +114,7 @@ impl<S: Service> Reactor<S> {
         let shared = config.listen.shards.number() > 1;
         let mut listeners = Vec::new();
         let doors = [
-            (WireProtocol::Resp, Some(config.listen.port)),
+            (WireProtocol::Resp, config.listen.port.number()),
             (WireProtocol::Memcached, config.listen.memcached_port.number()),
         ];
         for (door, port) in doors {
@@ -184,9 +184,13 @@ impl<S: Service> Reactor<S> {
             for event in &events {
                 match event.token() {
                     SIGNALS => {
-                        let mut heard =
-                            self.signals.as_mut().into_iter().flat_map(Signals::pending);
-                        signalled |= heard.any(hear);
+                        let heard = self.signals.as_mut().into_iter().flat_map(Signals::pending);
+                        for signal in heard.collect::<Vec<_>>() {
+                            signalled |= hear(signal);
+                            if signal == SIGHUP {
+                                self.service.reload();
+                            }
+                        }
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
@@ -245,8 +249,8 @@ impl<S: Service> Reactor<S> {
     /// What follows from requests, and from other threads.
     fn go_on(&mut self) {
         self.service.wake(&mut self.connections);
-        for (socket, peer, door) in self.service.take_clients() {
-            self.admit(socket, peer, door);
+        for (stream, peer, door) in self.service.take_clients() {
+            self.admit(stream, peer, door);
         }
         while self.connections.any_dirty() {
             self.attend_dirty();

@@ -60,9 +60,9 @@ enum Answer {
 /// Where to listen and whom to let in: what `serve` and `demo` have in common.
 #[derive(clap::Args)]
 pub(crate) struct ListenArgs {
-    /// Port to listen on; 0 lets the system choose [default: 7379]
+    /// Port to listen on; 0 lets the system choose, off: only TLS is spoken [default: 7379]
     #[arg(long, short)]
-    port: Option<u16>,
+    port: Option<OptionalPort>,
     /// Port for memcached's protocol as well; 0 lets the system choose [default: off]
     #[arg(long, value_name = "PORT")]
     memcached_port: Option<OptionalPort>,
@@ -70,6 +70,10 @@ pub(crate) struct ListenArgs {
     /// [default: off]
     #[arg(long, value_name = "PORT")]
     http_port: Option<OptionalPort>,
+    /// Port for RESP over TLS, with the certificate, the key and the authorities of clients that the configuration file names; 0 lets
+    /// the system choose [default: off]
+    #[arg(long, value_name = "PORT")]
+    tls_port: Option<OptionalPort>,
     /// Address to listen on; may be repeated [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
@@ -110,6 +114,9 @@ impl ListenArgs {
         }
         if let Some(port) = self.http_port {
             config.listen.http_port = port;
+        }
+        if let Some(port) = self.tls_port {
+            config.tls.tls_port = port;
         }
         if !self.bind.is_empty() {
             config.listen.bind = self.bind;
@@ -178,10 +185,7 @@ impl Args {
         } else {
             log::start(&config.log)?;
             let server = Server::bind(config).inspect_err(|error| log::cannot_start(error))?;
-            say_memcached(&server.memcached_addresses())?;
-            if let Some(address) = server.http_address() {
-                writeln!(std::io::stdout().lock(), "HTTP on {address}")?;
-            }
+            say_others(&server)?;
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         }
@@ -195,6 +199,26 @@ pub(crate) fn say_memcached(addresses: &[std::net::SocketAddr]) -> anyhow::Resul
     if !addresses.is_empty() {
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         writeln!(std::io::stdout().lock(), "memcached's protocol on {}", texts.join(", "))?;
+    }
+    Ok(())
+}
+
+/// The lines that say where else clients are let in: they come before the one that all is ready.
+pub(crate) fn say_others(server: &Server) -> anyhow::Result<()> {
+    say_memcached(&server.memcached_addresses())?;
+    let mut out = std::io::stdout().lock();
+    if let Some(address) = server.http_address() {
+        writeln!(out, "HTTP on {address}")?;
+    }
+    for (what, addresses) in [
+        ("TLS", &*server.tls_addresses()),
+        ("memcached's protocol over TLS", &server.tls_memcached_addresses()),
+        ("HTTPS", server.https_addresses()),
+    ] {
+        if !addresses.is_empty() {
+            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            writeln!(out, "{what} on {}", texts.join(", "))?;
+        }
     }
     Ok(())
 }

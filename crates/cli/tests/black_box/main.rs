@@ -41,6 +41,7 @@ mod slices;
 mod spill;
 mod streams;
 mod support;
+mod tls;
 mod tracking;
 mod transactions_kept;
 mod watching;

@@ -174,6 +174,7 @@ impl Resp {
         *session = Session {
             identity,
             authenticated: !self.needs_password(),
+            certificate: session.certificate.take(),
             last_command: session.last_command,
             // Other shards go on executing for it.
             across: core::mem::take(&mut session.across),

@@ -39,6 +39,7 @@ mod session;
 mod slowlog;
 mod sourced;
 mod stats;
+mod tls;
 mod tracking;
 mod transaction;
 mod watching;
@@ -64,6 +65,7 @@ use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
+use crate::tls::Arrival;
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
@@ -183,7 +185,9 @@ pub(crate) struct Resp {
     #[cfg(test)]
     pub(crate) move_part: Option<remote::MovePart>,
     /// Clients that others accepted, to be served here.
-    new_clients: Vec<remote::Client>,
+    new_clients: Vec<Arrival>,
+    /// Encrypted connections.
+    tls: tls::Tls,
     pub(crate) time: Time,
 }
 
@@ -261,6 +265,7 @@ impl Resp {
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
         let mut service = Self {
+            tls: tls::Tls::begin(&config, transport.map(|it| it.certificates()))?,
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
             limits_before_authentication: Limits::for_values(config.limits.value_bytes_max),

@@ -230,6 +230,8 @@ pub(crate) struct Session {
     pub(crate) memcached: Option<Box<memcached::Session>>,
     /// Where shards stood after its last writes there.
     pub(crate) positions: Positions,
+    /// What the certificate calls it that its client has shown.
+    pub(crate) certificate: Option<Box<str>>,
     /// In which form it is answered.
     pub(crate) form: Form,
     /// What other shards do for it, or for whom this shard does it.
