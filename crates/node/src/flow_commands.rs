@@ -7,6 +7,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use headwater_base::text::{check_name, redact_words};
 use headwater_base::{Limits, Millis};
 use headwater_command::{
     Args, FlowAction, FlowFull, FlowOperations, FlowOptions, Flows as Asked, Reply,
@@ -137,6 +138,7 @@ impl Node {
     pub fn may_declare_flow(&self, command: &Asked<'_>) -> Result<(), EngineError> {
         match *command {
             Asked::Add { name, on, action, options, .. } => {
+                check_name("flow", name).map_err(EngineError::Refused)?;
                 let definition = definition_of(on, &action, &options, self.engine.limits())?;
                 self.check_not_sourced(&definition.on)?;
                 let may = self.working.flows.may_add(name, &definition);
@@ -168,7 +170,7 @@ impl Node {
             reply.bulk(b"name");
             reply.bulk(report.name.as_bytes());
             reply.bulk(b"spec");
-            reply.bulk(text.unwrap_or_default().as_bytes());
+            reply.bulk(redact_words(text.unwrap_or_default()).as_bytes());
             reply.bulk(b"paused");
             reply.integer(i64::from(report.paused));
             reply.bulk(b"backlog");
@@ -207,6 +209,7 @@ impl Node {
         text: String,
         backfill: bool,
     ) -> Result<(), Stop> {
+        check_name("flow", name).map_err(EngineError::Refused)?;
         let on = definition.on.clone();
         self.check_not_sourced(&on)?;
         let flows = &mut self.working.flows;

@@ -5,12 +5,15 @@
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
 mod check;
+mod doors;
 mod flows;
 mod http;
 mod log;
+mod secrets;
 mod shards;
 mod tls;
 
+pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;
@@ -38,6 +41,10 @@ pub struct Config {
     pub listen: Listen,
     /// Encryption of clients' connections.
     pub tls: Tls,
+    /// Who may come in, and what is kept from those who are.
+    pub doors: Doors,
+    /// Where the server connects to at clients' word.
+    pub connect: Connect,
     /// What clients of the HTTP port may take up, and by which names it may be asked.
     pub http: Http,
     /// What a client may take up.
@@ -79,6 +86,9 @@ pub struct Config {
     /// Flows that clients added before the start, each as the words of FLOW.ADD; no setting.
     #[serde(skip)]
     pub kept_flows: Vec<Vec<String>>,
+    /// The secrets that are in files were read; no setting.
+    #[serde(skip)]
+    pub(crate) secrets_read: bool,
 }
 
 /// Where to listen and who may come in.
@@ -95,6 +105,8 @@ pub struct Listen {
     pub http_port: OptionalPort,
     /// The password that clients must give; empty: none.
     pub requirepass: String,
+    /// The file whose first line is that password.
+    pub requirepass_file: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
@@ -379,6 +391,7 @@ impl Default for Listen {
             memcached_port: OptionalPort::default(),
             http_port: OptionalPort::default(),
             requirepass: String::new(),
+            requirepass_file: String::new(),
             tcp_keepalive_seconds: 300,
             shards: ShardCount::Auto,
             pin: false,
@@ -549,7 +562,7 @@ impl Config {
     /// # Errors
     /// The text is not TOML, or names something that is no setting or cannot be its value.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError(error.to_string()))
+        toml::from_str(text).map_err(|error| ConfigError(secrets::without_values(text, &error)))
     }
 
     /// The bounds that the parser of requests enforces.

@@ -21,6 +21,7 @@ pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
+mod doors;
 mod http;
 mod keeping;
 pub mod log;
@@ -39,7 +40,7 @@ mod sources;
 mod threads;
 mod tls;
 
-pub use config::{ClientCertificates, Config, ConfigError, OptionalPort, ShardCount};
+pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
 
 use crate::log::event;
@@ -72,6 +73,7 @@ impl Server {
     /// listened on; the text says which.
     pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
+        config.read_secrets()?;
         config.check()?;
         let warning = descriptors::provide(&mut config.clients);
         let shards = config.listen.shards.number();
@@ -169,6 +171,16 @@ impl Server {
         );
         if let Some(warning) = &self.warning {
             event!(warn, "server", "lowered", warning, "a setting was lowered");
+        }
+        if config.is_open_to_all() {
+            let protected = config.doors.protected_mode;
+            event!(
+                warn,
+                "server",
+                "no_password",
+                protected,
+                "there is no password, and other machines can connect: they are refused if `protected`"
+            );
         }
         let resp = self.addresses().into_iter().map(|address| ("resp", address));
         let memcached =

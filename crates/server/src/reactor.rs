@@ -38,6 +38,7 @@ use headwater_protocol::Held;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use signal_hook_mio::v1_0::Signals;
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,6 +87,8 @@ pub(crate) struct Reactor<S: Service> {
     /// Something was executed since the last turn ended.
     executed: bool,
     gated_replies: GatedReplies,
+    /// Clients that had yet to log in when they came, oldest first.
+    strangers: VecDeque<ConnectionId>,
     read: Vec<u8>,
     out: Vec<u8>,
     /// The long values that belong into `out`.
@@ -147,6 +150,7 @@ impl<S: Service> Reactor<S> {
             queue: Vec::new(),
             executed: false,
             gated_replies: GatedReplies::default(),
+            strangers: VecDeque::new(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
             held: Held::default(),

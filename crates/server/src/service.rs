@@ -110,6 +110,32 @@ pub(crate) trait Service {
     /// A connection was accepted at this door.
     fn opened(&mut self, id: ConnectionId, door: WireProtocol) -> Self::Session;
 
+    /// Whether a client has yet to log in.
+    #[inline]
+    fn is_stranger(_session: &Self::Session) -> bool {
+        false
+    }
+
+    /// Most clients here that have yet to log in.
+    fn strangers_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Whether a client has had its time to log in.
+    fn is_late(&self, _connection: &Connection<Self::Session>, _now: u64) -> bool {
+        false
+    }
+
+    /// How many clients there may be before this one is one too many.
+    fn clients_max_for(&self, _peer: SocketAddr) -> usize {
+        self.bounds().clients_max
+    }
+
+    /// What a client is told that is not let in, wherever it comes from.
+    fn turns_away(&mut self, _peer: SocketAddr, _door: WireProtocol) -> Option<&'static [u8]> {
+        None
+    }
+
     /// What the certificate calls it that a client has shown.
     fn identified(&mut self, _session: &mut Self::Session, _name: String) {}
 

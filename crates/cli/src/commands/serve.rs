@@ -1,7 +1,9 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, OptionalPort, Server, ShardCount, Size, log};
+use headwater_server::{
+    Config, DebugCommand, NullServer, OptionalPort, Server, ShardCount, Size, log,
+};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -77,9 +79,21 @@ pub(crate) struct ListenArgs {
     /// Address to listen on; may be repeated [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
-    /// Password that clients must give; other addresses than loopback need one
-    #[arg(long, value_name = "PASSWORD")]
+    /// Password that clients must give; who lists processes sees it here
+    #[arg(long, value_name = "PASSWORD", env = "HEADWATER_REQUIREPASS", hide_env_values = true)]
     requirepass: Option<String>,
+    /// File whose first line is that password
+    #[arg(long, value_name = "FILE", conflicts_with = "requirepass")]
+    requirepass_file: Option<String>,
+    /// Refuse clients of other machines where there is no password [default: yes]
+    #[arg(long, value_name = "yes|no")]
+    protected_mode: Option<Answer>,
+    /// Place that clients may name in SOURCE.ADD and FLOW.ADD, as host:port; may be repeated [default: none]
+    #[arg(long, value_name = "HOST:PORT")]
+    connect_allow: Vec<String>,
+    /// Who may use DEBUG: no (nobody), local (clients of this machine), yes [default: no]
+    #[arg(long, value_name = "no|local|yes")]
+    enable_debug_command: Option<DebugCommand>,
     /// Connections at once [default: 10000]
     #[arg(long, value_name = "NUMBER")]
     maxclients: Option<usize>,
@@ -123,6 +137,16 @@ impl ListenArgs {
         }
         if let Some(password) = self.requirepass {
             config.listen.requirepass = password;
+        }
+        if let Some(file) = self.requirepass_file {
+            config.listen.requirepass_file = file;
+        }
+        if let Some(answer) = self.protected_mode {
+            config.doors.protected_mode = answer == Answer::Yes;
+        }
+        config.connect.connect_allow.extend(self.connect_allow);
+        if let Some(who) = self.enable_debug_command {
+            config.doors.enable_debug_command = who;
         }
         if let Some(most) = self.maxclients {
             config.clients.clients_max = most;
@@ -177,6 +201,8 @@ impl Args {
         if let Some(answer) = self.data_plain {
             config.data.data_plain = answer == Answer::Yes;
         }
+        // What the command line says is in no file.
+        let readable = config.readable_by_others(self.config.as_deref());
         self.listen.apply(&mut config);
         if let Some(bytes) = self.null {
             let server = NullServer::bind(&config, bytes)?;
@@ -184,6 +210,7 @@ impl Args {
             server.run().context("serving")?;
         } else {
             log::start(&config.log)?;
+            readable.iter().for_each(|text| log::warn_of_file(text));
             let server = Server::bind(config).inspect_err(|error| log::cannot_start(error))?;
             say_others(&server)?;
             say_ready(&server.addresses())?;

@@ -6,6 +6,7 @@ mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod data;
+mod doors;
 mod faults;
 mod flow_actions;
 mod flow_crashes;
@@ -30,6 +31,7 @@ mod partitions;
 mod partitions_kept;
 mod process;
 mod random_scripts;
+mod reach;
 mod receiver;
 mod removals;
 mod shards;

@@ -340,14 +340,16 @@ fn certificates_are_changed_while_the_server_runs_and_bad_ones_change_nothing() 
                 .query::<()>(&mut client)
         };
         let (certificate, key) = ("tls-cert-file", "tls-key-file");
-        for (wrong, other, told) in [
-            (first.folder.path().join("none"), new.key.clone(), "none"),
-            (new.certificate.clone(), old.key.clone(), "tls-cert-file"),
-            (new.certificate.clone(), new.certificate.clone(), "has no key"),
-            (new.key.clone(), new.key.clone(), "no certificate"),
+        for (wrong, other) in [
+            (first.folder.path().join("none"), new.key.clone()),
+            (new.certificate.clone(), old.key.clone()),
+            (new.certificate.clone(), new.certificate.clone()),
+            (new.key.clone(), new.key.clone()),
         ] {
             let error = set(certificate, &wrong, key, &other).unwrap_err().to_string();
-            assert!(error.contains("Unable to update TLS") && error.contains(told), "{error}");
+            // Which of them is there is nothing for clients.
+            let told = "Unable to update TLS configuration: the files cannot be used";
+            assert!(error.contains(told) && !error.contains("/tmp"), "{error}");
             assert_eq!(shows_first(), (true, false), "{error}");
         }
         set(certificate, &new.certificate, key, &new.key).unwrap();

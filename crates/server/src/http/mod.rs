@@ -6,12 +6,14 @@
 //!
 //! - `listener`: connections, how many there may be, and how long each may take.
 //! - `routes`: what is answered to what.
+//! - `token`: what proves who may have figures.
 //! - `hosts`: the names by which the port may be asked.
 
 mod hosts;
 mod listener;
 mod metrics;
 mod routes;
+mod token;
 
 pub(crate) use metrics::{Kind, Metric};
 
@@ -74,7 +76,11 @@ impl Probes {
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let asker = Asker { probes: self.sender.clone(), ring: Arc::new(ring) };
-        let routes = routes::all(asker, hosts::Hosts::new(&settings.http_hosts));
+        let routes = routes::all(
+            asker,
+            hosts::Hosts::new(&settings.http_hosts),
+            token::Token::new(&settings.http_token),
+        );
         listener::start(listener, settings, certificates, routes)
             .map_err(|error| error.to_string())?;
         Ok(address)

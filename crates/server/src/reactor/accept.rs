@@ -55,10 +55,14 @@ impl<S: Service> Reactor<S> {
     }
 
     pub(super) fn admit(&mut self, mut stream: ClientStream, peer: SocketAddr, door: WireProtocol) {
+        if let Some(text) = self.service.turns_away(peer, door) {
+            stream.refuse(text);
+            return;
+        }
         // One that takes far more than others makes way for who has asked for nothing yet.
         self.end_largest_beyond(CLIENT_BYTES, LARGE_CLIENT);
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
-        if self.service.clients(self.connections.open()) >= self.service.bounds().clients_max
+        if self.service.clients(self.connections.open()) >= self.service.clients_max_for(peer)
             || bytes > self.service.clients_bytes_max()
         {
             event!(warn, "clients", "client_refused", %peer, "a client was refused: there are clients-max of them, or they take clients-bytes-max");
@@ -94,7 +98,12 @@ impl<S: Service> Reactor<S> {
             connection.queued = true;
             self.queue.push(id);
         }
+        let is_stranger = S::is_stranger(&connection.session);
         self.connections.put(connection);
+        if is_stranger {
+            self.strangers.push_back(id);
+            self.end_oldest_strangers();
+        }
     }
 }
 

@@ -30,6 +30,32 @@ impl Service for Resp {
         Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
     }
 
+    #[inline]
+    fn is_stranger(session: &Session) -> bool {
+        !session.authenticated
+    }
+
+    fn strangers_max(&self) -> usize {
+        let shards = self.shards.as_ref().map_or(1, |it| usize::from(it.outbox.shards()));
+        (self.config.doors.clients_unauthenticated_max / shards).max(1)
+    }
+
+    fn is_late(&self, connection: &Connection<Session>, now: u64) -> bool {
+        let most = self.config.doors.login_seconds_max.saturating_mul(1000);
+        let is_stranger = !connection.session.authenticated && !connection.is_remote();
+        most > 0 && is_stranger && now > connection.since + most
+    }
+
+    fn clients_max_for(&self, peer: SocketAddr) -> usize {
+        Self::clients_max_for(self, peer)
+    }
+
+    fn turns_away(&mut self, peer: SocketAddr, door: WireProtocol) -> Option<&'static [u8]> {
+        let refusal = self.is_protected_from(peer, door)?;
+        self.stats.connections_refused += 1;
+        Some(refusal)
+    }
+
     fn turn(&mut self, time: Time, clients_bytes: usize) {
         self.time = time;
         self.look_in_time(clients_bytes);
@@ -136,7 +162,7 @@ impl Service for Resp {
     fn take_clients(&mut self) -> Vec<Arrival> {
         let mut clients = core::mem::take(&mut self.new_clients);
         if self.may_accept() {
-            for (stream, peer, door) in self.tls.arrivals.take() {
+            for (stream, peer, door) in self.entrance.arrivals.take() {
                 if let Some(stream) = self.hand_on(stream, peer, door) {
                     clients.push((stream, peer, door));
                 }

@@ -19,10 +19,10 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{Note, Origin, SlowCommands, TrackingNote};
+use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, TrackingNote};
 use crate::service::WireProtocol;
 use crate::sources;
-use crate::tls::{Certificates, ClientStream};
+use crate::tls::ClientStream;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
@@ -223,8 +223,8 @@ pub(crate) struct Transport {
     slow: SlowCommands,
     /// Transactions of which stores keep records.
     recorded: Recorded,
-    /// What encrypted connections begin with.
-    certificates: Certificates,
+    /// What is known of those who come in.
+    entrance: CommonEntrance,
 }
 
 #[derive(Debug, Default)]
@@ -272,7 +272,7 @@ impl Transport {
         let sources = sources::Common::new(shards);
         let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow, recorded, certificates) = Default::default();
+        let (heard, slow, recorded, entrance) = Default::default();
         Arc::new(Self {
             boxes,
             barrier,
@@ -283,13 +283,13 @@ impl Transport {
             heard,
             slow,
             recorded,
-            certificates,
+            entrance,
         })
     }
 
-    /// What encrypted connections begin with, at all shards.
-    pub(crate) fn certificates(&self) -> &Certificates {
-        &self.certificates
+    /// What is known of those who come in.
+    pub(crate) fn entrance(&self) -> &CommonEntrance {
+        &self.entrance
     }
 
     /// What the shards tell of their memory.
