@@ -347,6 +347,9 @@ pub struct Source {
     pub kind: String,
     /// Where it is.
     pub url: String,
+    /// A client has added it before the start: it may do what clients may; no setting.
+    #[serde(skip)]
+    pub by_client: bool,
 }
 
 /// A table to declare at start.

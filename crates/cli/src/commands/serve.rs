@@ -201,9 +201,12 @@ impl Args {
         if let Some(answer) = self.data_plain {
             config.data.data_plain = answer == Answer::Yes;
         }
-        // What the command line says is in no file.
-        let readable = config.readable_by_others(self.config.as_deref());
+        // What the command line says is in no file, but may name one.
+        let mut readable = config.readable_by_others(self.config.as_deref());
         self.listen.apply(&mut config);
+        readable.extend(config.readable_by_others(None));
+        readable.sort_unstable();
+        readable.dedup();
         if let Some(bytes) = self.null {
             let server = NullServer::bind(&config, bytes)?;
             say_ready(&server.addresses())?;

@@ -103,6 +103,38 @@ fn a_password_of_the_environment_goes_nowhere_that_a_client_has_named() {
 }
 
 #[test]
+fn a_source_of_a_client_is_that_of_a_client_after_a_restart() {
+    for shards in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (port, told) = greedy_database();
+        let text = |rule: &str| {
+            format!(
+                "[listen]\nshards = {shards}\n[data]\ndata-dir = '{}/data'\n\
+                 [connect]\nsource-clear-passwords = true\nconnect-allow = ['{rule}']\n",
+                folder.path().display()
+            )
+        };
+        let server = bare(&text(&format!("127.0.0.1:{port}")));
+        let url = format!("postgres://ann@127.0.0.1:{port}/shop");
+        let () = ask(&mut server.client(3), &["SOURCE.ADD", "s", "postgres", &url]).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"p\0\0\0\x05\0");
+        server.signal(rustix::process::Signal::TERM);
+        server.wait();
+        while told.try_recv().is_ok() {}
+        let server = bare(&text(&format!("127.0.0.1:{port}")));
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"p\0\0\0\x05\0");
+        server.signal(rustix::process::Signal::TERM);
+        server.wait();
+        let file = TempFile::new(&text("db:1"));
+        let mut command = program();
+        command.args(["serve", "--port", "0", "--config", file.path.to_str().unwrap()]);
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains("connect-allow"), "{error}");
+    }
+}
+
+#[test]
 fn what_rules_do_not_name_is_refused_without_a_word_about_what_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let open = listener.local_addr().unwrap().port();

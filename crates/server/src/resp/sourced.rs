@@ -34,7 +34,8 @@ pub(super) fn begin(
     // The first shard does what is done once for all.
     let is_first = me == Shard(0);
     for source in config.source_list.iter().filter(|_| is_first) {
-        hub.add(&source.name, &source.kind, &source.url, &terms(config, None))
+        let allowed = source.by_client.then(|| config.connect.allowed()).transpose()?;
+        hub.add(&source.name, &source.kind, &source.url, &terms(config, allowed))
             .map_err(|error| ConfigError(format!("source '{}': {error}", source.name)))?;
     }
     for table in &config.tables {
