@@ -246,7 +246,8 @@ impl Target {
 }
 
 fn port_of(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| format!("`{text}` is no port"))
+    // It may be a part of a password that was not encoded.
+    text.parse().map_err(|_| "a port of the URL is no number from 0 to 65535".to_owned())
 }
 
 /// Reads `%41` as `A`.

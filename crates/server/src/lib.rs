@@ -75,7 +75,8 @@ impl Server {
         shards::settle(&mut config)?;
         config.read_secrets()?;
         config.check()?;
-        let warning = descriptors::provide(&mut config.clients);
+        let others = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
+        let warning = descriptors::provide(&mut config.clients, others);
         let shards = config.listen.shards.number();
         let transport = (shards > 1).then(|| Transport::new(shards));
         let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));

@@ -22,7 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use ureq::Agent;
 use ureq::config::Config;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::DefaultResolver;
@@ -214,7 +213,7 @@ fn client(certificates: &Path, allowed: Option<&Allowed>) -> Result<Client, Stri
         None => settings.new_agent(),
         Some(allowed) => {
             let reach = Reach { allowed: allowed.clone(), names: DefaultResolver::default() };
-            Agent::with_parts(settings, DefaultConnector::default(), reach)
+            ureq::Agent::with_parts(settings, DefaultConnector::default(), reach)
         }
     };
     Ok(Box::new(move |post| {

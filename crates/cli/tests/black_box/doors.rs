@@ -82,6 +82,11 @@ fn who_does_not_log_in_is_ended_and_makes_room() {
     inside.expect(b"+OK\r\n");
     // It waits for the server's end of it: there is no other.
     late.expect_end(b"");
+    // Who logs out has its time anew, however old its connection is.
+    inside.send(&request(&[b"RESET"]));
+    inside.expect(b"+RESET\r\n");
+    inside.send(&request(&[b"AUTH", b"right"]));
+    inside.expect(b"+OK\r\n");
     let mut strangers: Vec<Socket> = (0..60).map(|_| server.socket()).collect();
     let mut newest = server.socket();
     newest.send(&request(&[b"AUTH", b"right"]));

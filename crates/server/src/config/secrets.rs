@@ -24,12 +24,17 @@ fn read(setting: &str, path: &str) -> Result<String, ConfigError> {
 }
 
 /// Words of lines that have secrets.
-const SECRET_WORDS: [&str; 5] = ["pass", "token", "url", "post", "://"];
+const SECRET_WORDS: [&str; 5] = ["pas", "token", "url", "post", "://"];
 
 /// Why a configuration file cannot be read. The library shows the line, which is left out where it may have a secret.
 pub(super) fn without_values(text: &str, error: &toml::de::Error) -> String {
     let Some(span) = error.span() else { return error.message().to_owned() };
     let start = text[..span.start.min(text.len())].rfind('\n').map_or(0, |at| at + 1);
+    if error.message().starts_with("unknown field") {
+        // Its name is told, and what it may be; its value may be a secret whose name was mistyped.
+        let number = text[..start].lines().count() + 1;
+        return format!("line {number}: {}", error.message());
+    }
     let rest = &text[start..];
     let line = rest.lines().next().unwrap_or_default().to_ascii_lowercase();
     if !SECRET_WORDS.iter().any(|word| line.contains(word)) {

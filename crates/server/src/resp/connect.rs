@@ -179,6 +179,7 @@ impl Resp {
             identity,
             authenticated: !self.needs_password(),
             certificate: session.certificate.take(),
+            login_from: self.time.uptime,
             last_command: session.last_command,
             // Other shards go on executing for it.
             across: core::mem::take(&mut session.across),

@@ -43,7 +43,8 @@ impl Service for Resp {
     fn is_late(&self, connection: &Connection<Session>, now: u64) -> bool {
         let most = self.config.doors.login_seconds_max.saturating_mul(1000);
         let is_stranger = !connection.session.authenticated && !connection.is_remote();
-        most > 0 && is_stranger && now > connection.since + most
+        let from = connection.since.max(connection.session.login_from);
+        most > 0 && is_stranger && now > from + most
     }
 
     fn clients_max_for(&self, peer: SocketAddr) -> usize {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Handshakes under way at once.
-const HANDSHAKES_MAX: usize = 1024;
+pub(crate) const HANDSHAKES_MAX: usize = 1024;
 /// Connections accepted in one turn.
 const ACCEPTS: usize = 64;
 /// Readiness reports taken at once.

@@ -15,5 +15,5 @@ mod name;
 mod stream;
 
 pub(crate) use files::Certificates;
-pub(crate) use handshake::{Arrival, Arrivals, Doorway};
+pub(crate) use handshake::{Arrival, Arrivals, Doorway, HANDSHAKES_MAX};
 pub(crate) use stream::{ClientStream, STREAM_BYTES, TlsStream};
