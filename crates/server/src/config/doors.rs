@@ -132,3 +132,26 @@ impl Config {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Config;
+
+    #[test]
+    fn the_configuration_to_copy_is_one() {
+        let page = include_str!("../../../../docs/security-network.md");
+        let block = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let config = Config::parse(block.expect("a block").0).unwrap();
+        assert_eq!(config.check(), Ok(()));
+        assert!(config.tls.is_on() && config.listen.port.number().is_none());
+        let allowed = config.connect.allowed().unwrap();
+        assert!(allowed.names("a.hooks.internal", 443) && !allowed.names("db.internal", 443));
+    }
+
+    #[test]
+    fn what_is_no_rule_is_named_at_the_start() {
+        let config = Config::parse("[connect]\nconnect-allow = [\"db\"]\n").unwrap();
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("connect-allow: 'db' is no place"), "{error}");
+    }
+}
