@@ -72,30 +72,44 @@ fn guesses_are_not_looked_at_for_long_and_who_is_in_stays() {
 }
 
 #[test]
-fn who_does_not_log_in_is_ended_and_makes_room() {
-    let server = Server::with_config(
-        "[listen]\nrequirepass = 'right'\n[doors]\nlogin-seconds-max = 1\nclients-unauthenticated-max = 20\n",
-    );
+fn who_does_not_log_in_in_time_is_ended() {
+    let server =
+        Server::with_config("[listen]\nrequirepass = 'right'\n[doors]\nlogin-seconds-max = 1\n");
     let mut late = server.socket();
     let mut inside = server.socket();
     inside.send(&request(&[b"AUTH", b"right"]));
     inside.expect(b"+OK\r\n");
-    // It waits for the server's end of it: there is no other.
     late.expect_end(b"");
     // Who logs out has its time anew, however old its connection is.
     inside.send(&request(&[b"RESET"]));
     inside.expect(b"+RESET\r\n");
     inside.send(&request(&[b"AUTH", b"right"]));
     inside.expect(b"+OK\r\n");
-    let mut strangers: Vec<Socket> = (0..60).map(|_| server.socket()).collect();
-    let mut newest = server.socket();
-    newest.send(&request(&[b"AUTH", b"right"]));
-    newest.expect(b"+OK\r\n");
-    for stranger in &mut strangers {
-        stranger.expect_end(b"");
+}
+
+#[test]
+fn who_only_connects_makes_room_for_others() {
+    for shards in ["1", "2"] {
+        let server = Server::with_config(&format!(
+            "[listen]\nrequirepass = 'right'\nshards = {shards}\n\
+             [doors]\nlogin-seconds-max = 0\nclients-unauthenticated-max = 20\n"
+        ));
+        let mut inside = server.socket();
+        inside.send(&request(&[b"AUTH", b"right"]));
+        inside.expect(b"+OK\r\n");
+        let mut strangers: Vec<Socket> = (0..100).map(|_| server.socket()).collect();
+        let mut newest = server.socket();
+        newest.send(&request(&[b"AUTH", b"right"]));
+        newest.expect(b"+OK\r\n");
+        // The oldest are ended, those that came last are not.
+        for stranger in &mut strangers[..20] {
+            stranger.expect_end(b"");
+        }
+        strangers[99].send(b"PING\r\n");
+        strangers[99].expect(b"-NOAUTH Authentication required.\r\n");
+        inside.send(b"PING\r\n");
+        inside.expect(b"+PONG\r\n");
     }
-    inside.send(b"PING\r\n");
-    inside.expect(b"+PONG\r\n");
 }
 
 #[test]
