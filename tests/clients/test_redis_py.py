@@ -245,3 +245,79 @@ def wait_until(holds):
     end = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < end
+
+
+def openssl(*words):
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    """An authority, and what it has signed: a server's certificate and a client's."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    openssl(*made, "-subj", "/CN=An authority", "-keyout", folder / "ca.key", "-out", folder / "ca.crt",
+            "-addext", "basicConstraints=critical,CA:TRUE")
+    for name, host in [("server", "localhost"), ("client", "shop")]:
+        openssl(*made, "-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}",
+                "-addext", "basicConstraints=critical,CA:FALSE", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key",
+                "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt")
+    return folder
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("certificates", ["yes", "no"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_tls(identities, tmp_path, shards, certificates, protocol):
+    settings = tmp_path / "headwater.toml"
+    settings.write_text(
+        f"""
+        [listen]
+        port = "off"
+        shards = {shards}
+        [tls]
+        tls-port = 0
+        tls-cert-file = "{identities}/server.crt"
+        tls-key-file = "{identities}/server.key"
+        tls-ca-cert-file = "{identities}/ca.crt"
+        tls-auth-clients = "{certificates}"
+        """
+    )
+    process = subprocess.Popen(
+        [PROGRAM, "serve", "--config", settings], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        port = int(process.stdout.readline().rsplit(":", 1)[1])
+        trusts = {"host": "localhost", "port": port, "ssl": True, "ssl_ca_certs": identities / "ca.crt",
+                  "protocol": protocol, "socket_timeout": 30}
+        own = {"ssl_certfile": identities / "client.crt", "ssl_keyfile": identities / "client.key"}
+        with redis.Redis(**trusts, **own) as client:
+            long = os.urandom(3_000_000)
+            assert client.set("long", long) and client.get("long") == long
+            with client.pipeline(transaction=False) as pipe:
+                for number in range(5000):
+                    pipe.set(f"k{number}", number)
+                    pipe.get(f"k{number}")
+                assert pipe.execute()[1::2] == [b"%d" % number for number in range(5000)]
+            listener = client.pubsub(ignore_subscribe_messages=True)
+            listener.subscribe("news")
+            assert listener.get_message(timeout=30) is None
+            assert client.publish("news", "x" * 100_000) == 1
+            heard = None
+            while heard is None:
+                heard = listener.get_message(timeout=30)
+            assert len(heard["data"]) == 100_000
+            listener.close()
+            if certificates == "yes":
+                assert any(line.get("cert") == "shop" for line in client.client_list())
+        stranger = redis.Redis(**trusts)
+        if certificates == "yes":
+            with pytest.raises(redis.ConnectionError):
+                stranger.ping()
+        else:
+            assert stranger.ping()
+        with pytest.raises(redis.ConnectionError):
+            redis.Redis(**{**trusts, "ssl_ca_certs": None}).ping()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0

@@ -6,6 +6,7 @@
 #![no_std]
 extern crate alloc;
 
+pub mod connect;
 pub mod decimal;
 pub mod functions;
 pub mod hash;
@@ -16,6 +17,7 @@ pub mod ordered;
 pub mod placement;
 pub mod source;
 pub mod spill;
+pub mod text;
 pub mod time;
 
 pub use decimal::Decimal;

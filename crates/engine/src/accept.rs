@@ -92,6 +92,7 @@ impl Engine {
         self.remove_all_dead();
         let old = self.catalog.find(name);
         self.check_name(name, old.is_some(), replace)?;
+        headwater_base::text::check_name("join", name).map_err(EngineError::Refused)?;
         let limits = &self.settings.limits;
         let join = Join::parse(text, limits).map_err(|e| EngineError::Refused(e.to_string()))?;
         let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);

@@ -7,6 +7,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use headwater_base::text::{check_name, redact_url, redact_words};
 use headwater_base::{Limits, Millis};
 use headwater_command::{
     Args, FlowAction, FlowFull, FlowOperations, FlowOptions, Flows as Asked, Reply,
@@ -137,6 +138,7 @@ impl Node {
     pub fn may_declare_flow(&self, command: &Asked<'_>) -> Result<(), EngineError> {
         match *command {
             Asked::Add { name, on, action, options, .. } => {
+                check_name("flow", name).map_err(EngineError::Refused)?;
                 let definition = definition_of(on, &action, &options, self.engine.limits())?;
                 self.check_flow(&definition)?;
                 let may = self.working.flows.may_add(name, &definition);
@@ -193,7 +195,7 @@ impl Node {
             reply.bulk(b"name");
             reply.bulk(report.name.as_bytes());
             reply.bulk(b"spec");
-            reply.bulk(text.unwrap_or_default().as_bytes());
+            reply.bulk(redact_words(text.unwrap_or_default()).as_bytes());
             reply.bulk(b"paused");
             reply.integer(i64::from(report.paused));
             reply.bulk(b"backlog");
@@ -232,6 +234,7 @@ impl Node {
         text: String,
         backfill: bool,
     ) -> Result<(), Stop> {
+        check_name("flow", name).map_err(EngineError::Refused)?;
         self.check_flow(&definition)?;
         let on = definition.on.clone();
         let flows = &mut self.working.flows;
@@ -317,7 +320,7 @@ fn action_of(
         FlowAction::Post { url, timeout_ms } => {
             let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
             if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
-                return refused(format!("'{url}' is no URL of http or https"));
+                return refused(format!("'{}' is no URL of http or https", redact_url(url)));
             }
             Action::Post { url: url.to_string(), timeout_ms: timeout_ms.unwrap_or(POST_MS) }
         }

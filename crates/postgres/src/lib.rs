@@ -37,9 +37,10 @@ mod signature;
 mod socket;
 mod source;
 mod state;
+pub mod terms;
 mod tls;
 mod transaction;
 mod watch;
 mod write;
 
-pub use source::{Postgres, connect};
+pub use source::{Postgres, connect, connect_for};

@@ -81,6 +81,12 @@ impl Connection {
         let password = password.as_bytes();
         match kind {
             Some(0) => return Ok(()),
+            Some(3) if !target.may_say_password() => {
+                return Err(Error::broken(
+                    "the database asks for the password in the clear: that needs sslmode=verify-full or verify-ca, or \
+                     source-clear-passwords in the configuration file",
+                ));
+            }
             Some(3) => self.message(b'p', &[password, &[0]].concat()),
             Some(5) => {
                 let salt =

@@ -25,6 +25,10 @@ fn find(
     if !target.password.is_empty() {
         return Ok(Cow::Borrowed(&target.password));
     }
+    if !target.terms.has_own_passwords() {
+        // What the process was given is not for whomever a client names.
+        return Ok(Cow::Borrowed(""));
+    }
     if let Some(password) = variable("PGPASSWORD").filter(|_| target.passfile.is_empty()) {
         return Ok(Cow::Owned(password));
     }
@@ -127,6 +131,12 @@ mod tests {
         assert_eq!(find(&named, words("given")).unwrap(), "filed");
         let variable = |name: &str| (name == "PGPASSFILE").then(|| file.clone());
         assert_eq!(find(&target("postgres://ann@db/shop"), variable).unwrap(), "filed");
+        let allowed = headwater_base::connect::Allowed::parse(["db:5432"]).unwrap();
+        let client = crate::terms::Terms { allowed: Some(allowed), ..Default::default() };
+        let theirs = Target::parse_for("postgres://ann@db/shop", &client).unwrap();
+        for variable in [&words("given") as &dyn Fn(&str) -> Option<String>, &variable] {
+            assert_eq!(find(&theirs, variable).unwrap(), "", "a client's URL gets none of ours");
+        }
         mode(0o640);
         assert!(find(&named, none).unwrap_err().contains("chmod 0600"));
         fs::remove_dir_all(&folder).unwrap();

@@ -1,5 +1,6 @@
 //! What can be set for a source, and its names in the database.
 
+use crate::terms::Terms;
 use crate::url::Target;
 use std::time::Duration;
 
@@ -67,6 +68,19 @@ impl Settings {
     /// # Errors
     /// A sentence that says which is wrong.
     pub fn read(name: &str, url: &str, options: &[(String, String)]) -> Result<Self, String> {
+        Self::read_for(name, url, options, &Terms::default())
+    }
+
+    /// As [`Settings::read`], of somebody who may do what these terms say.
+    ///
+    /// # Errors
+    /// A sentence that says which is wrong.
+    pub fn read_for(
+        name: &str,
+        url: &str,
+        options: &[(String, String)],
+        terms: &Terms,
+    ) -> Result<Self, String> {
         let plain = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
         // Slots have names of such characters only.
         let safe: String = name
@@ -77,7 +91,7 @@ impl Settings {
             .collect();
         let mut settings = Self {
             name: name.to_owned(),
-            target: Target::parse(url)?,
+            target: Target::parse_for(url, terms)?,
             follow: Follow::Auto,
             publication: format!("headwater_{safe}"),
             slot: format!("headwater_{safe}"),

@@ -3,7 +3,7 @@
 use crate::tls;
 use crate::url::Target;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Socket {
             return UnixStream::connect(path).map(Self::Unix);
         }
         let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
-        for address in (&*target.host, target.port).to_socket_addrs()? {
+        for address in target.terms.addresses(&target.host, target.port)? {
             match TcpStream::connect_timeout(&address, target.patience) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;

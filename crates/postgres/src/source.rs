@@ -4,6 +4,7 @@ use crate::mapping;
 use crate::pool::before_head;
 use crate::settings::Settings;
 use crate::state::{Shared, Way, Work};
+use crate::terms::Terms;
 use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, News, Position, Sink, Source};
@@ -29,7 +30,21 @@ pub fn connect(
     options: &[(String, String)],
     sink: Arc<dyn Sink>,
 ) -> Result<Postgres, String> {
-    let settings = Settings::read(name, url, options)?;
+    connect_for(name, url, options, &Terms::default(), sink)
+}
+
+/// As [`connect`], for somebody who may do what these terms say.
+///
+/// # Errors
+/// As there, or the terms forbid what the URL names.
+pub fn connect_for(
+    name: &str,
+    url: &str,
+    options: &[(String, String)],
+    terms: &Terms,
+    sink: Arc<dyn Sink>,
+) -> Result<Postgres, String> {
+    let settings = Settings::read_for(name, url, options, terms)?;
     let connections = settings.connections;
     let shared = Arc::new(Shared::new(settings, sink));
     let spawn = |name: &str, body: fn(&Arc<Shared>)| {

@@ -6,6 +6,7 @@
 //! [`crate::settings`]. What is missing is taken as `libpq` takes it, but for its environment variables
 //! and files, of which only those for passwords are read (`password`).
 
+use crate::terms::Terms;
 use std::time::Duration;
 
 /// Where and who.
@@ -33,6 +34,8 @@ pub struct Target {
     pub patience: Duration,
     /// Parameters that are not the connection's, but the source's.
     pub options: Vec<(String, String)>,
+    /// On whose behalf.
+    pub terms: Terms,
 }
 
 /// Whether connections are encrypted, and who is at the other end.
@@ -79,6 +82,14 @@ impl Target {
         format!("postgres://{}@{}/{}", self.user, places.join(","), self.database)
     }
 
+    /// Whether a password may be sent as it is: to who has shown a certificate that was checked, over a socket of this machine, or where
+    /// the administrator has said so.
+    pub(crate) fn may_say_password(&self) -> bool {
+        matches!(self.encryption, Encryption::Verify { .. })
+            || self.host.starts_with('/')
+            || self.terms.clear_passwords
+    }
+
     /// Each of the hosts, as the only one.
     pub(crate) fn each(&self) -> impl Iterator<Item = Self> {
         let first = std::iter::once((self.host.clone(), self.port));
@@ -116,11 +127,19 @@ impl Target {
         Ok(())
     }
 
-    /// Reads a URL.
+    /// Reads a URL of the administrator's.
     ///
     /// # Errors
     /// A sentence that says what is wrong with it, without the password.
     pub fn parse(url: &str) -> Result<Self, String> {
+        Self::parse_for(url, &Terms::default())
+    }
+
+    /// Reads a URL of somebody who may do what these terms say.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it, without the password.
+    pub fn parse_for(url: &str, terms: &Terms) -> Result<Self, String> {
         let rest = url
             .strip_prefix("postgres://")
             .or_else(|| url.strip_prefix("postgresql://"))
@@ -151,11 +170,13 @@ impl Target {
             application: "headwater".to_owned(),
             patience: Duration::from_secs(5),
             options: Vec::new(),
+            terms: terms.clone(),
         };
         let (mut mode, mut roots) = ("prefer".to_owned(), String::new());
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let value = decoded(value)?;
+            terms.check_parameter(name)?;
             match name {
                 "host" => hosts = value.split(',').map(str::to_owned).collect(),
                 "port" => ports = value.split(',').map(str::to_owned).collect(),
@@ -183,6 +204,12 @@ impl Target {
             }
         }
         target.place(&hosts, &ports)?;
+        for place in target.each() {
+            terms.check_place(&place.host, place.port)?;
+        }
+        if roots.is_empty() && mode.starts_with("verify-") {
+            roots.clone_from(&terms.certificates);
+        }
         target.complete(&mode, roots)
     }
 
@@ -219,7 +246,8 @@ impl Target {
 }
 
 fn port_of(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| format!("`{text}` is no port"))
+    // It may be a part of a password that was not encoded.
+    text.parse().map_err(|_| "a port of the URL is no number from 0 to 65535".to_owned())
 }
 
 /// Reads `%41` as `A`.

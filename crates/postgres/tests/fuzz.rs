@@ -5,6 +5,7 @@
 //! number alone: set `HEADWATER_FUZZ_FIRST` and `HEADWATER_FUZZ_ROUNDS` to run other or more rounds.
 
 use headwater_postgres::output::{Message, message, relation_of};
+use headwater_postgres::terms::Terms;
 use headwater_postgres::url::{Encryption, Target};
 use headwater_postgres::wire::Connection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -260,6 +261,7 @@ fn target(folder: &Path) -> Target {
         application: "fuzz".to_owned(),
         patience: Duration::from_secs(60),
         options: Vec::new(),
+        terms: Terms::default(),
     }
 }
 

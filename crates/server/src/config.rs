@@ -5,15 +5,20 @@
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
 mod check;
+mod doors;
 mod flows;
 mod http;
 mod log;
+mod secrets;
 mod shards;
+mod tls;
 
+pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;
 pub use shards::ShardCount;
+pub use tls::{ClientCertificates, Tls};
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -34,6 +39,12 @@ const MULTI_GET_BYTES_MAX: usize = 16 << 20;
 pub struct Config {
     /// Where to listen and who may come in.
     pub listen: Listen,
+    /// Encryption of clients' connections.
+    pub tls: Tls,
+    /// Who may come in, and what is kept from those who are.
+    pub doors: Doors,
+    /// Where the server connects to at clients' word.
+    pub connect: Connect,
     /// What clients of the HTTP port may take up, and by which names it may be asked.
     pub http: Http,
     /// What a client may take up.
@@ -75,6 +86,9 @@ pub struct Config {
     /// Flows that clients added before the start, each as the words of FLOW.ADD; no setting.
     #[serde(skip)]
     pub kept_flows: Vec<Vec<String>>,
+    /// The secrets that are in files were read; no setting.
+    #[serde(skip)]
+    pub(crate) secrets_read: bool,
 }
 
 /// Where to listen and who may come in.
@@ -83,14 +97,16 @@ pub struct Config {
 pub struct Listen {
     /// Addresses to listen on.
     pub bind: Vec<IpAddr>,
-    /// The port; 0 lets the system choose one, which the ready line tells.
-    pub port: u16,
+    /// The port; 0 lets the system choose one, which the ready line tells; `off` where only TLS is spoken.
+    pub port: OptionalPort,
     /// The port for memcached's protocol, on the same addresses.
     pub memcached_port: OptionalPort,
     /// The port for `/metrics`, `/healthz` and `/readyz` over HTTP, on 127.0.0.1.
     pub http_port: OptionalPort,
     /// The password that clients must give; empty: none.
     pub requirepass: String,
+    /// The file whose first line is that password.
+    pub requirepass_file: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
@@ -331,6 +347,9 @@ pub struct Source {
     pub kind: String,
     /// Where it is.
     pub url: String,
+    /// A client has added it before the start: it may do what clients may; no setting.
+    #[serde(skip)]
+    pub by_client: bool,
 }
 
 /// A table to declare at start.
@@ -371,10 +390,11 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             bind: vec![IpAddr::from([127, 0, 0, 1])],
-            port: 7379,
+            port: OptionalPort::On(7379),
             memcached_port: OptionalPort::default(),
             http_port: OptionalPort::default(),
             requirepass: String::new(),
+            requirepass_file: String::new(),
             tcp_keepalive_seconds: 300,
             shards: ShardCount::Auto,
             pin: false,
@@ -545,7 +565,7 @@ impl Config {
     /// # Errors
     /// The text is not TOML, or names something that is no setting or cannot be its value.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError(error.to_string()))
+        toml::from_str(text).map_err(|error| ConfigError(secrets::without_values(text, &error)))
     }
 
     /// The bounds that the parser of requests enforces.

@@ -11,6 +11,7 @@
 
 use crate::output::Output;
 use crate::service::Service;
+use crate::tls::{ClientStream, STREAM_BYTES, TlsStream};
 use core::net::SocketAddr;
 use headwater_engine::ValueRef;
 use headwater_protocol::Held;
@@ -54,6 +55,8 @@ pub(crate) enum Received {
 enum Wire {
     /// To a client.
     Socket(TcpStream),
+    /// To a client, encrypted.
+    Encrypted(Box<TlsStream>),
     /// To the shard that has the client, with its next batch of messages.
     Shard(Vec<u8>),
     /// Nowhere: the client has gone, and what it has begun is brought to its end.
@@ -103,6 +106,8 @@ pub(crate) struct Connection<S> {
     pub(crate) counted_bytes: usize,
     wire: Wire,
     output: Output,
+    /// Bytes that the wire has taken and not sent: what is encrypted goes out whole.
+    unflushed: usize,
     write_blocked: bool,
 }
 
@@ -110,12 +115,16 @@ impl<S> Connection<S> {
     /// A connection that was just accepted.
     pub(crate) fn new(
         id: ConnectionId,
-        socket: TcpStream,
+        stream: ClientStream,
         (peer, local): (SocketAddr, SocketAddr),
         session: S,
         now: u64,
     ) -> Self {
-        Self::over(Wire::Socket(socket), id, (peer, local), session, now)
+        let wire = match stream {
+            ClientStream::Bare(socket) => Wire::Socket(socket),
+            ClientStream::Encrypted(stream) => Wire::Encrypted(stream),
+        };
+        Self::over(wire, id, (peer, local), session, now)
     }
 
     /// The connection of a client of another shard: its requests and replies are messages between shards.
@@ -164,6 +173,7 @@ impl<S> Connection<S> {
             counted_bytes: 0,
             wire,
             output: Output::default(),
+            unflushed: 0,
             write_blocked: false,
         }
     }
@@ -172,8 +182,20 @@ impl<S> Connection<S> {
     pub(crate) fn socket(&mut self) -> Option<&mut TcpStream> {
         match &mut self.wire {
             Wire::Socket(socket) => Some(socket),
+            Wire::Encrypted(stream) => Some(stream.socket()),
             _ => None,
         }
+    }
+
+    /// Whether what it sends is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self.wire, Wire::Encrypted(_))
+    }
+
+    /// Bytes that its wire takes besides a socket.
+    #[inline]
+    pub(crate) fn wire_bytes(&self) -> usize {
+        if self.is_encrypted() { STREAM_BYTES } else { 0 }
     }
 
     /// Whether it is that of a client of another shard, or of one that has gone.
@@ -190,6 +212,7 @@ impl<S> Connection<S> {
     /// The client has gone, and what it has begun goes on.
     pub(crate) fn unplug(&mut self) {
         self.wire = Wire::Nowhere;
+        self.unflushed = 0;
         self.output = Output::default();
         self.input = Vec::new();
         (self.input_filled, self.readable) = (0, false);
@@ -217,6 +240,7 @@ impl<S> Connection<S> {
     pub(crate) fn descriptor(&self) -> i32 {
         match &self.wire {
             Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
+            Wire::Encrypted(stream) => stream.descriptor(),
             _ => -1,
         }
     }
@@ -224,7 +248,7 @@ impl<S> Connection<S> {
     /// Bytes of replies that the client has not taken.
     #[inline]
     pub(crate) fn unsent(&self) -> usize {
-        self.output.unsent()
+        self.output.unsent() + self.unflushed
     }
 
     /// Memory reserved for input and output.
@@ -242,6 +266,9 @@ impl<S> Connection<S> {
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Received {
         match &mut self.wire {
             Wire::Socket(socket) => receive(socket, into, &mut self.readable, self.ended),
+            Wire::Encrypted(stream) => {
+                receive_encrypted(stream, into, &mut self.readable, self.ended)
+            }
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -262,6 +289,9 @@ impl<S> Connection<S> {
         let into = &mut self.input[filled..];
         let received = match &mut self.wire {
             Wire::Socket(socket) => receive(socket, into, &mut self.readable, self.ended),
+            Wire::Encrypted(stream) => {
+                receive_encrypted(stream, into, &mut self.readable, self.ended)
+            }
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -309,7 +339,7 @@ impl<S> Connection<S> {
             self.output.add_gated(out, held, writes.last);
             return self.send_pending(service, now);
         }
-        if !self.output.is_empty() || !held.is_empty() {
+        if !self.output.is_empty() || !held.is_empty() || self.unflushed > 0 {
             self.output.add(out, held, 0);
             return self.send_pending(service, now);
         }
@@ -320,6 +350,11 @@ impl<S> Connection<S> {
         // The common case: everything goes out in one call.
         let written = match &mut self.wire {
             Wire::Socket(socket) => socket.write(out),
+            Wire::Encrypted(stream) => {
+                let written = stream.write(out);
+                self.unflushed = stream.unflushed();
+                written
+            }
             Wire::Shard(answers) => answers.write(out),
             Wire::Nowhere => Ok(out.len()),
             #[cfg(test)]
@@ -340,9 +375,18 @@ impl<S> Connection<S> {
 
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
     fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
-        while !self.write_blocked && self.output.may_send() {
+        while !self.write_blocked && (self.output.may_send() || self.unflushed > 0) {
             let written = match &mut self.wire {
                 Wire::Socket(socket) => self.output.write(socket, service),
+                Wire::Encrypted(stream) => {
+                    // What was taken before goes first, also where nothing follows it.
+                    let written = match stream.flush() {
+                        Ok(()) if self.output.may_send() => self.output.write(stream, service),
+                        other => other,
+                    };
+                    self.unflushed = stream.unflushed();
+                    written
+                }
                 Wire::Shard(answers) => self.output.write(answers, service),
                 Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
                 #[cfg(test)]
@@ -363,6 +407,18 @@ impl<S> Connection<S> {
     pub(crate) fn take_held(&mut self) -> impl Iterator<Item = ValueRef> {
         self.output.take_held()
     }
+}
+
+/// As [`receive`]; what is decrypted and did not fit is there without news from the socket.
+fn receive_encrypted(
+    stream: &mut TlsStream,
+    into: &mut [u8],
+    readable: &mut bool,
+    ended: bool,
+) -> Received {
+    let received = receive(stream, into, readable, ended);
+    *readable |= stream.has_more();
+    received
 }
 
 fn may_retry(error: &std::io::Error) -> bool {

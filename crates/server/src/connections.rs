@@ -96,7 +96,8 @@ impl<S> Connections<S> {
     pub(crate) fn count(&mut self, connection: &mut Connection<S>, session_bytes: usize) {
         let (input, output) = connection.reserved_bytes();
         // Values that are sent from where they are count with the client that they wait for.
-        let bytes = CLIENT_BYTES + input + output.max(connection.unsent()) + session_bytes;
+        let wire = connection.wire_bytes();
+        let bytes = CLIENT_BYTES + wire + input + output.max(connection.unsent()) + session_bytes;
         self.bytes = self.bytes - connection.counted_bytes + bytes;
         connection.counted_bytes = bytes;
     }

@@ -416,8 +416,9 @@ impl EmbeddedStore {
 
     /// A source was added.
     pub(crate) fn source_added(&mut self, name: &str, kind: &str, url: &str) {
-        let source = Source { name: name.to_owned(), kind: kind.to_owned(), url: url.to_owned() };
-        self.define(SOURCE, name, &source);
+        let (name, kind, url) = (name.to_owned(), kind.to_owned(), url.to_owned());
+        let source = Source { name, kind, url, by_client: true };
+        self.define(SOURCE, &source.name, &source);
     }
 
     /// A source was dropped.
@@ -495,7 +496,8 @@ fn declare(
         match definition.kind.as_str() {
             JOIN => joins.add(read(definition)?),
             TABLE => tables.add(read(definition)?),
-            SOURCE => sources.add(read(definition)?),
+            // It does not become the administrator's by a restart.
+            SOURCE => sources.add(Source { by_client: true, ..read(definition)? }),
             MODULE => files.add(read(definition)?),
             FUNCTION => {
                 let name = definition.name.escape_ascii();

@@ -10,6 +10,7 @@
 //! - `shards`, `threads`: several of all this in one process.
 //! - `service`: the interface between the loop and what answers requests.
 //! - `memory`: the bound on what the process takes, and the allocator that counts it.
+//! - `tls`: encrypted connections.
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
 //! - `keeping`: the embedded store, and definitions that outlive the process.
@@ -20,6 +21,7 @@ pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
+mod doors;
 mod http;
 mod keeping;
 pub mod log;
@@ -36,8 +38,9 @@ mod shards;
 mod simulated;
 mod sources;
 mod threads;
+mod tls;
 
-pub use config::{Config, ConfigError, OptionalPort, ShardCount};
+pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
 
 use crate::log::event;
@@ -50,12 +53,15 @@ use service::{Bounds, WireProtocol};
 use shards::{Shards, Transport};
 use std::net::SocketAddr;
 use threads::Threads;
+use tls::Doorway;
 
 /// A server that has its ports but serves nobody yet.
 pub struct Server {
     reactor: Reactor<Resp>,
     threads: Threads,
     http: Option<SocketAddr>,
+    https: Vec<SocketAddr>,
+    doorway: Option<Doorway>,
     warning: Option<String>,
 }
 
@@ -67,8 +73,10 @@ impl Server {
     /// listened on; the text says which.
     pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
+        config.read_secrets()?;
         config.check()?;
-        let warning = descriptors::provide(&mut config.clients);
+        let others = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
+        let warning = descriptors::provide(&mut config.clients, others);
         let shards = config.listen.shards.number();
         let transport = (shards > 1).then(|| Transport::new(shards));
         let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
@@ -79,7 +87,9 @@ impl Server {
                 // With what was declared before the start, and at the addresses that the system chose.
                 let mut config = reactor.service.config.clone();
                 let port = |door| reactor.addresses(door).first().map(SocketAddr::port);
-                config.listen.port = port(WireProtocol::Resp).unwrap_or(config.listen.port);
+                if let Some(port) = port(WireProtocol::Resp) {
+                    config.listen.port = OptionalPort::On(port);
+                }
                 if let Some(port) = port(WireProtocol::Memcached) {
                     config.listen.memcached_port = OptionalPort::On(port);
                 }
@@ -93,7 +103,27 @@ impl Server {
             Some(port) => Some(reactor.service.serve_http(port)?),
             None => None,
         };
-        Ok(Self { reactor, threads, http, warning })
+        let https = reactor.service.serve_https()?;
+        let doorway = reactor.service.open_doorway()?;
+        Ok(Self { reactor, threads, http, https, doorway, warning })
+    }
+
+    /// The addresses where RESP is spoken over TLS, if any.
+    #[must_use]
+    pub fn tls_addresses(&self) -> Vec<SocketAddr> {
+        self.doorway.as_ref().map(|it| it.addresses(WireProtocol::Resp)).unwrap_or_default()
+    }
+
+    /// The addresses where memcached's protocol is spoken over TLS, if any.
+    #[must_use]
+    pub fn tls_memcached_addresses(&self) -> Vec<SocketAddr> {
+        self.doorway.as_ref().map(|it| it.addresses(WireProtocol::Memcached)).unwrap_or_default()
+    }
+
+    /// The addresses where HTTP is spoken over TLS, if any.
+    #[must_use]
+    pub fn https_addresses(&self) -> &[SocketAddr] {
+        &self.https
     }
 
     /// The addresses where RESP is spoken; clients that connect now are served by
@@ -143,11 +173,26 @@ impl Server {
         if let Some(warning) = &self.warning {
             event!(warn, "server", "lowered", warning, "a setting was lowered");
         }
+        if config.is_open_to_all() {
+            let protected = config.doors.protected_mode;
+            event!(
+                warn,
+                "server",
+                "no_password",
+                protected,
+                "there is no password, and other machines can connect: they are refused if `protected`"
+            );
+        }
         let resp = self.addresses().into_iter().map(|address| ("resp", address));
         let memcached =
             self.memcached_addresses().into_iter().map(|address| ("memcached", address));
         let http = self.http.map(|address| ("http", address));
-        for (protocol, address) in resp.chain(memcached).chain(http) {
+        let tls = self.tls_addresses().into_iter().map(|address| ("resp-tls", address));
+        let memcached_tls =
+            self.tls_memcached_addresses().into_iter().map(|address| ("memcached-tls", address));
+        let https = self.https.iter().map(|&address| ("https", address));
+        let plain = resp.chain(memcached).chain(http);
+        for (protocol, address) in plain.chain(tls).chain(memcached_tls).chain(https) {
             event!(info, "server", "listening", protocol, %address, "clients are accepted");
         }
     }

@@ -38,6 +38,7 @@ use headwater_protocol::Held;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use signal_hook_mio::v1_0::Signals;
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,6 +87,8 @@ pub(crate) struct Reactor<S: Service> {
     /// Something was executed since the last turn ended.
     executed: bool,
     gated_replies: GatedReplies,
+    /// Clients that had yet to log in when they came, oldest first.
+    strangers: VecDeque<ConnectionId>,
     read: Vec<u8>,
     out: Vec<u8>,
     /// The long values that belong into `out`.
@@ -114,7 +117,7 @@ impl<S: Service> Reactor<S> {
         let shared = config.listen.shards.number() > 1;
         let mut listeners = Vec::new();
         let doors = [
-            (WireProtocol::Resp, Some(config.listen.port)),
+            (WireProtocol::Resp, config.listen.port.number()),
             (WireProtocol::Memcached, config.listen.memcached_port.number()),
         ];
         for (door, port) in doors {
@@ -147,6 +150,7 @@ impl<S: Service> Reactor<S> {
             queue: Vec::new(),
             executed: false,
             gated_replies: GatedReplies::default(),
+            strangers: VecDeque::new(),
             read: vec![0; READ_BYTES],
             out: Vec::with_capacity(OUT_BYTES_FULL),
             held: Held::default(),
@@ -184,9 +188,13 @@ impl<S: Service> Reactor<S> {
             for event in &events {
                 match event.token() {
                     SIGNALS => {
-                        let mut heard =
-                            self.signals.as_mut().into_iter().flat_map(Signals::pending);
-                        signalled |= heard.any(hear);
+                        let heard = self.signals.as_mut().into_iter().flat_map(Signals::pending);
+                        for signal in heard.collect::<Vec<_>>() {
+                            signalled |= hear(signal);
+                            if signal == SIGHUP {
+                                self.service.reload();
+                            }
+                        }
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
@@ -245,8 +253,8 @@ impl<S: Service> Reactor<S> {
     /// What follows from requests, and from other threads.
     fn go_on(&mut self) {
         self.service.wake(&mut self.connections);
-        for (socket, peer, door) in self.service.take_clients() {
-            self.admit(socket, peer, door);
+        for (stream, peer, door) in self.service.take_clients() {
+            self.admit(stream, peer, door);
         }
         while self.connections.any_dirty() {
             self.attend_dirty();

@@ -6,10 +6,10 @@
 use crate::config::Clients;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::tls::{Arrival, ClientStream};
 use headwater_base::Millis;
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::Held;
-use mio::net::TcpStream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -110,6 +110,39 @@ pub(crate) trait Service {
     /// A connection was accepted at this door.
     fn opened(&mut self, id: ConnectionId, door: WireProtocol) -> Self::Session;
 
+    /// Whether a client has yet to log in.
+    #[inline]
+    fn is_stranger(_session: &Self::Session) -> bool {
+        false
+    }
+
+    /// Most clients here that have yet to log in.
+    fn strangers_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Whether a client has had its time to log in.
+    fn is_late(&self, _connection: &Connection<Self::Session>, _now: u64) -> bool {
+        false
+    }
+
+    /// How many clients there may be before this one is one too many.
+    fn clients_max_for(&self, _peer: SocketAddr) -> usize {
+        self.bounds().clients_max
+    }
+
+    /// What a client is told that is not let in, wherever it comes from.
+    fn turns_away(&mut self, _peer: SocketAddr, _door: WireProtocol) -> Option<&'static [u8]> {
+        None
+    }
+
+    /// What the certificate calls it that a client has shown.
+    fn identified(&mut self, _session: &mut Self::Session, _name: String) {}
+
+    /// The process was asked to read its files anew.
+    #[cold]
+    fn reload(&mut self) {}
+
     /// A new turn of the loop begins. All clients together take `clients_bytes`.
     fn turn(&mut self, time: Time, clients_bytes: usize);
 
@@ -139,15 +172,15 @@ pub(crate) trait Service {
     #[inline]
     fn hand_on(
         &mut self,
-        socket: TcpStream,
+        stream: ClientStream,
         _peer: SocketAddr,
         _door: WireProtocol,
-    ) -> Option<TcpStream> {
-        Some(socket)
+    ) -> Option<ClientStream> {
+        Some(stream)
     }
 
-    /// Takes the clients that were accepted elsewhere.
-    fn take_clients(&mut self) -> Vec<(TcpStream, SocketAddr, WireProtocol)> {
+    /// Takes the clients that were accepted elsewhere, and those that are through with their handshakes.
+    fn take_clients(&mut self) -> Vec<Arrival> {
         Vec::new()
     }
 

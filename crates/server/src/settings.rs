@@ -46,6 +46,24 @@ fn read<T: FromStr + Display>(text: &str, slot: &mut T) -> Result<(), String> {
     Ok(())
 }
 
+fn yes_or_no(is: bool) -> String {
+    String::from(if is { "yes" } else { "no" })
+}
+
+fn read_yes_or_no(text: &str, slot: &mut bool) -> Result<(), String> {
+    *slot = match text.to_ascii_lowercase().as_str() {
+        "yes" => true,
+        "no" => false,
+        _ => return Err(String::from("argument must be 'yes' or 'no'")),
+    };
+    Ok(())
+}
+
+/// What stands for a secret, if there is one.
+fn hidden(secret: &str) -> String {
+    String::from(if secret.is_empty() { "" } else { "(hidden)" })
+}
+
 macro_rules! setting {
     (live $name:literal $aliases:expr, $($path:ident).+) => {
         Setting {
@@ -83,6 +101,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             Ok(())
         }),
     },
+    setting!(fixed "requirepass-file" &[], listen.requirepass_file),
     setting!(fixed "tcp-keepalive-seconds" &["tcp-keepalive"], listen.tcp_keepalive_seconds),
     setting!(fixed "shards" &[], listen.shards),
     Setting {
@@ -91,9 +110,62 @@ pub(crate) const SETTINGS: &[Setting] = &[
         get: |config| String::from(if config.listen.pin { "yes" } else { "no" }),
         set: None,
     },
+    setting!(fixed "tls-port" &[], tls.tls_port),
+    setting!(fixed "tls-memcached-port" &[], tls.tls_memcached_port),
+    setting!(fixed "tls-http-port" &[], tls.tls_http_port),
+    setting!(live "tls-cert-file" &[], tls.tls_cert_file),
+    setting!(live "tls-key-file" &[], tls.tls_key_file),
+    setting!(live "tls-ca-cert-file" &[], tls.tls_ca_cert_file),
+    Setting {
+        name: "tls-auth-clients",
+        aliases: &[],
+        get: |config| config.tls.tls_auth_clients.to_string(),
+        set: Some(|config, text| read_text(text, &mut config.tls.tls_auth_clients)),
+    },
+    setting!(live "tls-protocols" &[], tls.tls_protocols),
+    setting!(fixed "tls-handshake-milliseconds-max" &[], tls.tls_handshake_milliseconds_max),
+    Setting {
+        name: "protected-mode",
+        aliases: &[],
+        get: |config| yes_or_no(config.doors.protected_mode),
+        set: Some(|config, text| read_yes_or_no(text, &mut config.doors.protected_mode)),
+    },
+    setting!(live "login-seconds-max" &[], doors.login_seconds_max),
+    setting!(live "login-failures-max" &[], doors.login_failures_max),
+    setting!(live "login-failure-milliseconds" &[], doors.login_failure_milliseconds),
+    setting!(live "clients-unauthenticated-max" &[], doors.clients_unauthenticated_max),
+    setting!(live "clients-reserved" &[], doors.clients_reserved),
+    setting!(fixed "enable-debug-command" &[], doors.enable_debug_command),
+    Setting {
+        name: "rename-command",
+        aliases: &[],
+        // Who may use them is told.
+        get: |config| hidden(&config.doors.rename_command.join(" ")),
+        set: None,
+    },
+    Setting {
+        name: "connect-allow",
+        aliases: &[],
+        get: |config| config.connect.connect_allow.join(" "),
+        set: None,
+    },
+    setting!(fixed "source-certificates" &[], connect.source_certificates),
+    Setting {
+        name: "source-clear-passwords",
+        aliases: &[],
+        get: |config| yes_or_no(config.connect.source_clear_passwords),
+        set: None,
+    },
     setting!(fixed "http-clients-max" &[], http.http_clients_max),
     setting!(fixed "http-header-bytes-max" &[], http.http_header_bytes_max),
     setting!(fixed "http-milliseconds-max" &[], http.http_milliseconds_max),
+    Setting {
+        name: "http-token",
+        aliases: &[],
+        get: |config| hidden(&config.http.http_token),
+        set: None,
+    },
+    setting!(fixed "http-token-file" &[], http.http_token_file),
     Setting {
         name: "http-hosts",
         aliases: &[],
@@ -292,12 +364,15 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_need_a_password() {
-        let open = "[listen]\nbind = [\"0.0.0.0\"]\n";
-        let error = Config::parse(open).unwrap().check().unwrap_err().to_string();
-        assert!(error.contains("0.0.0.0") && error.contains("requirepass"), "{error}");
-        let with = format!("{open}requirepass = \"secret\"\n");
+    fn figures_for_other_machines_need_a_token() {
+        let text = "[listen]\nbind = [\"0.0.0.0\"]\n[tls]\ntls-http-port = 0\n\
+            tls-cert-file = \"c\"\ntls-key-file = \"k\"\ntls-auth-clients = \"no\"\n";
+        let error = Config::parse(text).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains("http-token"), "{error}");
+        let with = format!("{text}[http]\nhttp-token = \"t\"\n");
         assert_eq!(Config::parse(&with).unwrap().check(), Ok(()));
+        let open = Config::parse("[listen]\nbind = [\"0.0.0.0\"]\n").unwrap();
+        assert!(open.is_open_to_all() && open.doors.protected_mode && open.check().is_ok());
     }
 
     #[test]

@@ -8,9 +8,14 @@
 //! A thread for each post of a lane under way, up to the lane's width. Connections are used again.
 
 mod body;
+mod reach;
 
 pub use body::Message;
+pub use reach::place_of;
 
+use headwater_base::connect::Allowed;
+use headwater_base::text::redact_words;
+use reach::Reach;
 use rustls::crypto::ring;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +24,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use ureq::config::Config;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::DefaultConnector;
 
 /// Threads of one lane, whatever its width.
 const THREADS_MAX: usize = 32;
@@ -43,6 +50,8 @@ pub struct Post {
     pub sequence: u64,
     /// The body, which is JSON.
     pub body: Vec<u8>,
+    /// A client has named the URL: it must be one that [`Poster::new`]'s rules admit.
+    pub by_client: bool,
 }
 
 type Done = (u64, Result<(), String>);
@@ -70,7 +79,12 @@ pub struct Poster {
 
 /// What the threads share.
 struct Shared {
+    /// For URLs of the administrator's.
     client: OnceLock<Result<Client, String>>,
+    /// For those of clients; they share no connection.
+    client_of_clients: OnceLock<Result<Client, String>>,
+    /// Where clients may have posts go.
+    allowed: Allowed,
     /// A file of certificates to trust; empty: the system's.
     certificates: PathBuf,
     bell: OnDone,
@@ -84,12 +98,18 @@ impl std::fmt::Debug for Poster {
 
 impl Poster {
     /// No posts yet. `certificates` is a PEM file of those who may sign for `https`, empty: the system's.
-    /// `bell` is called, from any thread, when [`Poster::take`] has something.
+    /// Posts of clients go where `allowed` says. `bell` is called, from any thread, when [`Poster::take`] has something.
     #[must_use]
-    pub fn new(certificates: &Path, bell: impl Fn() + Send + Sync + 'static) -> Self {
+    pub fn new(
+        certificates: &Path,
+        allowed: Allowed,
+        bell: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         let (sender, receiver) = channel();
         let shared = Shared {
             client: OnceLock::new(),
+            client_of_clients: OnceLock::new(),
+            allowed,
             certificates: certificates.to_owned(),
             bell: Arc::new(bell),
         };
@@ -163,24 +183,39 @@ fn work(shared: &Shared, posts: &Mutex<Receiver<Post>>, done: &Sender<Done>) {
 }
 
 fn send(shared: &Shared, post: &Post) -> Result<(), String> {
-    let client = shared.client.get_or_init(|| client(&shared.certificates)).as_ref()?;
-    client(post)
+    let client = if post.by_client {
+        let allowed = Some(&shared.allowed);
+        shared.client_of_clients.get_or_init(|| client(&shared.certificates, allowed))
+    } else {
+        shared.client.get_or_init(|| client(&shared.certificates, None))
+    };
+    client.as_ref()?(post)
 }
 
-fn client(certificates: &Path) -> Result<Client, String> {
+/// What posts are sent with, to anywhere or where rules say.
+fn client(certificates: &Path, allowed: Option<&Allowed>) -> Result<Client, String> {
     let tls = TlsConfig::builder()
         .root_certs(trusted(certificates)?)
         .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
         .build();
-    let client = Config::builder()
+    let builder = Config::builder();
+    // A proxy would look names up by itself.
+    let builder = if allowed.is_some() { builder.proxy(None) } else { builder };
+    let settings = builder
         .tls_config(tls)
         .user_agent(concat!("headwater/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
         .max_idle_connections_per_host(THREADS_MAX)
-        .build()
-        .new_agent();
+        .build();
+    let client = match allowed {
+        None => settings.new_agent(),
+        Some(allowed) => {
+            let reach = Reach { allowed: allowed.clone(), names: DefaultResolver::default() };
+            ureq::Agent::with_parts(settings, DefaultConnector::default(), reach)
+        }
+    };
     Ok(Box::new(move |post| {
         let request = client
             .post(&post.url)
@@ -190,7 +225,8 @@ fn client(certificates: &Path) -> Result<Client, String> {
             .header("Content-Type", "application/json")
             .header("Idempotency-Key", &post.idempotency_key)
             .header("Headwater-Sequence", post.sequence.to_string());
-        let answer = request.send(&post.body[..]).map_err(|error| error.to_string())?;
+        let answer =
+            request.send(&post.body[..]).map_err(|error| redact_words(&error.to_string()))?;
         let status = answer.status();
         // What it says besides is of no use, and neither is an error on the way.
         let _ = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();

@@ -70,7 +70,7 @@ pub const ROOMS: &[Room] = &[
     room("keep", &["base"]),
     room("functions", &["base"]),
     room("postgres", &["base"]),
-    room("webhook", &[]),
+    room("webhook", &["base"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),

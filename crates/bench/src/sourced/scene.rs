@@ -73,7 +73,9 @@ impl Scene {
         });
         postgres::copy(&mut connection, "posts", lines)?;
         postgres::run(&mut connection, "VACUUM ANALYZE posts")?;
-        let headwater = Server::start(System::Headwater, launch)?;
+        let mut reaching = launch.clone();
+        reaching.arguments.extend(["--connect-allow", "127.0.0.1:*"].map(String::from));
+        let headwater = Server::start(System::Headwater, &reaching)?;
         let mut client = headwater.connect()?;
         let url = format!("postgres://{POSTGRES_USER}@127.0.0.1:{}/postgres", database.port);
         let subs = "TABLE.SET s BOUNDARY 1 SOURCE db TABLE subs KEY (who,poster) VALUE EMPTY";

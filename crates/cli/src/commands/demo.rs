@@ -5,7 +5,7 @@
 //! Posts are drawn by seed: their authors in proportion to the logarithm of their followers,
 //! their lengths from real tweets, their times evenly over the last seven days.
 
-use super::serve::{ListenArgs, say_memcached, say_ready};
+use super::serve::{ListenArgs, say_others, say_ready};
 use anyhow::Context;
 use headwater_engine::{Engine, Expiry, TableOptions};
 use headwater_server::{Config, Server, ShardCount, log};
@@ -78,7 +78,7 @@ impl Args {
             write!(out, "{}", tour.text(port))?;
         }
         drop(out);
-        say_memcached(&server.memcached_addresses())?;
+        say_others(&server)?;
         say_ready(&addresses)?;
         server.run().context("serving")?;
         Ok(ExitCode::SUCCESS)

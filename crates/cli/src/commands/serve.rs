@@ -1,7 +1,9 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
 use anyhow::Context;
-use headwater_server::{Config, NullServer, OptionalPort, Server, ShardCount, Size, log};
+use headwater_server::{
+    Config, DebugCommand, NullServer, OptionalPort, Server, ShardCount, Size, log,
+};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -60,9 +62,9 @@ enum Answer {
 /// Where to listen and whom to let in: what `serve` and `demo` have in common.
 #[derive(clap::Args)]
 pub(crate) struct ListenArgs {
-    /// Port to listen on; 0 lets the system choose [default: 7379]
+    /// Port to listen on; 0 lets the system choose, off: only TLS is spoken [default: 7379]
     #[arg(long, short)]
-    port: Option<u16>,
+    port: Option<OptionalPort>,
     /// Port for memcached's protocol as well; 0 lets the system choose [default: off]
     #[arg(long, value_name = "PORT")]
     memcached_port: Option<OptionalPort>,
@@ -70,12 +72,28 @@ pub(crate) struct ListenArgs {
     /// [default: off]
     #[arg(long, value_name = "PORT")]
     http_port: Option<OptionalPort>,
+    /// Port for RESP over TLS, with the certificate, the key and the authorities of clients that the configuration file names; 0 lets
+    /// the system choose [default: off]
+    #[arg(long, value_name = "PORT")]
+    tls_port: Option<OptionalPort>,
     /// Address to listen on; may be repeated [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
-    /// Password that clients must give; other addresses than loopback need one
-    #[arg(long, value_name = "PASSWORD")]
+    /// Password that clients must give; who lists processes sees it here
+    #[arg(long, value_name = "PASSWORD", env = "HEADWATER_REQUIREPASS", hide_env_values = true)]
     requirepass: Option<String>,
+    /// File whose first line is that password
+    #[arg(long, value_name = "FILE", conflicts_with = "requirepass")]
+    requirepass_file: Option<String>,
+    /// Refuse clients of other machines where there is no password [default: yes]
+    #[arg(long, value_name = "yes|no")]
+    protected_mode: Option<Answer>,
+    /// Place that clients may name in SOURCE.ADD and FLOW.ADD, as host:port; may be repeated [default: none]
+    #[arg(long, value_name = "HOST:PORT")]
+    connect_allow: Vec<String>,
+    /// Who may use DEBUG: no (nobody), local (clients of this machine), yes [default: no]
+    #[arg(long, value_name = "no|local|yes")]
+    enable_debug_command: Option<DebugCommand>,
     /// Connections at once [default: 10000]
     #[arg(long, value_name = "NUMBER")]
     maxclients: Option<usize>,
@@ -111,11 +129,24 @@ impl ListenArgs {
         if let Some(port) = self.http_port {
             config.listen.http_port = port;
         }
+        if let Some(port) = self.tls_port {
+            config.tls.tls_port = port;
+        }
         if !self.bind.is_empty() {
             config.listen.bind = self.bind;
         }
         if let Some(password) = self.requirepass {
             config.listen.requirepass = password;
+        }
+        if let Some(file) = self.requirepass_file {
+            config.listen.requirepass_file = file;
+        }
+        if let Some(answer) = self.protected_mode {
+            config.doors.protected_mode = answer == Answer::Yes;
+        }
+        config.connect.connect_allow.extend(self.connect_allow);
+        if let Some(who) = self.enable_debug_command {
+            config.doors.enable_debug_command = who;
         }
         if let Some(most) = self.maxclients {
             config.clients.clients_max = most;
@@ -170,18 +201,21 @@ impl Args {
         if let Some(answer) = self.data_plain {
             config.data.data_plain = answer == Answer::Yes;
         }
+        // What the command line says is in no file, but may name one.
+        let mut readable = config.readable_by_others(self.config.as_deref());
         self.listen.apply(&mut config);
+        readable.extend(config.readable_by_others(None));
+        readable.sort_unstable();
+        readable.dedup();
         if let Some(bytes) = self.null {
             let server = NullServer::bind(&config, bytes)?;
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         } else {
             log::start(&config.log)?;
+            readable.iter().for_each(|text| log::warn_of_file(text));
             let server = Server::bind(config).inspect_err(|error| log::cannot_start(error))?;
-            say_memcached(&server.memcached_addresses())?;
-            if let Some(address) = server.http_address() {
-                writeln!(std::io::stdout().lock(), "HTTP on {address}")?;
-            }
+            say_others(&server)?;
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
         }
@@ -195,6 +229,26 @@ pub(crate) fn say_memcached(addresses: &[std::net::SocketAddr]) -> anyhow::Resul
     if !addresses.is_empty() {
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         writeln!(std::io::stdout().lock(), "memcached's protocol on {}", texts.join(", "))?;
+    }
+    Ok(())
+}
+
+/// The lines that say where else clients are let in: they come before the one that all is ready.
+pub(crate) fn say_others(server: &Server) -> anyhow::Result<()> {
+    say_memcached(&server.memcached_addresses())?;
+    let mut out = std::io::stdout().lock();
+    if let Some(address) = server.http_address() {
+        writeln!(out, "HTTP on {address}")?;
+    }
+    for (what, addresses) in [
+        ("TLS", &*server.tls_addresses()),
+        ("memcached's protocol over TLS", &server.tls_memcached_addresses()),
+        ("HTTPS", server.https_addresses()),
+    ] {
+        if !addresses.is_empty() {
+            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            writeln!(out, "{what} on {}", texts.join(", "))?;
+        }
     }
     Ok(())
 }

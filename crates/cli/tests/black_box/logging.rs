@@ -176,8 +176,9 @@ fn what_is_repeated_is_counted_instead() {
     const ATTEMPTS: u64 = 500;
     const MOST: u64 = 5;
     let log = Log::new();
-    let config =
-        format!("[log]\nlog-repeats-max = {MOST}\n[listen]\nrequirepass = \"x\"\nshards = 1\n");
+    let config = format!(
+        "[log]\nlog-repeats-max = {MOST}\n[listen]\nrequirepass = \"x\"\nshards = 1\n[doors]\nlogin-failures-max = 0\n"
+    );
     let file = crate::support::TempFile::new(&config);
     let server = log.server(&["--config", file.path.to_str().unwrap()]);
     let mut socket = server.socket();

@@ -51,9 +51,7 @@ fn shutdown_ends_it_without_an_answer() {
 }
 
 #[test]
-fn other_addresses_need_a_password() {
-    let error = refused(&["serve", "--port", "0", "--bind", "0.0.0.0"]);
-    assert!(error.contains("bind 0.0.0.0") && error.contains("requirepass"), "{error}");
+fn a_password_is_asked_for_on_any_address() {
     let server = Server::start(&["--bind", "0.0.0.0", "--requirepass", "secret"]);
     let mut socket = server.socket();
     socket.send(b"GET k\r\nAUTH wrong\r\nAUTH secret\r\nGET k\r\n");

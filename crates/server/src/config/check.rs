@@ -20,14 +20,8 @@ impl Config {
         if self.listen.bind.is_empty() {
             return refuse(String::from("bind names no address (allowed: at least one)"));
         }
-        if self.listen.requirepass.is_empty()
-            && let Some(open) = self.listen.bind.iter().find(|address| !address.is_loopback())
-        {
-            return refuse(format!(
-                "bind {open} lets other machines in, which needs a password: set requirepass, \
-                 or bind a loopback address (127.0.0.1, ::1)"
-            ));
-        }
+        self.check_tls()?;
+        self.check_doors()?;
         let ceiling = Limits::KEY_BYTES_CEILING;
         let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;
@@ -42,6 +36,13 @@ impl Config {
             ("http-clients-max", http.http_clients_max, 1, 10_000),
             ("http-header-bytes-max", http.http_header_bytes_max, HTTP_HEADER_BYTES_MIN, 1 << 20),
             ("http-milliseconds-max", http.http_milliseconds_max as usize, 1, 3_600_000),
+            (
+                "tls-handshake-milliseconds-max",
+                self.tls.tls_handshake_milliseconds_max as usize,
+                1,
+                3_600_000,
+            ),
+            ("clients-unauthenticated-max", self.doors.clients_unauthenticated_max, 1, 1_000_000),
             ("clients-max", clients.clients_max, 1, 1_000_000),
             ("request-bytes-max", clients.request_bytes_max, 1 << 10, 2 << 30),
             ("arguments-max", clients.arguments_max, 16, 1 << 24),

@@ -15,6 +15,10 @@ pub struct Http {
     pub http_header_bytes_max: usize,
     /// How long the head of a request may take to come, and an answer to be taken, in milliseconds.
     pub http_milliseconds_max: u64,
+    /// What must be shown for `/metrics`, as a bearer token or as a password; empty: nothing.
+    pub http_token: String,
+    /// The file whose first line is that token.
+    pub http_token_file: String,
     /// Names that requests may give as `Host` besides addresses and `localhost`; `*`: any.
     pub http_hosts: Vec<String>,
 }
@@ -25,6 +29,8 @@ impl Default for Http {
             http_clients_max: 64,
             http_header_bytes_max: HTTP_HEADER_BYTES_MIN,
             http_milliseconds_max: 5000,
+            http_token: String::new(),
+            http_token_file: String::new(),
             http_hosts: Vec::new(),
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::config::Http;
 use crate::log::event;
+use crate::tls::Certificates;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
 
 /// How long is waited where no connection can be accepted: no descriptor is free.
 const REST: Duration = Duration::from_millis(100);
@@ -38,6 +40,7 @@ struct Open {
 pub(super) fn start(
     listener: std::net::TcpListener,
     settings: &Http,
+    certificates: Option<Certificates>,
     routes: Router,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
@@ -53,20 +56,25 @@ pub(super) fn start(
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
         .max_buf_size(settings.http_header_bytes_max);
-    let serve = accept(listener, most, patience, server, routes);
+    let manner = Manner { patience, server, routes, certificates };
+    let serve = accept(listener, most, manner);
     std::thread::Builder::new()
         .name(String::from("http"))
         .spawn(move || runtime.block_on(serve))?;
     Ok(())
 }
 
-async fn accept(
-    listener: TcpListener,
-    most: usize,
+/// How connections are served.
+#[derive(Clone)]
+struct Manner {
     patience: Duration,
     server: http1::Builder,
     routes: Router,
-) {
+    /// What encrypted connections begin with; `None`: they are not encrypted.
+    certificates: Option<Certificates>,
+}
+
+async fn accept(listener: TcpListener, most: usize, manner: Manner) {
     // Oldest first.
     let mut all: VecDeque<Open> = VecDeque::new();
     loop {
@@ -96,19 +104,14 @@ async fn accept(
             }
         }
         let busy = Arc::new(AtomicBool::new(false));
-        let serve = converse(stream, patience, server.clone(), routes.clone(), busy.clone());
+        let serve = converse(stream, manner.clone(), busy.clone());
         all.push_back(Open { task: tokio::spawn(serve), busy });
     }
 }
 
 /// Answers the requests of one connection.
-async fn converse(
-    stream: TcpStream,
-    patience: Duration,
-    server: http1::Builder,
-    routes: Router,
-    busy: Arc<AtomicBool>,
-) {
+async fn converse(stream: TcpStream, manner: Manner, busy: Arc<AtomicBool>) {
+    let Manner { patience, server, routes, certificates } = manner;
     // An answer is written in one go.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -124,6 +127,15 @@ async fn converse(
             answer
         }
     });
+    let stream = Box::pin(stream);
     // Whatever ends it is the client's affair: it was too slow, said something that is no HTTP, or went.
-    let _ = server.serve_connection(TokioIo::new(Box::pin(stream)), serve).await;
+    let Some(certificates) = certificates else {
+        let _ = server.serve_connection(TokioIo::new(stream), serve).await;
+        return;
+    };
+    let Some(settings) = certificates.current() else { return };
+    let handshake = TlsAcceptor::from(settings).accept(stream);
+    if let Ok(Ok(stream)) = tokio::time::timeout(patience, handshake).await {
+        let _ = server.serve_connection(TokioIo::new(stream), serve).await;
+    }
 }

@@ -6,16 +6,19 @@
 //!
 //! - `listener`: connections, how many there may be, and how long each may take.
 //! - `routes`: what is answered to what.
+//! - `token`: what proves who may have figures.
 //! - `hosts`: the names by which the port may be asked.
 
 mod hosts;
 mod listener;
 mod metrics;
 mod routes;
+mod token;
 
 pub(crate) use metrics::{Kind, Metric};
 
 use crate::config::Http;
+use crate::tls::Certificates;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -60,7 +63,7 @@ impl Probes {
         self.receiver.try_iter().collect()
     }
 
-    /// Answers HTTP on `listener` until the process ends. `ring` has the loop come round.
+    /// Answers HTTP on `listener` until the process ends, over TLS with `certificates`. `ring` has the loop come round.
     ///
     /// # Errors
     /// The thread cannot be started, or the listener cannot be used.
@@ -68,12 +71,18 @@ impl Probes {
         &self,
         listener: TcpListener,
         settings: &Http,
+        certificates: Option<Certificates>,
         ring: impl Fn() + Send + Sync + 'static,
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let asker = Asker { probes: self.sender.clone(), ring: Arc::new(ring) };
-        let routes = routes::all(asker, hosts::Hosts::new(&settings.http_hosts));
-        listener::start(listener, settings, routes).map_err(|error| error.to_string())?;
+        let routes = routes::all(
+            asker,
+            hosts::Hosts::new(&settings.http_hosts),
+            token::Token::new(&settings.http_token),
+        );
+        listener::start(listener, settings, certificates, routes)
+            .map_err(|error| error.to_string())?;
         Ok(address)
     }
 }

@@ -5,6 +5,7 @@
 use super::Asker;
 use super::hosts::Hosts;
 use super::metrics;
+use super::token::Token;
 use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -17,9 +18,9 @@ use axum::routing::get;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// All routes, for requests to these hosts.
-pub(super) fn all(asker: Asker, hosts: Hosts) -> Router {
+pub(super) fn all(asker: Asker, hosts: Hosts, token: Token) -> Router {
     Router::new()
-        .route("/metrics", get(figures))
+        .route("/metrics", get(figures).layer(from_fn_with_state(token, prove)))
         .route("/healthz", get(sign_of_life))
         .route("/readyz", get(sign_of_life))
         .fallback(nothing)
@@ -46,6 +47,18 @@ async fn admit(State(hosts): State<Hosts>, request: Request, next: Next) -> Resp
         return answer;
     }
     next.run(request).await
+}
+
+/// Refuses who does not show the token.
+async fn prove(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if token.admits(request.headers()) {
+        return next.run(request).await;
+    }
+    event!(warn, "http", "http_token_refused", "figures were refused: no token, or a wrong one");
+    let mut answer = say(StatusCode::UNAUTHORIZED, "a token is needed (http-token)\n");
+    let ways = header::HeaderValue::from_static("Bearer, Basic realm=\"headwater\"");
+    answer.headers_mut().insert(header::WWW_AUTHENTICATE, ways);
+    answer
 }
 
 async fn figures(State(asker): State<Asker>) -> Response {

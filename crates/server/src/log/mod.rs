@@ -160,6 +160,11 @@ pub fn cannot_start(error: &dyn core::fmt::Display) {
     }
 }
 
+/// Tells of a file with secrets that others may read.
+pub fn warn_of_file(text: &str) {
+    event!(warn, "server", "file_readable", text, "a file with secrets can be read by others");
+}
+
 /// A setting's value, unless that is a secret.
 fn shown(setting: &Setting, config: &Config) -> String {
     let value = (setting.get)(config);

@@ -376,6 +376,9 @@ impl Resp {
     #[cold]
     fn memcached_password(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
         let line = match *request {
+            Request::Store { value: Some(_), .. } if self.login_wait(work.connection).is_some() => {
+                "CLIENT_ERROR too many wrong passwords from this address"
+            }
             Request::Store { value: Some(data), .. } => {
                 let mut words = data.splitn(2, |&byte| byte == b' ');
                 let (user, password) = (words.next(), words.next());

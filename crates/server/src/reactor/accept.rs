@@ -5,7 +5,8 @@ use crate::connection::Connection;
 use crate::log::event;
 use crate::memory::CLIENT_BYTES;
 use crate::service::{Service, WireProtocol};
-use mio::net::{TcpListener, TcpStream};
+use crate::tls::ClientStream;
+use mio::net::TcpListener;
 use mio::{Interest, Token};
 use rustix::net::{AddressFamily, SocketFlags};
 use std::io::{self, ErrorKind};
@@ -34,8 +35,9 @@ impl<S: Service> Reactor<S> {
                 let door = *door;
                 match listener.accept() {
                     Ok((socket, peer)) => {
-                        if let Some(socket) = self.service.hand_on(socket, peer, door) {
-                            self.admit(socket, peer, door);
+                        let stream = ClientStream::Bare(socket);
+                        if let Some(stream) = self.service.hand_on(stream, peer, door) {
+                            self.admit(stream, peer, door);
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -52,38 +54,56 @@ impl<S: Service> Reactor<S> {
         }
     }
 
-    pub(super) fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr, door: WireProtocol) {
+    pub(super) fn admit(&mut self, mut stream: ClientStream, peer: SocketAddr, door: WireProtocol) {
+        if let Some(text) = self.service.turns_away(peer, door) {
+            stream.refuse(text);
+            return;
+        }
         // One that takes far more than others makes way for who has asked for nothing yet.
         self.end_largest_beyond(CLIENT_BYTES, LARGE_CLIENT);
         let bytes = self.connections.bytes().saturating_add(CLIENT_BYTES);
-        if self.service.clients(self.connections.open()) >= self.service.bounds().clients_max
+        if self.service.clients(self.connections.open()) >= self.service.clients_max_for(peer)
             || bytes > self.service.clients_bytes_max()
         {
             event!(warn, "clients", "client_refused", %peer, "a client was refused: there are clients-max of them, or they take clients-bytes-max");
-            // Whether the client reads it is its own affair.
-            let _ = io::Write::write(&mut socket, self.service.refusal(door));
+            stream.refuse(self.service.refusal(door));
             return;
         }
+        let socket = stream.socket();
         let _ = socket.set_nodelay(true);
         if self.tcp_keepalive_seconds > 0 {
             use rustix::net::sockopt;
             let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
-            let _ = sockopt::set_socket_keepalive(&socket, true);
-            let _ = sockopt::set_tcp_keepidle(&socket, idle);
+            let _ = sockopt::set_socket_keepalive(&*socket, true);
+            let _ = sockopt::set_tcp_keepidle(&*socket, idle);
         }
         let local = socket.local_addr().unwrap_or(peer);
         let id = self.connections.next_id();
         let token = Token(self.first_connection() + id.slot);
         let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, token, both).is_err() {
+        if self.poll.registry().register(socket, token, both).is_err() {
             self.connections.ended(id, false);
             return;
         }
-        let session = self.service.opened(id, door);
+        let mut session = self.service.opened(id, door);
+        if let Some(name) = stream.certificate() {
+            self.service.identified(&mut session, name);
+        }
         let now = self.time.uptime;
-        let mut connection = Box::new(Connection::new(id, socket, (peer, local), session, now));
+        let mut connection = Box::new(Connection::new(id, stream, (peer, local), session, now));
         self.connections.count(&mut connection, 0);
+        if connection.is_encrypted() {
+            // What came with the end of the handshake is here, and no news of it will come.
+            connection.readable = true;
+            connection.queued = true;
+            self.queue.push(id);
+        }
+        let is_stranger = S::is_stranger(&connection.session);
         self.connections.put(connection);
+        if is_stranger {
+            self.strangers.push_back(id);
+            self.end_oldest_strangers();
+        }
     }
 }
 

@@ -23,6 +23,26 @@ impl<S: Service> Reactor<S> {
         }
     }
 
+    /// Ends the clients that have been here longest without logging in, where there are too many: who only connects keeps nobody
+    /// else out.
+    pub(super) fn end_oldest_strangers(&mut self) {
+        let most = self.service.strangers_max();
+        if self.strangers.len() <= most {
+            return;
+        }
+        let connections = &self.connections;
+        self.strangers
+            .retain(|id| connections.get(*id).is_some_and(|it| S::is_stranger(&it.session)));
+        while self.strangers.len() > most
+            && let Some(oldest) = self.strangers.pop_front()
+            && let Some(connection) = self.connections.take(oldest.slot)
+        {
+            let peer = &connection.peer;
+            event!(warn, "clients", "strangers_max", %peer, most, "a client was ended: too many have not logged in");
+            self.end(connection);
+        }
+    }
+
     /// Ends connections that are idle or stuck for too long.
     pub(super) fn check_all(&mut self) {
         self.checked = self.time.uptime;
@@ -43,7 +63,11 @@ impl<S: Service> Reactor<S> {
                 } else if idle {
                     event!(debug, "clients", "client_idle", %peer, "a client was silent for too long: it was ended");
                 }
-                stuck || idle
+                let late = self.service.is_late(connection, now);
+                if late {
+                    event!(info, "clients", "login_late", %peer, "a client did not log in in time: it was ended");
+                }
+                stuck || idle || late
             })
             .map(|connection| connection.id.slot)
             .collect();

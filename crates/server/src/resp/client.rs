@@ -74,6 +74,12 @@ fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
         && same(filter.local_address, connection.local)
 }
 
+/// What a certificate calls a client, as a further word of its line.
+fn named(name: &str) -> String {
+    let shown = name.chars().map(|next| if next.is_ascii_graphic() { next } else { '?' });
+    " cert=".chars().chain(shown).collect()
+}
+
 /// One line, in the fields and order of Redis.
 fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
     let Connection { id, session, peer, local, since, heard, .. } = connection;
@@ -106,7 +112,7 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
          psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
          oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir={} resp={} \
-         lib-name={} lib-ver={} range-watches={}",
+         lib-name={} lib-ver={} range-watches={}{}",
         id.number,
         connection.descriptor(),
         text(identity.map(|identity| &identity.name)),
@@ -125,5 +131,6 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         text(identity.map(|identity| &identity.library)),
         text(identity.map(|identity| &identity.library_version)),
         session.watches.len(),
+        session.certificate.as_deref().map(named).unwrap_or_default(),
     );
 }

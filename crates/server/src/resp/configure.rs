@@ -40,7 +40,9 @@ impl Resp {
             pairs.pairs().map(|(name, value)| (text(name), text(value))).collect();
         let changed = change(&self.config, &pairs).and_then(|config| {
             let failed = |error| format!("CONFIG SET failed - {error}");
-            self.check_memory(&config).map_err(failed).map(|()| config)
+            self.check_memory(&config).map_err(failed)?;
+            self.change_certificates(&config, &pairs)?;
+            Ok(config)
         });
         match changed {
             Ok(config) => {

@@ -22,6 +22,9 @@ const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special 
 impl Resp {
     /// Executes a command about the connection.
     pub(super) fn connection(&mut self, command: &Asked<'_>, work: &mut Turn<'_>) -> Flow {
+        if self.refuse_login(command, work) {
+            return Flow::Next;
+        }
         match command {
             Asked::Hello { version, credentials, name } => {
                 self.hello(*version, *credentials, *name, work);
@@ -153,6 +156,7 @@ impl Resp {
         let right = !self.needs_password() || same_secret(password, credentials.password);
         connection.session.authenticated |= known && right;
         if !(known && right) {
+            self.note_failure(connection);
             event!(warn, "clients", "auth_failed", peer = %connection.peer, "a client gave a wrong name or password");
         }
         known && right
@@ -174,6 +178,8 @@ impl Resp {
         *session = Session {
             identity,
             authenticated: !self.needs_password(),
+            certificate: session.certificate.take(),
+            login_from: self.time.uptime,
             last_command: session.last_command,
             // Other shards go on executing for it.
             across: core::mem::take(&mut session.across),

@@ -13,6 +13,16 @@ impl Resp {
     /// Executes one request, or queues or refuses it.
     #[inline]
     pub(super) fn request(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        if self.entrance.renames.is_empty() {
+            self.request_named(args, work)
+        } else {
+            self.request_renamed(args, work)
+        }
+    }
+
+    /// As [`Resp::request`], by the name that the command has in the table.
+    #[inline]
+    pub(super) fn request_named(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         let spec = match find(args) {
             Ok(spec) => spec,
             Err(refusal) => return self.not_found(&refusal, work),
@@ -28,7 +38,7 @@ impl Resp {
 
     /// Refuses a request that is no command.
     #[cold]
-    fn not_found(&mut self, refusal: &Refusal<'_>, work: &mut Turn<'_>) -> Flow {
+    pub(super) fn not_found(&mut self, refusal: &Refusal<'_>, work: &mut Turn<'_>) -> Flow {
         if let Refusal::UnknownCommand(args) = refusal
             && is_http(*args)
         {
@@ -152,6 +162,13 @@ impl Resp {
                 return Flow::Next;
             }
         };
+        if spec.flags.has(Flags::ADMIN)
+            && let Err(text) = self.check_reach(&command, work.connection)
+        {
+            self.stats.errors += 1;
+            encoder(work).error("ERR", format_args!("{text}"));
+            return Flow::Next;
+        }
         if self.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
         {

@@ -2,6 +2,7 @@
 
 use super::session::Session;
 use super::{Flow, Resp};
+use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::keeping::{EmbeddedStore, Way};
 use crate::shards::{MoveRefusal, ShardMessage};
@@ -11,7 +12,6 @@ use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
 use headwater_protocol::resp::{Encoder, Version, decode, find};
 use headwater_webhook::{Message, Post, Poster};
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long flows may work in one turn of the loop.
@@ -27,13 +27,17 @@ pub(super) struct ExternalEffects {
 }
 
 impl ExternalEffects {
-    pub(super) fn new(certificates: &Path, bell: impl Fn() + Send + Sync + 'static) -> Self {
-        Self {
-            poster: Poster::new(certificates, bell),
+    pub(super) fn new(
+        config: &Config,
+        bell: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError> {
+        let certificates = config.flow_settings.webhook_certificates.as_ref();
+        Ok(Self {
+            poster: Poster::new(certificates, config.connect.allowed()?, bell),
             posts: HashMap::new(),
             next_post: 0,
             writes: HashMap::new(),
-        }
+        })
     }
 }
 
@@ -177,7 +181,8 @@ impl Resp {
         self.outside.next_post += 1;
         let (idempotency_key, body) = (message.idempotency_key(), message.body());
         let sequence = record.sequence;
-        let post = Post { id, url, timeout, idempotency_key, sequence, body };
+        let by_client = self.is_posted_for_client(&task.flow, &url);
+        let post = Post { id, url, timeout, idempotency_key, sequence, body, by_client };
         match self.outside.poster.post(&task.flow, width, post) {
             Ok(()) => drop(self.outside.posts.insert(id, task)),
             Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),

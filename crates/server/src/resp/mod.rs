@@ -24,6 +24,7 @@ mod configure;
 mod connect;
 mod declared;
 mod dispatch;
+mod entrance;
 mod flows;
 mod info;
 mod kept;
@@ -47,6 +48,7 @@ mod watching;
 mod tests;
 
 pub(crate) use dispatch::foreign;
+pub(crate) use entrance::CommonEntrance;
 pub(crate) use info::cpu_seconds;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
@@ -64,12 +66,15 @@ use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
+use crate::tls::Arrival;
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
+use entrance::Entrance;
 use hashbrown::HashMap;
 use headwater_base::functions::Source;
 use headwater_base::hash::{KeyHashBuilder, Secret};
+use headwater_base::text::redact_words;
 use headwater_base::{Placement, Shard};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
@@ -183,7 +188,9 @@ pub(crate) struct Resp {
     #[cfg(test)]
     pub(crate) move_part: Option<remote::MovePart>,
     /// Clients that others accepted, to be served here.
-    new_clients: Vec<remote::Client>,
+    new_clients: Vec<Arrival>,
+    /// Who comes in.
+    entrance: Entrance,
     pub(crate) time: Time,
 }
 
@@ -202,7 +209,7 @@ fn begin_flows(
     }
     for words in &config.kept_flows {
         flows::add(node, words).map_err(|why| {
-            let text = words.join(" ");
+            let text = redact_words(&words.join(" "));
             ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
         })?;
     }
@@ -255,12 +262,12 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
-        let certificates = &config.flow_settings.webhook_certificates;
-        let outside = flows::ExternalEffects::new(certificates.as_ref(), hub.inbox.bell());
+        let outside = flows::ExternalEffects::new(&config, hub.inbox.bell())?;
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
         let mut service = Self {
+            entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
             bounds: Bounds::of(&config.clients),
             limits: Limits::for_values(config.limits.value_bytes_max),
             limits_before_authentication: Limits::for_values(config.limits.value_bytes_max),

@@ -1,7 +1,7 @@
 //! The service as the loop sees it.
 
 use super::session::Waiting;
-use super::{Flow, Resp, Session, Turn, remote};
+use super::{Flow, Resp, Session, Turn};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::keeping::EmbeddedStore;
@@ -9,8 +9,8 @@ use crate::memcached;
 use crate::memory::STORE_LOOK;
 use crate::service::{Bounds, DurableWrites, Served, Service, Stopped, Time, WireProtocol};
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
+use crate::tls::{Arrival, ClientStream};
 use headwater_engine::{Effect, Value, ValueRef};
-use mio::net::TcpStream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -28,6 +28,33 @@ impl Service for Resp {
             WireProtocol::Memcached => Some(Box::default()),
         };
         Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
+    }
+
+    #[inline]
+    fn is_stranger(session: &Session) -> bool {
+        !session.authenticated
+    }
+
+    fn strangers_max(&self) -> usize {
+        let shards = self.shards.as_ref().map_or(1, |it| usize::from(it.outbox.shards()));
+        (self.config.doors.clients_unauthenticated_max / shards).max(1)
+    }
+
+    fn is_late(&self, connection: &Connection<Session>, now: u64) -> bool {
+        let most = self.config.doors.login_seconds_max.saturating_mul(1000);
+        let is_stranger = !connection.session.authenticated && !connection.is_remote();
+        let from = connection.since.max(connection.session.login_from);
+        most > 0 && is_stranger && now > from + most
+    }
+
+    fn clients_max_for(&self, peer: SocketAddr) -> usize {
+        Self::clients_max_for(self, peer)
+    }
+
+    fn turns_away(&mut self, peer: SocketAddr, door: WireProtocol) -> Option<&'static [u8]> {
+        let refusal = self.is_protected_from(peer, door)?;
+        self.stats.connections_refused += 1;
+        Some(refusal)
     }
 
     fn turn(&mut self, time: Time, clients_bytes: usize) {
@@ -119,22 +146,38 @@ impl Service for Resp {
 
     fn hand_on(
         &mut self,
-        socket: TcpStream,
+        stream: ClientStream,
         peer: SocketAddr,
         door: WireProtocol,
-    ) -> Option<TcpStream> {
-        let Some(shards) = &mut self.shards else { return Some(socket) };
+    ) -> Option<ClientStream> {
+        let Some(shards) = &mut self.shards else { return Some(stream) };
         let to = shards.outbox.least_busy();
         if to == shards.me {
-            return Some(socket);
+            return Some(stream);
         }
-        let message = ShardMessage::Client { socket: socket.into(), peer, door };
+        let message = ShardMessage::Client { stream, peer, door };
         shards.outbox.to(to).messages.push(message);
         None
     }
 
-    fn take_clients(&mut self) -> Vec<remote::Client> {
-        core::mem::take(&mut self.new_clients)
+    fn take_clients(&mut self) -> Vec<Arrival> {
+        let mut clients = core::mem::take(&mut self.new_clients);
+        if self.may_accept() {
+            for (stream, peer, door) in self.entrance.arrivals.take() {
+                if let Some(stream) = self.hand_on(stream, peer, door) {
+                    clients.push((stream, peer, door));
+                }
+            }
+        }
+        clients
+    }
+
+    fn identified(&mut self, session: &mut Session, name: String) {
+        session.certificate = Some(name.into());
+    }
+
+    fn reload(&mut self) {
+        self.reload_certificates();
     }
 
     #[inline]

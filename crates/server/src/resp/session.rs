@@ -230,6 +230,10 @@ pub(crate) struct Session {
     pub(crate) memcached: Option<Box<memcached::Session>>,
     /// Where shards stood after its last writes there.
     pub(crate) positions: Positions,
+    /// The moment of the server's life from which on it had to log in anew, if it had.
+    pub(crate) login_from: u64,
+    /// What the certificate calls it that its client has shown.
+    pub(crate) certificate: Option<Box<str>>,
     /// In which form it is answered.
     pub(crate) form: Form,
     /// What other shards do for it, or for whom this shard does it.

@@ -3,6 +3,7 @@
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_base::Millis;
+use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, Reply, Spec};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,24 +98,49 @@ fn event_named(name: &[u8]) -> Option<usize> {
     EVENTS.iter().position(|event| event.as_bytes().eq_ignore_ascii_case(name))
 }
 
-fn shortened(args: &[&[u8]]) -> Vec<Vec<u8>> {
+/// From which word of a command on nothing is shown, because it is a password.
+fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
+    let auth = |at: &usize| args[*at].eq_ignore_ascii_case(b"auth");
+    match name {
+        "auth" => 1,
+        "hello" => (1..args.len()).find(auth).map_or(usize::MAX, |at| at + 1),
+        "acl|setuser" => 3,
+        _ => usize::MAX,
+    }
+}
+
+/// The words of a command as an entry keeps them: without passwords, and without what proves who asks in URLs.
+fn remembered(name: &str, args: &[&[u8]]) -> Vec<Vec<u8>> {
+    const HIDDEN: &[u8] = b"(redacted)";
     let kept = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
-    let mut arguments: Vec<Vec<u8>> = args
-        .iter()
-        .take(kept)
-        .map(|arg| match arg.len().checked_sub(ARGUMENT_BYTES_MAX) {
-            None | Some(0) => arg.to_vec(),
-            Some(more) => {
-                let mut short = arg[..ARGUMENT_BYTES_MAX].to_vec();
-                short.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
-                short
-            }
-        })
+    let hidden = first_hidden(name, args);
+    let is_password = |at: usize| {
+        let named = |at: usize| args[at].eq_ignore_ascii_case(b"requirepass");
+        at >= hidden || name == "config|set" && at > 2 && at % 2 == 1 && named(at - 1)
+    };
+    let shown = args.iter().take(kept).enumerate();
+    let mut arguments: Vec<Vec<u8>> = shown
+        .map(|(at, arg)| if is_password(at) { HIDDEN.to_vec() } else { shortened(arg) })
         .collect();
     if kept < args.len() {
         arguments.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
     }
     arguments
+}
+
+/// The beginning of a word.
+fn shortened(arg: &[u8]) -> Vec<u8> {
+    // A password before the cut is known by what is behind it.
+    let head = &arg[..arg.len().min(8 * ARGUMENT_BYTES_MAX)];
+    let text = String::from_utf8_lossy(head);
+    let redacted = text.contains("://").then(|| redact_words(&text).into_bytes());
+    let shown = redacted.as_deref().unwrap_or(head);
+    let more = arg.len() - head.len() + shown.len().saturating_sub(ARGUMENT_BYTES_MAX);
+    let mut short = shown[..shown.len().min(ARGUMENT_BYTES_MAX)].to_vec();
+    if more > 0 {
+        short.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+    }
+    short
 }
 
 impl Resp {
@@ -161,7 +187,7 @@ impl Resp {
                 id: slow.next_id,
                 at,
                 micros,
-                arguments: shortened(words),
+                arguments: remembered(told.name, words),
                 client: work.connection.peer.to_string(),
                 name: work.connection.session.name().to_vec(),
             });
@@ -250,5 +276,48 @@ impl Resp {
             }
             count
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remembered;
+
+    #[test]
+    fn entries_keep_no_passwords() {
+        for (name, line, kept) in [
+            ("auth", "AUTH ann hunter2", "AUTH (redacted) (redacted)"),
+            ("hello", "HELLO 3 AUTH ann hunter2", "HELLO 3 AUTH (redacted) (redacted)"),
+            ("hello", "HELLO 3 SETNAME x", "HELLO 3 SETNAME x"),
+            (
+                "config|set",
+                "CONFIG SET timeout 5 RequirePass hunter2 maxclients 7",
+                "CONFIG SET timeout 5 RequirePass (redacted) maxclients 7",
+            ),
+            ("acl|setuser", "ACL SETUSER ann >hunter2", "ACL SETUSER ann (redacted)"),
+            (
+                "source.add",
+                "SOURCE.ADD s postgres postgres://ann:hunter2@db/x",
+                "SOURCE.ADD s postgres postgres://ann:(redacted)@db/x",
+            ),
+            ("set", "SET k http://a:hunter2@b", "SET k http://a:(redacted)@b"),
+        ] {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let shown: Vec<String> = remembered(name, &words)
+                .iter()
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect();
+            assert_eq!(shown.join(" "), kept);
+        }
+    }
+
+    #[test]
+    fn long_words_and_many_are_cut() {
+        let long = vec![b'x'; 1000];
+        let words = vec![&long[..]; 40];
+        let kept = remembered("set", &words);
+        assert_eq!(kept.len(), 32);
+        assert!(kept[0].ends_with(b"x... (872 more bytes)"));
+        assert_eq!(kept[31], b"... (9 more arguments)");
     }
 }

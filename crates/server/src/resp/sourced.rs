@@ -3,6 +3,7 @@
 //! A session that asks a source something is parked as one that waits for data; its request is
 //! run again when the answer is there.
 
+use super::entrance::terms;
 use super::session::{Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
@@ -33,7 +34,8 @@ pub(super) fn begin(
     // The first shard does what is done once for all.
     let is_first = me == Shard(0);
     for source in config.source_list.iter().filter(|_| is_first) {
-        hub.add(&source.name, &source.kind, &source.url)
+        let allowed = source.by_client.then(|| config.connect.allowed()).transpose()?;
+        hub.add(&source.name, &source.kind, &source.url, &terms(config, allowed))
             .map_err(|error| ConfigError(format!("source '{}': {error}", source.name)))?;
     }
     for table in &config.tables {
@@ -431,11 +433,21 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         let done = match *command {
-            Sources::Add { name, kind, url } => self.hub.add(name, kind, url).map(|()| {
-                event!(info, "sources", "source_added", source = name, kind, "a source was added");
-                encoder(work).ok();
-                Flow::Next
-            }),
+            Sources::Add { name, kind, url } => {
+                let terms = self.terms_for(&work.connection.session);
+                self.hub.add(name, kind, url, &terms).map(|()| {
+                    event!(
+                        info,
+                        "sources",
+                        "source_added",
+                        source = name,
+                        kind,
+                        "a source was added"
+                    );
+                    encoder(work).ok();
+                    Flow::Next
+                })
+            }
             Sources::Drop { name } => self.hub.drop_source(name).map(|()| {
                 event!(info, "sources", "source_dropped", source = name, "a source was dropped");
                 encoder(work).ok();

@@ -11,6 +11,7 @@ use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::memory::Size;
 use crate::service::{Service, Stopped, Time, WireProtocol, Work};
+use crate::tls::ClientStream;
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::Held;
 
@@ -48,7 +49,13 @@ impl Stage {
                 let id = connections.next_id();
                 let session = service.opened(id, door);
                 let addresses = (address, address);
-                connections.put(Box::new(Connection::new(id, socket, addresses, session, 0)));
+                connections.put(Box::new(Connection::new(
+                    id,
+                    ClientStream::Bare(socket),
+                    addresses,
+                    session,
+                    0,
+                )));
                 id
             })
             .collect();

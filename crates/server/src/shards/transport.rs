@@ -19,15 +19,16 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{Note, Origin, SlowCommands, TrackingNote};
+use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, TrackingNote};
 use crate::service::WireProtocol;
 use crate::sources;
+use crate::tls::ClientStream;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -83,7 +84,7 @@ pub(crate) enum ShardMessage {
     /// A client that was accepted elsewhere is to be served here.
     Client {
         /// Its socket.
-        socket: TcpStream,
+        stream: ClientStream,
         /// Where it came from.
         peer: SocketAddr,
         /// What it speaks.
@@ -222,6 +223,8 @@ pub(crate) struct Transport {
     slow: SlowCommands,
     /// Transactions of which stores keep records.
     recorded: Recorded,
+    /// What is known of those who come in.
+    entrance: CommonEntrance,
 }
 
 #[derive(Debug, Default)]
@@ -269,8 +272,24 @@ impl Transport {
         let sources = sources::Common::new(shards);
         let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow, recorded) = Default::default();
-        Arc::new(Self { boxes, barrier, turns, memory, run, sources, heard, slow, recorded })
+        let (heard, slow, recorded, entrance) = Default::default();
+        Arc::new(Self {
+            boxes,
+            barrier,
+            turns,
+            memory,
+            run,
+            sources,
+            heard,
+            slow,
+            recorded,
+            entrance,
+        })
+    }
+
+    /// What is known of those who come in.
+    pub(crate) fn entrance(&self) -> &CommonEntrance {
+        &self.entrance
     }
 
     /// What the shards tell of their memory.

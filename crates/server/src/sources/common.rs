@@ -13,6 +13,7 @@ use super::inbox::{Inbox, Outlets, Slot, Tag, of_all};
 use super::kinds;
 use headwater_base::source::{Change, FetchId, Position, Source};
 use headwater_base::{KeyRange, Shard};
+use headwater_postgres::terms::Terms;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -85,14 +86,20 @@ impl Common {
     ///
     /// # Errors
     /// The name is taken, or kind or URL cannot be accepted.
-    pub(super) fn add(&self, name: &str, kind: &str, url: &str) -> Result<(), String> {
+    pub(super) fn add(
+        &self,
+        name: &str,
+        kind: &str,
+        url: &str,
+        terms: &Terms,
+    ) -> Result<(), String> {
         let mut state = self.lock();
         if state.sources.contains_key(name) {
             return Err(format!("a source is named '{name}' already: SOURCE.DROP it first"));
         }
         let tag = self.tag(&mut state, name);
         let sink = Arc::new(Outlets { tag: tag.clone(), slots: self.slots.clone() });
-        let (source, shown) = kinds::open(kind, name, url, sink)?;
+        let (source, shown) = kinds::open(kind, name, url, terms, sink)?;
         state.insert(kind, shown, tag, source);
         Ok(())
     }

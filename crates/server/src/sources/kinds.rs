@@ -1,6 +1,7 @@
 //! The kinds of sources that SOURCE.ADD knows.
 
 use headwater_base::source::{Sink, Source};
+use headwater_postgres::terms::Terms;
 use headwater_postgres::url::Target;
 use std::sync::Arc;
 
@@ -12,12 +13,13 @@ pub(super) fn open(
     kind: &str,
     name: &str,
     url: &str,
+    terms: &Terms,
     sink: Arc<dyn Sink>,
 ) -> Result<(Box<dyn Source>, String), String> {
     match kind {
         "postgres" => {
-            let shown = Target::parse(url)?.shown();
-            let source = headwater_postgres::connect(name, url, &[], sink)?;
+            let shown = Target::parse_for(url, terms)?.shown();
+            let source = headwater_postgres::connect_for(name, url, &[], terms, sink)?;
             Ok((Box::new(source), shown))
         }
         #[cfg(test)]

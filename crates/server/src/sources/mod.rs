@@ -16,6 +16,7 @@ pub(crate) use inbox::{Inbox, Tag, Told};
 use crate::connection::ConnectionId;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
 use headwater_base::{KeyRange, Shard};
+use headwater_postgres::terms::Terms;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -109,7 +110,13 @@ impl Hub {
     ///
     /// # Errors
     /// The name is taken, or kind or URL cannot be accepted.
-    pub(crate) fn add(&mut self, name: &str, kind: &str, url: &str) -> Result<(), String> {
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        kind: &str,
+        url: &str,
+        terms: &Terms,
+    ) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || name == "data" {
             return Err(format!(
@@ -117,7 +124,7 @@ impl Hub {
                  is not 'data'"
             ));
         }
-        self.common.add(name, kind, url)
+        self.common.add(name, kind, url, terms)
     }
 
     /// Adds a source that is made already; what it tells its news to.

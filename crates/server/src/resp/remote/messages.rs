@@ -11,7 +11,6 @@ use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_protocol::resp::find;
 use headwater_router::{Ask, AskHeader, Frames, Kind};
-use mio::net::TcpStream;
 
 impl Resp {
     /// A message for the channels of all other shards, from within a transaction.
@@ -93,8 +92,8 @@ impl Resp {
                     }
                 }
                 ShardMessage::Broken { session } => connections.kill(session),
-                ShardMessage::Client { socket, peer, door } => {
-                    self.new_clients.push((TcpStream::from_std(socket), peer, door));
+                ShardMessage::Client { stream, peer, door } => {
+                    self.new_clients.push((stream, peer, door));
                 }
                 ShardMessage::Publish { name, end } => {
                     let (channel, message) = bytes[begin..end].split_at(name);

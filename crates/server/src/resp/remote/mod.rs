@@ -20,7 +20,6 @@ mod transactions;
 use super::session::{Across, Answering, Session, Waiting};
 use super::{Flow, Form, Resp, Turn, encoder};
 use crate::connections::Connections;
-use crate::service::WireProtocol;
 use crate::shards::Shards;
 use headwater_base::Shard;
 use headwater_command::{
@@ -34,8 +33,6 @@ use headwater_router::{
     Ask, AskHeader, Copies, Course, Kind, Merge, Pending, Request, Scattered, Situation, answer_of,
     course,
 };
-use mio::net::TcpStream;
-use std::net::SocketAddr;
 
 pub(crate) use coordinate::Coordinated;
 pub(crate) use form::ClientForm;
@@ -43,9 +40,6 @@ pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
 #[cfg(test)]
 pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
-
-/// A client that another shard accepted.
-pub(super) type Client = (TcpStream, SocketAddr, WireProtocol);
 
 impl Resp {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it

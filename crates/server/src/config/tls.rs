@@ -1,0 +1,122 @@
+//! Encryption: where it is spoken, by which certificate, and who may come in.
+
+use super::{Config, ConfigError, OptionalPort};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Encryption of clients' connections.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Tls {
+    /// The port for RESP over TLS, on the addresses of `bind`.
+    pub tls_port: OptionalPort,
+    /// The port for memcached's protocol over TLS, on the same addresses.
+    pub tls_memcached_port: OptionalPort,
+    /// The port for HTTP over TLS, on the same addresses.
+    pub tls_http_port: OptionalPort,
+    /// The server's certificate and those between it and its authority; PEM.
+    pub tls_cert_file: String,
+    /// The key of that certificate; PEM.
+    pub tls_key_file: String,
+    /// Who may vouch for clients; PEM.
+    pub tls_ca_cert_file: String,
+    /// Whether clients must have a certificate.
+    pub tls_auth_clients: ClientCertificates,
+    /// The versions of TLS that are spoken, with spaces between.
+    pub tls_protocols: String,
+    /// How long a handshake may take, in milliseconds.
+    pub tls_handshake_milliseconds_max: u64,
+}
+
+/// Whether clients must have a certificate of an authority that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificates {
+    /// Who has none is not let in.
+    #[default]
+    Yes,
+    /// Who has one must have a good one.
+    Optional,
+    /// None is asked for.
+    No,
+}
+
+impl FromStr for ClientCertificates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "yes" => Ok(Self::Yes),
+            "optional" => Ok(Self::Optional),
+            "no" => Ok(Self::No),
+            _ => Err(String::from("argument(s) must be one of the following: no, yes, optional")),
+        }
+    }
+}
+
+impl fmt::Display for ClientCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Yes => "yes",
+            Self::Optional => "optional",
+            Self::No => "no",
+        })
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            tls_port: OptionalPort::Off,
+            tls_memcached_port: OptionalPort::Off,
+            tls_http_port: OptionalPort::Off,
+            tls_cert_file: String::new(),
+            tls_key_file: String::new(),
+            tls_ca_cert_file: String::new(),
+            tls_auth_clients: ClientCertificates::default(),
+            tls_protocols: String::from("TLSv1.2 TLSv1.3"),
+            tls_handshake_milliseconds_max: 10_000,
+        }
+    }
+}
+
+impl Tls {
+    /// Whether it is spoken anywhere.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        let ports = [self.tls_port, self.tls_memcached_port, self.tls_http_port];
+        ports.iter().any(|port| port.number().is_some())
+    }
+}
+
+impl Config {
+    /// Whether what is said of encryption goes together; files are looked at where they are loaded.
+    pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        if self.listen.port.number().is_none() && tls.tls_port.number().is_none() {
+            let text = "port is off, and so is tls-port (allowed: one of them on)";
+            return Err(ConfigError(String::from(text)));
+        }
+        if !tls.is_on() {
+            return Ok(());
+        }
+        for (name, file) in
+            [("tls-cert-file", &tls.tls_cert_file), ("tls-key-file", &tls.tls_key_file)]
+        {
+            if file.is_empty() {
+                return Err(ConfigError(format!(
+                    "{name} is not set, which TLS needs (a PEM file)"
+                )));
+            }
+        }
+        if tls.tls_auth_clients != ClientCertificates::No && tls.tls_ca_cert_file.is_empty() {
+            return Err(ConfigError(format!(
+                "tls-auth-clients is {}, which needs tls-ca-cert-file (a PEM file of those who may vouch for clients); \
+                 \"no\" asks clients for no certificate",
+                tls.tls_auth_clients
+            )));
+        }
+        Ok(())
+    }
+}

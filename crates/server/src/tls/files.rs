@@ -1,0 +1,106 @@
+//! Certificates and keys from files, and loading them anew while the server runs.
+//!
+//! Whatever is loaded is looked at as a whole, and takes the place of what was there only when all of it is good: a file that
+//! cannot be read leaves what was there. Connections that are there keep what they began with.
+
+use crate::config::{ClientCertificates, Tls};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A longer file is none of certificates.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// What new connections begin with, for all shards; nothing before it was loaded.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Certificates(Arc<Mutex<Option<Arc<ServerConfig>>>>);
+
+impl Certificates {
+    /// What a connection that comes now begins with.
+    pub(crate) fn current(&self) -> Option<Arc<ServerConfig>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Loads the files that the settings name; on an error, which names the setting, all stays as it was.
+    pub(crate) fn load(&self, settings: &Tls) -> Result<(), String> {
+        let loaded = read(settings)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
+        Ok(())
+    }
+}
+
+fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let of = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "tlsv1.2" => Ok(&TLS12),
+        "tlsv1.3" => Ok(&TLS13),
+        _ => Err(format!("tls-protocols names '{word}' (allowed: TLSv1.2, TLSv1.3)")),
+    };
+    let versions = text.split_whitespace().map(of).collect::<Result<Vec<_>, _>>()?;
+    if versions.is_empty() {
+        return Err(String::from("tls-protocols names none (allowed: TLSv1.2, TLSv1.3)"));
+    }
+    Ok(versions)
+}
+
+fn refuse(setting: &str, file: &str, why: &dyn Display) -> String {
+    format!("{setting} '{file}': {why}")
+}
+
+fn bytes_of(setting: &str, path: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| refuse(setting, path, &error))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| refuse(setting, path, &error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(refuse(setting, path, &format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = bytes_of(setting, path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let all = all.map_err(|error| refuse(setting, path, &error))?;
+    if all.is_empty() {
+        return Err(refuse(setting, path, &"it has no certificate (PEM)"));
+    }
+    Ok(all)
+}
+
+fn read(settings: &Tls) -> Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(ring::default_provider());
+    let own = certificates("tls-cert-file", &settings.tls_cert_file)?;
+    let (name, path) = ("tls-key-file", &settings.tls_key_file);
+    // What the library says of a key is not told: it is never to quote one.
+    let key = PrivateKeyDer::from_pem_slice(&bytes_of(name, path)?)
+        .map_err(|_| refuse(name, path, &"it has no key (PEM, without a password)"))?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions(&settings.tls_protocols)?)
+        .map_err(|error| format!("tls-protocols: {error}"))?;
+    let builder = if settings.tls_auth_clients == ClientCertificates::No {
+        builder.with_no_client_auth()
+    } else {
+        let (name, path) = ("tls-ca-cert-file", &settings.tls_ca_cert_file);
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(name, path)? {
+            roots.add(authority).map_err(|error| refuse(name, path, &error))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = match settings.tls_auth_clients {
+            ClientCertificates::Optional => verifier.allow_unauthenticated(),
+            _ => verifier,
+        };
+        let verifier = verifier.build().map_err(|error| refuse(name, path, &error))?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let made = builder.with_single_cert(own, key);
+    made.map(Arc::new).map_err(|error| refuse("tls-cert-file", &settings.tls_cert_file, &error))
+}
