@@ -140,9 +140,9 @@ impl Node {
             Asked::Add { name, on, action, options, .. } => {
                 check_name("flow", name).map_err(EngineError::Refused)?;
                 let definition = definition_of(on, &action, &options, self.engine.limits())?;
-                self.check_flow(&definition)?;
                 let may = self.working.flows.may_add(name, &definition);
-                may.map_err(|refusal| EngineError::Refused(refusal.0))
+                may.map_err(|refusal| EngineError::Refused(refusal.0))?;
+                self.check_flow(&definition)
             }
             Asked::Drop { name } | Asked::Pause { name, .. } => {
                 let known = self.working.flows.definition(name);
@@ -235,6 +235,8 @@ impl Node {
         backfill: bool,
     ) -> Result<(), Stop> {
         check_name("flow", name).map_err(EngineError::Refused)?;
+        let may = self.working.flows.may_add(name, &definition);
+        may.map_err(|refusal| EngineError::Refused(refusal.0))?;
         self.check_flow(&definition)?;
         let on = definition.on.clone();
         let flows = &mut self.working.flows;

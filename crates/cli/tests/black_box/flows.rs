@@ -203,13 +203,13 @@ fn values_are_published() {
 fn what_fails_too_often_is_dead_until_it_is_tried_again() {
     let server = Server::start(&[]);
     let mut client = server.client(3);
-    // What the flow writes is a join's: it cannot.
-    let join = "out|<id> = copy base|<id>";
-    let _: redis::Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
     let copy = "out|<id> = copy in|<id>";
     let words =
         ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy, "MAX-ATTEMPTS", "2", "BACKOFF", "1", "1"];
     let _: redis::Value = ask(&mut client, &words).unwrap();
+    // What the flow writes is a join's from now on: it cannot.
+    let join = "out|<id> = copy base|<id>";
+    let _: redis::Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
     let _: String = ask(&mut client, &["SET", "in|1", "x"]).unwrap();
     settle(&mut client, "f");
     let facts = info(&mut client, "f");

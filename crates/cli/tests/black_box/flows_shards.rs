@@ -195,12 +195,12 @@ type Dead = Vec<BTreeMap<String, String>>;
 fn answers_about_flows_are_of_all_shards() {
     let server = Server::start(&["--shards", "3"]);
     let mut client = server.client(3);
-    let join = "out|<id> = copy base|<id>";
-    let _: Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
     let copy = "out|<id> = copy in|<id>";
     let words = ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy];
     let tries = ["MAX-ATTEMPTS", "2", "BACKOFF", "1", "1"];
     let _: Value = ask(&mut client, &[&words[..], &tries].concat()).unwrap();
+    let join = "out|<id> = copy base|<id>";
+    let _: Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
     let text = refusal(&mut client, &words);
     assert!(text.contains("a flow is named 'f' already"), "{text}");
     let back = ["FLOW.ADD", "back", "ON", "out|<id>", "COPY", "in|<id> = copy out|<id>"];

@@ -2,6 +2,7 @@
 
 use super::commands::{LONG_KEY, Words};
 use super::script::{Script, Step};
+use crate::generate::LENSED_FROM;
 use crate::join::{Join, Part, Pattern};
 use crate::rng::Rng;
 
@@ -22,6 +23,15 @@ const JOINS: [&str; 15] = [
     "avg|<c> = avg p|<p>|<c> check s|<p>|<p2>",
     "t|<u>|<c>|<p>|m = copy m|<u>|<c>|<p>",
     "v|<u>|<c>|<p> = pull copy q|<u>|<c>|<p>",
+];
+/// Joins that look at values, which seeds from [`LENSED_FROM`] on have too.
+const LENSED: [&str; 6] = [
+    "b|<p>|<n:number:desc>|<c> = index p|<p>|<c> as <n>",
+    "e|<p>|<c> = copy p|<p>|<c> where value >= 10 and value < 40",
+    "i|<n>|<u> = check s|<u>|<p> as <n> copy p|<p>|<c>",
+    "j|<p> = count p|<p>|<c> where not value prefix '1'",
+    "d|<m:text>|<p>|<u> = index s|<u>|<p> as <m> where <u> != 'a'",
+    "o|<m:number:desc>|<p> = index n|<p> as <m>",
 ];
 const SOURCES: [&str; 4] = ["s|<u>|<p>", "p|<p>|<c>", "p|<p>|<c>", "m|<u>|<c>|<p>"];
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "10", "1", "~x"];
@@ -93,7 +103,8 @@ struct Client {
 #[must_use]
 pub fn script(seed: u64, without: &[String]) -> Script {
     let mut rng = Rng::new(seed ^ 0x7365_7276_6572_0000);
-    let mut joins: Vec<_> = JOINS.iter().enumerate().collect();
+    let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
+    let mut joins: Vec<_> = JOINS.iter().chain(more).enumerate().collect();
     rng.shuffle(&mut joins);
     joins.truncate(rng.below(7));
     let join = |(at, text): &(usize, &&str)| {
