@@ -9,11 +9,13 @@ mod flows;
 mod http;
 mod log;
 mod shards;
+mod users;
 
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;
 pub use shards::ShardCount;
+pub use users::{KeptOwner, User};
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -75,6 +77,15 @@ pub struct Config {
     /// Flows that clients added before the start, each as the words of FLOW.ADD; no setting.
     #[serde(skip)]
     pub kept_flows: Vec<Vec<String>>,
+    /// Users to add at start.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
+    /// Users that clients set before the start, each a name and rules; no setting.
+    #[serde(skip)]
+    pub kept_users: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Who defined what is kept; no setting.
+    #[serde(skip)]
+    pub kept_owners: Vec<KeptOwner>,
 }
 
 /// Where to listen and who may come in.
@@ -91,6 +102,8 @@ pub struct Listen {
     pub http_port: OptionalPort,
     /// The password that clients must give; empty: none.
     pub requirepass: String,
+    /// The file with users that ACL LOAD reads and ACL SAVE writes; empty: none.
+    pub aclfile: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
@@ -375,6 +388,7 @@ impl Default for Listen {
             memcached_port: OptionalPort::default(),
             http_port: OptionalPort::default(),
             requirepass: String::new(),
+            aclfile: String::new(),
             tcp_keepalive_seconds: 300,
             shards: ShardCount::Auto,
             pin: false,

@@ -13,6 +13,7 @@
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
 //! - `keeping`: the embedded store, and definitions that outlive the process.
+//! - `users`: who may do what, for all shards.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
@@ -36,6 +37,7 @@ mod shards;
 mod simulated;
 mod sources;
 mod threads;
+mod users;
 
 pub use config::{Config, ConfigError, OptionalPort, ShardCount};
 pub use memory::{Share, Size};

@@ -83,6 +83,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
             Ok(())
         }),
     },
+    Setting {
+        name: "aclfile",
+        aliases: &[],
+        get: |config| config.listen.aclfile.clone(),
+        set: None,
+    },
     setting!(fixed "tcp-keepalive-seconds" &["tcp-keepalive"], listen.tcp_keepalive_seconds),
     setting!(fixed "shards" &[], listen.shards),
     Setting {

@@ -20,7 +20,16 @@ impl Config {
         if self.listen.bind.is_empty() {
             return refuse(String::from("bind names no address (allowed: at least one)"));
         }
+        if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
+            return refuse(String::from(
+                "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
+            ));
+        }
+        // Whoever names users says what those may do who do not log in.
+        let has_users =
+            !self.listen.aclfile.is_empty() || self.users.iter().any(|user| user.name == "default");
         if self.listen.requirepass.is_empty()
+            && !has_users
             && let Some(open) = self.listen.bind.iter().find(|address| !address.is_loopback())
         {
             return refuse(format!(

@@ -15,6 +15,7 @@
 //! - S2. Each entry of `session.watched` is one watch in the engine.
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
+mod acl;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
@@ -32,6 +33,7 @@ mod metrics;
 mod notices;
 mod remote;
 mod reply;
+mod rights;
 mod sending;
 mod server;
 mod service;
@@ -64,6 +66,7 @@ use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
+use crate::users::{SeenUsers, UserRegistry};
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
@@ -86,6 +89,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use tracking::Tracking;
 use watching::Watching;
 
@@ -158,6 +162,10 @@ pub(crate) struct Resp {
     /// What was loaded and waits for room.
     late_loads: VecDeque<sourced::LateLoad>,
     hub: Hub,
+    /// The users of all shards.
+    pub(crate) registry: Arc<UserRegistry>,
+    /// What of them this shard goes by.
+    pub(crate) seen: SeenUsers,
     /// Tasks of flows that are done elsewhere.
     outside: flows::ExternalEffects,
     probes: Probes,
@@ -255,6 +263,14 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
+        let registry = match &shards {
+            Some(shards) => shards.outbox.transport().users().clone(),
+            None => Arc::default(),
+        };
+        if me == Shard(0) {
+            registry.begin(&config)?;
+            registry.begin_definitions(&config, &node);
+        }
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::ExternalEffects::new(certificates.as_ref(), hub.inbox.bell());
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
@@ -284,6 +300,8 @@ impl Resp {
             blocking: Blocking::default(),
             late_loads: VecDeque::new(),
             hub,
+            registry,
+            seen: SeenUsers::default(),
             outside,
             probes: Probes::new(),
             probing: None,
@@ -313,6 +331,7 @@ impl Resp {
         service.program.forget();
         service.check_memory(&config)?;
         service.apply(config);
+        service.see_users();
         service.at_start = service.memory_sample();
         service.gauge.at_start(service.at_start.resident);
         Ok(service)
@@ -357,7 +376,9 @@ impl Resp {
 
     /// Whether clients must give a password.
     pub(crate) fn needs_password(&self) -> bool {
-        !self.config.listen.requirepass.is_empty()
+        let state = self.registry.lock();
+        let user = state.users.default_user();
+        !(user.nopass && user.enabled)
     }
 
     /// Looks ahead at the next requests and fetches what they will touch here; gives how many bytes

@@ -27,7 +27,9 @@ impl Service for Resp {
             WireProtocol::Resp => None,
             WireProtocol::Memcached => Some(Box::default()),
         };
-        Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
+        let mut session = Session { memcached, ..Session::default() };
+        self.let_in(&mut session);
+        session
     }
 
     fn turn(&mut self, time: Time, clients_bytes: usize) {
@@ -51,6 +53,9 @@ impl Service for Resp {
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
+        if !self.keeps_rights(&mut work) {
+            return Served { consumed: 0, stopped: Stopped::Closing };
+        }
         if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
             self.blocked_sessions.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
@@ -169,6 +174,7 @@ impl Service for Resp {
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.renew_rights_of_all(connections);
         self.begin_later_rounds();
         self.gauge.begin_command();
         self.take_late_loads();
@@ -351,6 +357,7 @@ impl Service for Resp {
             self.exclusive = None;
             self.end_transaction();
         }
+        self.forget_asker(connection);
         self.part(id, &mut connection.session);
     }
 

@@ -22,6 +22,7 @@ use crate::memory::Common;
 use crate::resp::{Note, Origin, SlowCommands, TrackingNote};
 use crate::service::WireProtocol;
 use crate::sources;
+use crate::users::UserRegistry;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
@@ -222,6 +223,8 @@ pub(crate) struct Transport {
     slow: SlowCommands,
     /// Transactions of which stores keep records.
     recorded: Recorded,
+    /// Who may do what.
+    users: Arc<UserRegistry>,
 }
 
 #[derive(Debug, Default)]
@@ -269,8 +272,8 @@ impl Transport {
         let sources = sources::Common::new(shards);
         let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow, recorded) = Default::default();
-        Arc::new(Self { boxes, barrier, turns, memory, run, sources, heard, slow, recorded })
+        let (heard, slow, recorded, users) = Default::default();
+        Arc::new(Self { boxes, barrier, turns, memory, run, sources, heard, slow, recorded, users })
     }
 
     /// What the shards tell of their memory.
@@ -286,6 +289,11 @@ impl Transport {
     /// What clients of any shard listen to.
     pub(crate) fn heard(&self) -> &Heard {
         &self.heard
+    }
+
+    /// The users, and what they have defined.
+    pub(crate) fn users(&self) -> &Arc<UserRegistry> {
+        &self.users
     }
 
     /// The slow commands of all shards.

@@ -214,6 +214,7 @@ impl Resp {
             };
             let session = Session {
                 authenticated: true,
+                unrestricted: true,
                 across: Across::Remote(Box::new(remote)),
                 form: Form::Typed,
                 ..Session::default()
