@@ -52,6 +52,7 @@ pub(crate) use dispatch::foreign;
 pub(crate) use info::cpu_seconds;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
+pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
 pub(crate) use tracking::Note as TrackingNote;

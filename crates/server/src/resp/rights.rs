@@ -215,22 +215,19 @@ impl Resp {
         command: &Command<'_>,
         needs: &[Demand<'_>],
     ) -> Result<(), NotAllowed> {
-        if self.seen.suspended.is_empty() {
-            return Ok(());
-        }
         let mut all = self.seen.suspended.iter();
-        let found = match command {
+        let why = match command {
             Command::Data(Data::Functions(
                 Functions::Call { name, .. } | Functions::Range { name, .. },
-            )) => {
-                let name = String::from_utf8_lossy(name);
-                all.find(|it| it.has_function(&name))
-            }
+            )) => self.suspended_function(name),
             Command::Data(Data::Flows(
                 Flows::Pause { name, paused: false }
                 | Flows::Retry { name, .. }
                 | Flows::Replay { name, .. },
-            )) => all.find(|it| it.kind == DefinitionKind::Flow && it.name == *name),
+            )) => {
+                let flow = all.find(|it| it.kind == DefinitionKind::Flow && it.name == *name);
+                flow.map(|it| &*it.reason)
+            }
             _ => None,
         };
         // Whoever may do everything sees which keys there are, and removes them and what gives them.
@@ -245,12 +242,16 @@ impl Resp {
                 | Id::JoinAdd
                 | Id::JoinDrop
         );
-        let found = match found {
-            None if lists && user.is_unrestricted() => None,
-            None => self.suspended_among(needs),
-            found => found.map(|it| &*it.reason),
-        };
-        found.map_or(Ok(()), |reason| Err(NotAllowed::Suspended(reason.to_owned())))
+        let is_free = lists && user.is_unrestricted();
+        let why = why.or_else(|| if is_free { None } else { self.suspended_among(needs) });
+        why.map_or(Ok(()), |why| Err(NotAllowed::Suspended(why.to_owned())))
+    }
+
+    /// Why a function is refused to everybody.
+    pub(crate) fn suspended_function(&self, name: &[u8]) -> Option<&str> {
+        let name = String::from_utf8_lossy(name);
+        let module = self.seen.suspended.iter().find(|it| it.has_function(&name));
+        module.map(|it| &*it.reason)
     }
 
     /// Why one of these keys or ranges is refused to everybody.
