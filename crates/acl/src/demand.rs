@@ -11,8 +11,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_command::{
-    Args, CallFlags, Command, Connection, Data, Functions, Id, Keys, RangeWatch, Ranges, Spec,
-    Strings,
+    Args, CallFlags, Command, Connection, Data, Flags, Functions, Id, Keys, RangeWatch, Ranges,
+    Spec, Strings,
 };
 
 /// What is done with a key.
@@ -182,6 +182,12 @@ fn pair<'a>(args: Args<'a>, first: Access, second: Access, out: &mut Vec<Demand<
 
 fn all_keys<'a>(access: Access) -> Demand<'a> {
     Demand::Range { range: KeyRange::all(), access }
+}
+
+/// What a request needs of the keys that it names, where something else is wrong with it.
+pub fn key_demands<'a>(spec: &Spec, args: Args<'a>, out: &mut Vec<Demand<'a>>) {
+    let reads = spec.flags.has(Flags::READONLY);
+    keys(spec, args, if reads { Access::READ } else { Access::ALL }, out);
 }
 
 /// What a request needs besides the right to its command. What joins and flows read and write is not said here: their

@@ -3,8 +3,6 @@
 use alloc::collections::VecDeque;
 use alloc::string::String;
 
-/// Most entries that are kept.
-const ENTRIES_MAX: usize = 128;
 /// What is refused again within so many milliseconds is counted, not noted anew.
 const GROUPED_MS: u64 = 60_000;
 
@@ -66,7 +64,8 @@ pub struct AclJournal {
 
 impl AclJournal {
     /// Notes an event; `id` and `count` are given here. Whether it is new, and not counted with an earlier one.
-    pub fn note(&mut self, mut event: AclEvent) -> bool {
+    /// At most so many are kept.
+    pub fn note(&mut self, mut event: AclEvent, entries_max: usize) -> bool {
         let same = self.entries.iter().position(|old| {
             old.reason == event.reason
                 && old.in_transaction == event.in_transaction
@@ -77,18 +76,24 @@ impl AclJournal {
         if let Some(mut old) = same.and_then(|at| self.entries.remove(at)) {
             (old.count, old.updated, old.client) = (old.count + 1, event.updated, event.client);
             self.entries.push_front(old);
+            self.entries.truncate(entries_max);
             return false;
         }
         (event.id, event.count) = (self.next, 1);
         self.next += 1;
         self.entries.push_front(event);
-        self.entries.truncate(ENTRIES_MAX);
+        self.entries.truncate(entries_max);
         true
     }
 
     /// The events, the newest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &AclEvent> {
         self.entries.iter()
+    }
+
+    /// Keeps no more than so many.
+    pub fn shrink(&mut self, entries_max: usize) {
+        self.entries.truncate(entries_max);
     }
 
     /// Forgets all.
@@ -120,13 +125,13 @@ mod tests {
     #[test]
     fn what_is_refused_again_is_counted_and_the_oldest_go() {
         let mut journal = AclJournal::default();
-        assert!(journal.note(event("a", 0)) && journal.note(event("b", 1)));
-        assert!(!journal.note(event("a", 59_999)));
+        assert!(journal.note(event("a", 0), 128) && journal.note(event("b", 1), 128));
+        assert!(!journal.note(event("a", 59_999), 128));
         let first = journal.iter().next().unwrap();
         assert_eq!((&*first.object, first.count, first.updated, first.id), ("a", 2, 59_999, 0));
-        assert!(journal.note(event("b", 60_001)), "a minute later it is another event");
+        assert!(journal.note(event("b", 60_001), 128), "a minute later it is another event");
         for at in 0..200 {
-            journal.note(event(&format!("c{at}"), 70_000));
+            journal.note(event(&format!("c{at}"), 70_000), 128);
         }
         assert_eq!((journal.iter().len(), journal.iter().next().unwrap().id), (128, 202));
         journal.clear();

@@ -32,7 +32,7 @@ mod user;
 mod users;
 
 pub use definitions::{Definition, DefinitionKind, Definitions, Reach, Suspended};
-pub use demand::{Access, Demand, Denied, demands};
+pub use demand::{Access, Demand, Denied, demands, key_demands};
 pub use error::{RuleError, SetUserError};
 pub use journal::{AclEvent, AclJournal, AclReason};
 pub use keys::{KeyPattern, glob_prefix};

@@ -132,15 +132,13 @@ impl Selector {
         let at = name.iter().position(|&byte| byte == b'|').ok_or(RuleError::UnknownCommand)?;
         let (container, argument) = (&name[..at], &name[at + 1..]);
         let spec = lookup(container).ok_or(RuleError::UnknownCommand)?;
-        if !spec.subcommands.is_empty() {
-            return Err(RuleError::UnknownCommand);
+        let subcommand = argument.split(|&byte| byte == b'|').next().unwrap_or_default();
+        if allow && lookup_subcommand(spec, subcommand).is_some() {
+            return Err(RuleError::FirstArgument);
         }
-        if argument.is_empty() || argument.contains(&b'|') || !allow {
-            return Err(if argument.contains(&b'|') && allow {
-                RuleError::FirstArgument
-            } else {
-                RuleError::UnknownCommand
-            });
+        let is_one = !argument.is_empty() && !argument.contains(&b'|');
+        if !allow || !is_one || !spec.subcommands.is_empty() {
+            return Err(RuleError::UnknownCommand);
         }
         let entry = (spec.id, argument.to_vec());
         if !self.first_arguments.contains(&entry) {
@@ -228,13 +226,13 @@ impl Selector {
     /// Whether a request may be run: its command, and whatever it needs besides.
     ///
     /// # Errors
-    /// What is refused first.
-    pub fn check<'a>(
+    /// What is refused first, and how many needs were met before.
+    pub fn check(
         &self,
         spec: &Spec,
         first: Option<&[u8]>,
-        needs: &[Demand<'a>],
-    ) -> Result<(), Denied> {
+        needs: &[Demand<'_>],
+    ) -> Result<(), (usize, Denied)> {
         let is_allowed = |(id, argument): &(Id, Vec<u8>)| {
             *id == spec.id && first.is_some_and(|first| first.eq_ignore_ascii_case(argument))
         };
@@ -242,9 +240,12 @@ impl Selector {
             || self.allows(spec.id)
             || self.first_arguments.iter().any(is_allowed);
         if !may_run {
-            return Err(Denied::Command(spec.full_name));
+            return Err((0, Denied::Command(spec.full_name)));
         }
-        needs.iter().try_for_each(|need| self.meets(need))
+        needs
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, need)| self.meets(need).map_err(|denied| (at + 1, denied)))
     }
 
     /// Whether one thing is allowed that a request needs.

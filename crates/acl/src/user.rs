@@ -218,14 +218,11 @@ impl User {
         for selector in &self.selectors {
             match selector.check(spec, first, needs) {
                 Ok(()) => return Ok(()),
-                Err(other) => {
-                    if matches!(denied, Denied::Command(_)) {
-                        denied = other;
-                    }
-                }
+                Err(other) if other.0 > denied.0 => denied = other,
+                Err(_) => {}
             }
         }
-        Err(denied)
+        Err(denied.1)
     }
 
     /// Whether one thing is allowed, whatever command asks for it.

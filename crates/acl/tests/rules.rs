@@ -76,9 +76,13 @@ fn users_are_shown_as_in_redis() {
 fn what_is_wrong_with_rules_is_told_in_the_words_of_redis() {
     let of = |rule: &str, why: &str| format!("Error in ACL SETUSER modifier '{rule}': {why}");
     let unknown = "Unknown command or category name in ACL";
-    for rule in ["+nope", "-nope", "+@nope", "-@nope", "+config|nope", "+nope|x", "-select|0"] {
+    for rule in
+        ["+nope", "-nope", "+@nope", "-@nope", "+config|nope", "+nope|x", "-select|0", "+get|a|b"]
+    {
         assert_eq!(error(&[rule]), of(rule, unknown));
     }
+    let first = "Allowing first-arg of a subcommand is not supported";
+    assert_eq!(error(&["+config|get|x"]), of("+config|get|x", first));
     for rule in ["nope", "", "%~x", "%X~x", "%R", "+", "-", "~a b", "&a b"] {
         assert_eq!(error(&[rule]), of(rule, "Syntax error"), "{rule}");
     }
@@ -216,7 +220,9 @@ fn selectors_do_not_add_up() {
     let two = user(&["+@read", "%R~r*", "(+@write ~w*)"]);
     assert!(allowed(&two, "GET r1") && allowed(&two, "SET w1 1"));
     assert!(!allowed(&two, "GET w1") && !allowed(&two, "SET r1 1"));
-    assert!(!allowed(&two, "COPY r1 w1"), "no selector allows all of it");
+    assert_eq!(check(&two, "COPY r1 w1"), Err(Denied::Key(b"r1".to_vec())), "by no selector");
+    let three = user(&["+mget", "%R~a", "(+mget %R~a %R~b)"]);
+    assert_eq!(check(&three, "MGET a b c"), Err(Denied::Key(b"c".to_vec())), "the furthest one");
     assert_eq!(check(&two, "DEL r1"), Err(Denied::Key(b"r1".to_vec())));
     assert_eq!(check(&two, "PING"), Err(Denied::Command("ping")));
 }

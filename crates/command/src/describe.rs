@@ -123,8 +123,8 @@ fn write_texts(texts: &mut (impl Iterator<Item = &'static str> + Clone), reply: 
     }
 }
 
-/// The categories that there are, without `@`.
-pub const CATEGORIES: [&str; 16] = [
+/// The categories that there are, without `@`: also those of Redis that have no commands here, since rules name them.
+pub const CATEGORIES: [&str; 24] = [
     "keyspace",
     "read",
     "write",
@@ -141,6 +141,14 @@ pub const CATEGORIES: [&str; 16] = [
     "define",
     "connect",
     "audit",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "scripting",
 ];
 
 /// Whether a command changes what is computed, called or mapped: joins, tables, flows, modules of functions.

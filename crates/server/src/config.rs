@@ -322,6 +322,8 @@ pub struct Observe {
     pub slowlog_microseconds_min: i64,
     /// Commands that SLOWLOG keeps.
     pub slowlog_entries_max: usize,
+    /// Refusals that ACL LOG remembers.
+    pub acllog_entries_max: usize,
     /// LATENCY keeps commands that took at least so long; 0: none.
     pub latency_milliseconds_min: u64,
 }
@@ -509,6 +511,7 @@ impl Default for Observe {
         Self {
             slowlog_microseconds_min: 10_000,
             slowlog_entries_max: 128,
+            acllog_entries_max: 128,
             latency_milliseconds_min: 0,
         }
     }

@@ -188,6 +188,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         observe.slowlog_microseconds_min
     ),
     setting!(live "slowlog-entries-max" &["slowlog-max-len"], observe.slowlog_entries_max),
+    setting!(live "acllog-entries-max" &["acllog-max-len"], observe.acllog_entries_max),
     setting!(
         live "latency-milliseconds-min" &["latency-monitor-threshold"],
         observe.latency_milliseconds_min

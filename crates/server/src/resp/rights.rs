@@ -16,10 +16,11 @@ use crate::log::event;
 use crate::users::reach_of;
 use headwater_acl::{
     Access, AclEvent, AclReason, DefinitionKind, Demand, Denied, Reach, User, Users, demands,
+    key_demands,
 };
 use headwater_base::KeyRange;
 use headwater_command::{
-    Args, Command, Credentials, Data, Flags, Flows, Functions, Id, Joins, Reply, Spec,
+    Args, Command, Credentials, Data, Flags, Flows, Functions, Id, Joins, Ranges, Reply, Spec,
 };
 use headwater_protocol::resp::{decode, find};
 use std::sync::Arc;
@@ -99,7 +100,7 @@ impl Resp {
     }
 
     fn note_refusal(
-        &self,
+        &mut self,
         reason: AclReason,
         object: &str,
         user: &str,
@@ -108,7 +109,13 @@ impl Resp {
         let mut client = String::new();
         describe(connection, self.time.uptime, &mut client);
         let now = self.time.wall.0;
-        self.registry.note(AclEvent {
+        self.stats.denied[match reason {
+            AclReason::Auth => 0,
+            AclReason::Command => 1,
+            AclReason::Key => 2,
+            AclReason::Channel => 3,
+        }] += 1;
+        let event = AclEvent {
             id: 0,
             count: 0,
             reason,
@@ -118,7 +125,8 @@ impl Resp {
             client: client.trim_end().to_owned(),
             created: now,
             updated: now,
-        })
+        };
+        self.registry.note(event, self.config.observe.acllog_entries_max)
     }
 
     /// Whether a request may be executed; if not, that is answered.
@@ -171,7 +179,9 @@ impl Resp {
         let first = args.get(1);
         let Ok(command) = decode(spec, args) else {
             // What is wrong with it is told to whoever may send it at all.
-            return Ok(user.check(spec, first, &[])?);
+            let mut needs = Vec::new();
+            key_demands(spec, args, &mut needs);
+            return Ok(user.check(spec, first, &needs)?);
         };
         let mut needs = Vec::new();
         demands(spec, args, &command, &mut needs);
@@ -200,11 +210,36 @@ impl Resp {
                 | Flows::Replay { name, .. } => (DefinitionKind::Flow, *name, None),
                 Flows::List | Flows::Info { .. } => return Vec::new(),
             },
+            Command::Data(Data::Ranges(Ranges::ExplainKey { key })) => {
+                return vec![self.explained(KeyRange::point(key))];
+            }
+            Command::Data(Data::Ranges(Ranges::Explain { first, last })) => {
+                return vec![self.explained(KeyRange::new(first, last))];
+            }
             _ => return Vec::new(),
         };
         let state = self.registry.lock();
         let there = state.definitions.get(kind, name).map(|it| it.reach.clone());
         new.map(reach_of).into_iter().chain(there).collect()
+    }
+
+    /// What an explanation of a range shows: the sources of the joins that give it, and theirs.
+    fn explained(&self, range: KeyRange) -> Reach {
+        let state = self.registry.lock();
+        let mut reads = vec![range];
+        let mut at = 0;
+        while let Some(range) = reads.get(at).cloned() {
+            at += 1;
+            let joins = state.definitions.iter().filter(|it| it.0 == DefinitionKind::Join);
+            for (_, _, join) in joins {
+                if join.reach.writes.iter().any(|writes| writes.overlaps(&range)) {
+                    let new = join.reach.reads.iter().filter(|source| !reads.contains(source));
+                    let new: Vec<KeyRange> = new.cloned().collect();
+                    reads.extend(new);
+                }
+            }
+        }
+        Reach { reads, ..Reach::default() }
     }
 
     /// Whether what a request reads or runs is refused because the rights behind it are gone.

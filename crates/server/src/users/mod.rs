@@ -149,8 +149,8 @@ impl UserRegistry {
     }
 
     /// Notes what was refused; whether it is new.
-    pub(crate) fn note(&self, event: AclEvent) -> bool {
-        self.lock().journal.note(event)
+    pub(crate) fn note(&self, event: AclEvent, entries_max: usize) -> bool {
+        self.lock().journal.note(event, entries_max)
     }
 }
 
