@@ -91,11 +91,6 @@ impl AclJournal {
         self.entries.iter()
     }
 
-    /// Keeps no more than so many.
-    pub fn shrink(&mut self, entries_max: usize) {
-        self.entries.truncate(entries_max);
-    }
-
     /// Forgets all.
     pub fn clear(&mut self) {
         self.entries.clear();

@@ -150,13 +150,14 @@ impl Selector {
     }
 
     fn key_pattern(&mut self, text: &[u8], access: Access, user: &[u8]) -> Result<(), RuleError> {
-        if self.all_keys {
+        let is_all = text == b"*" && access == Access::ALL;
+        if self.all_keys && !is_all {
             return Err(RuleError::BehindAllKeys);
         }
         if text.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
             return Err(RuleError::Syntax);
         }
-        if text == b"*" && access == Access::ALL {
+        if is_all {
             self.all_keys = true;
             self.keys.clear();
             return Ok(());
@@ -170,7 +171,7 @@ impl Selector {
     }
 
     fn channel(&mut self, text: &[u8]) -> Result<(), RuleError> {
-        if self.all_channels {
+        if self.all_channels && text != b"*" {
             return Err(RuleError::BehindAllChannels);
         }
         if text.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {

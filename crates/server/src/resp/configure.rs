@@ -52,7 +52,6 @@ impl Resp {
                 if self.config.listen.requirepass != config.listen.requirepass {
                     self.registry.set_default_password(&config.listen.requirepass);
                 }
-                self.registry.lock().journal.shrink(config.observe.acllog_entries_max);
                 log::apply(&config.log);
                 self.apply(config);
                 encoder(work).ok();

@@ -96,7 +96,9 @@ impl Resp {
         event!(warn, "clients", "auth_failed", peer = %connection.peer, "a client gave a wrong name or password");
         let name = String::from_utf8_lossy(credentials.user.unwrap_or(b"default")).into_owned();
         event!(warn, "audit", "refused", peer = %connection.peer, user = %name.escape_debug(), reason = "auth", "a client was refused");
-        self.note_refusal(AclReason::Auth, "auth", &name, connection);
+        let command = connection.session.last_command;
+        let object = if command == "hello" { "HELLO" } else { "AUTH" };
+        self.note_refusal(AclReason::Auth, object, &name, connection);
     }
 
     fn note_refusal(

@@ -90,6 +90,7 @@ impl Stats {
     pub(crate) fn reset(&mut self) {
         self.calls.fill(0);
         self.errors = 0;
+        self.denied = [0; 4];
         self.connections = 0;
         self.connections_refused = 0;
         self.sampled = 0;
