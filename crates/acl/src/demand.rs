@@ -190,65 +190,100 @@ pub fn key_demands<'a>(spec: &Spec, args: Args<'a>, out: &mut Vec<Demand<'a>>) {
     keys(spec, args, if reads { Access::READ } else { Access::ALL }, out);
 }
 
+/// What kind of demands a command has.
+#[derive(Clone, Copy, Debug)]
+enum Needs {
+    /// It shows values.
+    Reads,
+    /// It tells of keys that they are there, their type, length and expiry.
+    Looks,
+    /// It changes keys, and shows nothing of what they held.
+    Writes,
+    /// It changes keys, and shows what they held, or what becomes of it.
+    Both,
+    /// Its options say which of these.
+    SetOptions,
+    CallOptions,
+    /// From a key to another one.
+    Moves,
+    Copies,
+    /// Keys that are not named.
+    Whole,
+    /// A range of keys.
+    Range,
+    /// The keys of a table.
+    Table,
+    /// Channels that it hears, or the one to which it speaks.
+    Channels,
+    Channel,
+    ChannelPatterns,
+    /// Keys of which its client is told.
+    Tracks,
+    /// What its text says, or that of what it names.
+    Definition,
+    /// No key and no channel: the right to the command is all there is.
+    Nothing,
+}
+
+macro_rules! needs {
+    ($($needs:ident: $($id:ident)+;)+) => {
+        fn needs_of(id: Id) -> Needs {
+            match id {
+                $($(Id::$id)|+ => Needs::$needs,)+
+            }
+        }
+    };
+}
+
+needs! {
+    Reads: Get MGet GetRange SubStr Lcs StreamRead Explain;
+    Looks: StrLen Exists Type Touch Ttl PTtl ExpireTime PExpireTime StreamLen StreamInfo
+        ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount MemoryUsage Watch;
+    Writes: SetNx SetEx PSetEx MSet MSetNx Append SetRange Del Unlink Expire PExpire ExpireAt
+        PExpireAt Persist StreamAppend StreamTrim;
+    Both: GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
+    SetOptions: Set;
+    CallOptions: FnCall;
+    Moves: Rename RenameNx;
+    Copies: Copy;
+    Whole: Keys Scan RandomKey FlushAll FlushDb;
+    Range: Range Prefix RangeDel ExplainRange Verify RangeWatch FnRange;
+    Table: TableSet;
+    Channels: Subscribe;
+    Channel: Publish;
+    ChannelPatterns: PSubscribe;
+    Tracks: ClientTracking;
+    Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
+        FlowDiscard FlowReplay;
+    Nothing: DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo TableList TableInfo FlowList
+        FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
+        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe PubSub
+        PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp Multi Exec Discard Unwatch Hello Auth
+        Ping Echo Quit Reset Select Client ClientId ClientGetName ClientSetName ClientSetInfo
+        ClientList ClientInfo ClientKill ClientNoEvict ClientNoTouch ClientCapa ClientReply
+        ClientCaching ClientTrackingInfo ClientGetRedir ClientHelp Command CommandCount CommandInfo
+        CommandDocs CommandList CommandGetKeys CommandGetKeysAndFlags CommandHelp Info Config
+        ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp Time Memory MemoryStats
+        MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
+        Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp Acl AclCat AclDelUser
+        AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
+        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Shutdown;
+}
+
 /// What a request needs besides the right to its command. What joins and flows read and write is not said here: their
 /// texts are ([`crate::Reach`]).
 pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut Vec<Demand<'a>>) {
-    match spec.id {
-        Id::Get | Id::MGet | Id::GetRange | Id::SubStr | Id::Lcs | Id::StreamRead | Id::Explain => {
-            keys(spec, args, Access::READ, out);
-        }
-        // Whether a key is there, its type, length, expiry, and how it is stored.
-        Id::StrLen
-        | Id::Exists
-        | Id::Type
-        | Id::Touch
-        | Id::Ttl
-        | Id::PTtl
-        | Id::ExpireTime
-        | Id::PExpireTime
-        | Id::StreamLen
-        | Id::StreamInfo
-        | Id::ObjectEncoding
-        | Id::ObjectIdleTime
-        | Id::ObjectFreq
-        | Id::ObjectRefCount
-        | Id::MemoryUsage
-        | Id::Watch => {
-            keys(spec, args, Access::NONE, out);
-        }
-        Id::SetNx
-        | Id::SetEx
-        | Id::PSetEx
-        | Id::MSet
-        | Id::MSetNx
-        | Id::Append
-        | Id::SetRange
-        | Id::Del
-        | Id::Unlink
-        | Id::Expire
-        | Id::PExpire
-        | Id::ExpireAt
-        | Id::PExpireAt
-        | Id::Persist
-        | Id::StreamAppend
-        | Id::StreamTrim => keys(spec, args, Access::WRITE, out),
-        // The old value is shown, or what becomes of it.
-        Id::GetSet
-        | Id::GetDel
-        | Id::GetEx
-        | Id::Incr
-        | Id::Decr
-        | Id::IncrBy
-        | Id::DecrBy
-        | Id::IncrByFloat => keys(spec, args, Access::ALL, out),
-        Id::Set => {
+    match needs_of(spec.id) {
+        Needs::Reads => keys(spec, args, Access::READ, out),
+        Needs::Looks => keys(spec, args, Access::NONE, out),
+        Needs::Writes => keys(spec, args, Access::WRITE, out),
+        Needs::Both => keys(spec, args, Access::ALL, out),
+        Needs::SetOptions => {
             let shows =
                 matches!(command, Command::Data(Data::Strings(Strings::Set { get: true, .. })));
             keys(spec, args, if shows { Access::ALL } else { Access::WRITE }, out);
         }
-        Id::Rename | Id::RenameNx => pair(args, Access::ALL, Access::WRITE, out),
-        Id::Copy => pair(args, Access::READ, Access::WRITE, out),
-        Id::FnCall => {
+        Needs::CallOptions => {
             let updates = |flags: &CallFlags| flags.update;
             let changes = matches!(
                 command,
@@ -256,17 +291,11 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
             );
             keys(spec, args, if changes { Access::ALL } else { Access::READ }, out);
         }
-        Id::Keys | Id::Scan | Id::RandomKey | Id::FlushAll | Id::FlushDb => {
-            whole(spec, command, out)
-        }
-        Id::Range
-        | Id::Prefix
-        | Id::RangeDel
-        | Id::ExplainRange
-        | Id::Verify
-        | Id::RangeWatch
-        | Id::FnRange => out.extend(range_of(command)),
-        Id::TableSet => {
+        Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
+        Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
+        Needs::Whole => whole(spec, command, out),
+        Needs::Range => out.extend(range_of(command)),
+        Needs::Table => {
             let Some(name) = args.get(1) else { return };
             let range = KeyRange::prefix(&[name, b"|"].concat());
             out.push(Demand::Range { range, access: Access::ALL });
@@ -274,132 +303,11 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
                 out.push(Demand::Command(Id::SourceAdd));
             }
         }
-        Id::Subscribe | Id::Publish => {
-            let many = if spec.id == Id::Publish { args.len().min(2) } else { args.len() };
-            out.extend(args.first(many).iter().skip(1).map(Demand::Channel));
-        }
-        Id::PSubscribe => out.extend(args.iter().skip(1).map(Demand::ChannelPattern)),
-        Id::ClientTracking => tracked(command, out),
-        // The definitions' texts say what they need.
-        Id::JoinAdd
-        | Id::JoinDrop
-        | Id::FlowAdd
-        | Id::FlowDrop
-        | Id::FlowPause
-        | Id::FlowResume
-        | Id::FlowDead
-        | Id::FlowRetry
-        | Id::FlowDiscard
-        | Id::FlowReplay => {}
-        // No keys, and no channels: the right to the command is all there is.
-        Id::DbSize
-        | Id::Object
-        | Id::ObjectHelp
-        | Id::RangeUnwatch
-        | Id::JoinList
-        | Id::JoinInfo
-        | Id::TableList
-        | Id::TableInfo
-        | Id::FlowList
-        | Id::FlowInfo
-        | Id::ShardHome
-        | Id::ShardList
-        | Id::ShardMove
-        | Id::ShardPosition
-        | Id::Wait
-        | Id::SourceAdd
-        | Id::SourceDrop
-        | Id::SourceList
-        | Id::SourceInfo
-        | Id::SourcePosition
-        | Id::FnLoad
-        | Id::FnDrop
-        | Id::FnList
-        | Id::FnInfo
-        | Id::Unsubscribe
-        | Id::PUnsubscribe
-        | Id::PubSub
-        | Id::PubSubChannels
-        | Id::PubSubNumSub
-        | Id::PubSubNumPat
-        | Id::PubSubHelp
-        | Id::Multi
-        | Id::Exec
-        | Id::Discard
-        | Id::Unwatch
-        | Id::Hello
-        | Id::Auth
-        | Id::Ping
-        | Id::Echo
-        | Id::Quit
-        | Id::Reset
-        | Id::Select
-        | Id::Client
-        | Id::ClientId
-        | Id::ClientGetName
-        | Id::ClientSetName
-        | Id::ClientSetInfo
-        | Id::ClientList
-        | Id::ClientInfo
-        | Id::ClientKill
-        | Id::ClientNoEvict
-        | Id::ClientNoTouch
-        | Id::ClientCapa
-        | Id::ClientReply
-        | Id::ClientCaching
-        | Id::ClientTrackingInfo
-        | Id::ClientGetRedir
-        | Id::ClientHelp
-        | Id::Command
-        | Id::CommandCount
-        | Id::CommandInfo
-        | Id::CommandDocs
-        | Id::CommandList
-        | Id::CommandGetKeys
-        | Id::CommandGetKeysAndFlags
-        | Id::CommandHelp
-        | Id::Info
-        | Id::Config
-        | Id::ConfigGet
-        | Id::ConfigSet
-        | Id::ConfigResetStat
-        | Id::ConfigRewrite
-        | Id::ConfigHelp
-        | Id::Time
-        | Id::Memory
-        | Id::MemoryStats
-        | Id::MemoryPurge
-        | Id::MemoryDoctor
-        | Id::MemoryHelp
-        | Id::Slowlog
-        | Id::SlowlogGet
-        | Id::SlowlogLen
-        | Id::SlowlogReset
-        | Id::SlowlogHelp
-        | Id::Latency
-        | Id::LatencyLatest
-        | Id::LatencyHistory
-        | Id::LatencyReset
-        | Id::LatencyHelp
-        | Id::Acl
-        | Id::AclCat
-        | Id::AclDelUser
-        | Id::AclDryRun
-        | Id::AclGenPass
-        | Id::AclGetUser
-        | Id::AclHelp
-        | Id::AclList
-        | Id::AclLoad
-        | Id::AclLog
-        | Id::AclOwners
-        | Id::AclSave
-        | Id::AclSetUser
-        | Id::AclUsers
-        | Id::AclWhoAmI
-        | Id::Debug
-        | Id::DebugSleep
-        | Id::DebugHelp
-        | Id::Shutdown => {}
+        Needs::Channels => out.extend(args.iter().skip(1).map(Demand::Channel)),
+        Needs::Channel => out.extend(args.get(1).map(Demand::Channel)),
+        Needs::ChannelPatterns => out.extend(args.iter().skip(1).map(Demand::ChannelPattern)),
+        Needs::Tracks => tracked(command, out),
+        Needs::Definition | Needs::Nothing => {}
     }
 }
 

@@ -259,8 +259,7 @@ impl Selector {
                 self.all_keys || self.keys.iter().any(|own| own.grants(key, *access))
             }
             Demand::Range { range, access } => {
-                let full = *access == Access::NONE;
-                let contains = |own: &KeyPattern| full || own.grants_range(range, *access);
+                let contains = |own: &KeyPattern| own.grants_range(range, *access);
                 self.all_keys || self.keys.iter().any(contains)
             }
             Demand::Channel(channel) => {

@@ -251,12 +251,7 @@ impl Resp {
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;
-        if let Some(keeping) = &keeping {
-            gauge.set_store(keeping.keeper(), keeping.bytes_taken());
-            let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
-            let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
-            kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
-        }
+        provide_store(&config, keeping.as_ref(), &gauge, &mut node)?;
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
         for join in &config.joins {
             node.engine_mut()
@@ -264,14 +259,7 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
-        let registry = match &shards {
-            Some(shards) => shards.outbox.transport().users().clone(),
-            None => Arc::default(),
-        };
-        if me == Shard(0) {
-            registry.begin(&config)?;
-            registry.begin_definitions(&config, &node);
-        }
+        let registry = begin_users(&config, shards.as_deref(), &node)?;
         let certificates = &config.flow_settings.webhook_certificates;
         let outside = flows::ExternalEffects::new(certificates.as_ref(), hub.inbox.bell());
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
@@ -476,6 +464,35 @@ impl Resp {
         };
         Served { consumed, stopped }
     }
+}
+
+/// Gives the node the embedded store, if there is one.
+fn provide_store(
+    config: &Config,
+    keeping: Option<&EmbeddedStore>,
+    gauge: &Gauge,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
+    let Some(keeping) = keeping else { return Ok(()) };
+    gauge.set_store(keeping.keeper(), keeping.bytes_taken());
+    let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
+    let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
+    kept.map_err(|error| ConfigError(format!("data-dir: {error}")))
+}
+
+/// The users that all shards share; the first shard has those of the settings.
+fn begin_users(
+    config: &Config,
+    shards: Option<&Shards>,
+    node: &Node,
+) -> Result<Arc<UserRegistry>, ConfigError> {
+    let registry = shards.map(|shards| shards.outbox.transport().users().clone());
+    let registry = registry.unwrap_or_default();
+    if shards.is_none_or(|shards| shards.me == Shard(0)) {
+        registry.begin(config)?;
+        registry.begin_definitions(config, node);
+    }
+    Ok(registry)
 }
 
 /// Gives the node its part of the spill directory, if there is one.
