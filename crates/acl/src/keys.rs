@@ -127,12 +127,12 @@ impl KeyPattern {
         self.access.has(access) && own.covers(range)
     }
 
-    /// Whether it grants no more keys than this range has; `None`: that is not known.
+    /// Whether it grants all that another one does, as far as that can be told.
     #[must_use]
-    pub fn range(&self) -> Option<&KeyRange> {
-        match &self.reach {
-            Reach::Range(range) => Some(range),
-            Reach::Glob => None,
+    pub fn covers(&self, other: &Self) -> bool {
+        match &other.reach {
+            Reach::Range(range) => self.grants_range(range, other.access),
+            Reach::Glob => self.glob == other.glob && self.access.has(other.access),
         }
     }
 }

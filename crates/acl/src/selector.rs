@@ -249,6 +249,20 @@ impl Selector {
             .try_for_each(|(at, need)| self.meets(need).map_err(|denied| (at + 1, denied)))
     }
 
+    /// Whether all is allowed that another one allows, as far as that can be told.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let commands = self.commands.iter().zip(&other.commands);
+        let arguments = &other.first_arguments;
+        let has = |key: &KeyPattern| self.keys.iter().any(|own| own.covers(key));
+        commands.into_iter().all(|(own, other)| own & other == *other)
+            && arguments.iter().all(|it| self.allows(it.0) || self.first_arguments.contains(it))
+            && (self.all_keys || !other.all_keys && other.keys.iter().all(has))
+            && (self.all_channels
+                || !other.all_channels
+                    && other.channels.iter().all(|it| self.channels.contains(it)))
+    }
+
     /// Whether one thing is allowed that a request needs.
     ///
     /// # Errors

@@ -225,6 +225,14 @@ impl User {
         Err(denied.1)
     }
 
+    /// Whether it may do all that another one may, as far as that can be told: with the other's sets of rights one by one.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let own = || [&self.root].into_iter().chain(&self.selectors);
+        let mut others = [&other.root].into_iter().chain(&other.selectors);
+        self.unrestricted || others.all(|other| own().any(|own| own.covers(other)))
+    }
+
     /// Whether one thing is allowed, whatever command asks for it.
     ///
     /// # Errors

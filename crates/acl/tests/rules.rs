@@ -228,6 +228,25 @@ fn selectors_do_not_add_up() {
 }
 
 #[test]
+fn rights_are_compared() {
+    let one = user(&["+get", "+select|0", "~a*", "%R~b|*", "&c"]);
+    for (rules, more) in [
+        (&["+get", "+select", "~a*", "~b|*", "&c", "&d"][..], true),
+        (&["+@all", "~*", "&*"], true),
+        (&["+get", "+select|0", "~a*", "%R~b*", "&c"], true),
+        (&["+select|0", "~a*", "%R~b|*", "&c"], false),
+        (&["+get", "~a*", "%R~b|*", "&c"], false),
+        (&["+get", "+select|0", "%R~a*", "%R~b|*", "&c"], false),
+        (&["+get", "+select|0", "~ab*", "%R~b|*", "&c"], false),
+        (&["+get", "+select|0", "~a*", "%R~b|*"], false),
+        (&["(+@all ~* &*)"], true),
+        (&["+get", "+select|0", "~a*", "(+get %R~b|* &c)"], false),
+    ] {
+        assert_eq!(user(rules).covers(&one), more, "{rules:?}");
+    }
+}
+
+#[test]
 fn nobody_is_unrestricted_who_may_not_do_everything() {
     assert!(user(&["~*", "&*", "+@all"]).is_unrestricted());
     assert!(user(&["(~* &* +@all)"]).is_unrestricted());

@@ -274,6 +274,59 @@ fn users_and_owners_outlive_the_server() {
 }
 
 #[test]
+fn who_waits_at_another_shard_gets_nothing_that_it_may_not_read_any_more() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut admin = server.client(3);
+        done(&mut admin, "ACL SETUSER ann on >pw ~log* +@all");
+        // They live at different shards.
+        let mut readers = Vec::new();
+        for name in 0..6 {
+            let mut socket = server.socket();
+            let words = format!("AUTH ann pw\r\nSTREAM.READ log{name} 0 100 BLOCK 0\r\n");
+            socket.send(words.as_bytes());
+            socket.expect(b"+OK\r\n");
+            readers.push(socket);
+        }
+        let blocked = |admin: &mut Connection| {
+            text(line(admin, "INFO clients")).contains("blocked_clients:6")
+        };
+        let begun = std::time::Instant::now();
+        while !blocked(&mut admin) {
+            assert!(begun.elapsed() < crate::support::PATIENCE, "they do not wait");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        done(&mut admin, "ACL SETUSER ann resetkeys");
+        for (name, socket) in readers.iter_mut().enumerate() {
+            done(&mut admin, &format!("STREAM.APPEND log{name} secret"));
+            socket.try_send(b"QUIT\r\n").ok();
+            let told = String::from_utf8_lossy(&socket.rest()).into_owned();
+            assert!(!told.contains("secret"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn the_hardened_configuration_of_the_documents_is_one() {
+    let document = include_str!("../../../../docs/security.md");
+    let (_, rest) = document.split_once("```toml\n").unwrap();
+    let (config, _) = rest.split_once("```").unwrap();
+    let server = Server::with_config(&config.replace("10.0.0.5", "127.0.0.1"));
+    let mut client = server.client(2);
+    assert!(refused(&mut client, "PING").starts_with("NOAUTH"));
+    let mut log_in = |user: &str| {
+        let password = format!("the password of {user}");
+        assert_eq!(ask(&mut client, &["AUTH", user, &password]).unwrap(), Value::Okay);
+    };
+    log_in("operator");
+    log_in("app");
+    log_in("deploy");
+    let spec = "t|<user>|<time> = check s|<user>|<poster> copy p|<poster>|<time>";
+    assert_eq!(refusal(&mut client, &["JOIN.ADD", "tl", spec]), "");
+    assert!(refused(&mut client, "SOURCE.ADD s postgres postgres://h/d").starts_with("NOPERM"));
+}
+
+#[test]
 fn users_come_from_the_configuration_or_from_a_file() {
     let hash = "30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4";
     let config = format!(

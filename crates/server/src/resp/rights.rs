@@ -52,6 +52,8 @@ impl Resp {
     /// Goes by what the users are now.
     pub(super) fn see_users(&mut self) {
         let before = core::mem::replace(&mut self.seen, self.registry.seen());
+        let is_new = |it: &headwater_acl::Suspended| !before.suspended.contains(it);
+        self.seen.are_new = self.seen.suspended.iter().any(is_new);
         let flows = |it: &&headwater_acl::Suspended| it.kind == DefinitionKind::Flow;
         for flow in before.suspended.iter().filter(flows) {
             self.node.refuse_flow(&flow.name, false);
@@ -461,11 +463,17 @@ impl Resp {
         let Some(user) = users.get(&before.name) else {
             return Renewed::Ends("its user is no more");
         };
-        let was_unrestricted = session.unrestricted;
         session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
         session.user = Some(user.clone());
         if session.unrestricted {
             return Renewed::GoesOn(Vec::new());
+        }
+        let has_lost = !user.covers(&before);
+        // Whoever changes users may wait for the answer to just that.
+        let changes_users = session.last_command.starts_with("acl|");
+        if has_lost && session.expects() && !changes_users {
+            // Other shards go by what was judged here when it was asked.
+            return Renewed::Ends("its user has lost a right while it was asking other shards");
         }
         if let Some(subscriptions) = &session.subscriptions {
             let mut channels = subscriptions.channels.iter().map(|it| Demand::Channel(it));
@@ -490,7 +498,7 @@ impl Resp {
                 may_read(&KeyRange::all()).is_ok()
             } else {
                 // Which keys it has read is not asked: it reads again.
-                before.root == user.root && before.selectors == user.selectors && !was_unrestricted
+                !has_lost && !self.seen.are_new
             };
             if !may_track {
                 return Renewed::Ends("its user may no longer read what it tracks");

@@ -2,7 +2,7 @@
 
 use super::session::Waiting;
 use super::{Flow, Resp, Session, Turn, remote};
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::keeping::EmbeddedStore;
 use crate::memcached;
@@ -144,6 +144,9 @@ impl Service for Resp {
 
     #[inline]
     fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
+        if connection.phase == Phase::Killed {
+            return;
+        }
         if let Some(pending) = connection.session.pending() {
             pending.collect(out);
         }
@@ -179,6 +182,8 @@ impl Service for Resp {
         self.gauge.begin_command();
         self.take_late_loads();
         self.take_messages(connections);
+        // What others have answered may be newer than a change of rights.
+        self.renew_rights_of_all(connections);
         self.lapse_locks(connections);
         self.begin_redoing();
         self.send_deferred(connections);

@@ -49,6 +49,8 @@ pub(crate) struct SeenUsers {
     pub(crate) version: u64,
     /// The definitions that are refused.
     pub(crate) suspended: Arc<Vec<Suspended>>,
+    /// Some of them were not, at the version before.
+    pub(crate) are_new: bool,
 }
 
 impl RegistryState {
@@ -73,7 +75,7 @@ impl UserRegistry {
     /// What a shard has to know now.
     pub(crate) fn seen(&self) -> SeenUsers {
         let state = self.lock();
-        SeenUsers { version: self.version(), suspended: state.suspended.clone() }
+        SeenUsers { version: self.version(), suspended: state.suspended.clone(), are_new: false }
     }
 
     /// Changes users or definitions: nobody sees a part of it.
