@@ -13,7 +13,7 @@ use super::{Resp, Turn, encoder};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::log::event;
-use crate::users::reach_of;
+use crate::users::{SeenUsers, reach_of};
 use headwater_acl::{
     Access, AclEvent, AclReason, DefinitionKind, Demand, Denied, Reach, User, Users, demands,
     key_demands,
@@ -52,6 +52,11 @@ impl Resp {
     /// Goes by what the users are now.
     pub(super) fn see_users(&mut self) {
         let before = core::mem::replace(&mut self.seen, self.registry.seen());
+        self.refuse_flows(&before);
+    }
+
+    /// Has flows rest that are refused now, and go on that were before.
+    fn refuse_flows(&mut self, before: &SeenUsers) {
         let is_new = |it: &headwater_acl::Suspended| !before.suspended.contains(it);
         self.seen.are_new = self.seen.suspended.iter().any(is_new);
         let flows = |it: &&headwater_acl::Suspended| it.kind == DefinitionKind::Flow;
@@ -392,10 +397,8 @@ impl Resp {
             Some(reach) => self.registry.defined(kind, name, owner, reach),
             None => self.registry.dropped(kind, name),
         }
-        if self.registry.version() == self.seen.version {
-            // A flow of that name that was refused may have been replaced by one that is not.
-            self.see_users();
-        }
+        // A flow that was added anew rests if the one of that name does.
+        self.refuse_flows(&self.seen.clone());
     }
 
     /// Renews the rights of all sessions, if users have changed. `false`: the one being served is to end.

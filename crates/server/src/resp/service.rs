@@ -144,7 +144,8 @@ impl Service for Resp {
 
     #[inline]
     fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
-        if connection.phase == Phase::Killed {
+        // Who has lost its rights is not told what it asked before.
+        if connection.phase == Phase::Killed || !connection.session.authenticated {
             return;
         }
         if let Some(pending) = connection.session.pending() {
@@ -154,7 +155,7 @@ impl Service for Resp {
 
     #[inline]
     fn expects(&self, session: &Session) -> bool {
-        session.expects()
+        session.authenticated && session.expects()
     }
 
     fn hung_up(&mut self, connection: &mut Connection<Session>) {
