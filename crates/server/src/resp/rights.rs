@@ -422,9 +422,8 @@ impl Resp {
             }
             Renewed::Ends(why) => {
                 note_end(why, work.connection);
-                let session = &mut work.connection.session;
-                session.user = None;
-                (session.authenticated, session.unrestricted) = (false, false);
+                let (id, session) = (work.connection.id, &mut work.connection.session);
+                self.lock_out(id, session);
                 // What it has begun with others goes on to its end.
                 session.coordinates() || session.is_within_exec()
             }
@@ -453,11 +452,21 @@ impl Resp {
                 }
                 Renewed::Ends(why) => {
                     note_end(why, connection);
+                    self.lock_out(id, &mut connection.session);
                     peers.kill(id);
                 }
             }
         }
         users
+    }
+
+    /// Has a session that is to end hear nothing more.
+    fn lock_out(&mut self, id: ConnectionId, session: &mut Session) {
+        session.user = None;
+        (session.authenticated, session.unrestricted) = (false, false);
+        self.forget_subscriptions(id, session);
+        self.forget_range_watches(session);
+        self.forget_tracking(id, session);
     }
 
     /// Gives a session the rights that its user has now, and ends what these do not allow.

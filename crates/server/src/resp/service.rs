@@ -183,8 +183,6 @@ impl Service for Resp {
         self.gauge.begin_command();
         self.take_late_loads();
         self.take_messages(connections);
-        // What others have answered may be newer than a change of rights.
-        self.renew_rights_of_all(connections);
         self.lapse_locks(connections);
         self.begin_redoing();
         self.send_deferred(connections);
