@@ -304,6 +304,9 @@ impl Resp {
         {
             return flow;
         }
+        if self.shards.is_some() && matches!(request, Request::Register { .. }) {
+            self.note_asker(work);
+        }
         if self.shards.is_some()
             && let Some(flow) = self.memcached_remote(request, bytes, work)
         {

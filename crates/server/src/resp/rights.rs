@@ -339,7 +339,7 @@ impl Resp {
 
     /// Notes for the shards that execute it whose definition is asked for.
     #[cold]
-    pub(super) fn note_asker(&mut self, work: &Turn<'_>) {
+    pub(crate) fn note_asker(&mut self, work: &Turn<'_>) {
         let Some(user) = &work.connection.session.user else { return };
         let origin = Origin { shard: self.me(), session: work.connection.id };
         self.registry.asks(origin, &user.name);
@@ -361,7 +361,7 @@ impl Resp {
     }
 
     /// Notes who has defined or dropped something, which reads and writes for others from now on.
-    pub(super) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
+    pub(crate) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
         let owner = self.asker(&work.connection.session);
         if self.me().0 == 0 && is_told(spec.id) {
             let user = owner.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
