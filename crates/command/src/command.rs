@@ -3,6 +3,7 @@
 //! Options are parsed and checked as far as that needs neither data nor a clock. Commands that
 //! differ only in spelling (DEL and UNLINK, SETEX and PSETEX) are one variant.
 
+mod acl;
 mod expiry;
 mod flows;
 mod functions;
@@ -15,6 +16,7 @@ mod streams;
 mod strings;
 
 use crate::table::Spec;
+pub use acl::*;
 pub use expiry::*;
 pub use flows::*;
 pub use functions::*;
@@ -43,6 +45,8 @@ pub enum Command<'a> {
     Sources(Sources<'a>),
     /// Concerns shards.
     Sharding(Sharding<'a>),
+    /// Concerns users and their rights.
+    Acl(Acl<'a>),
     /// Concerns the server as a whole.
     Server(Server<'a>),
     /// `CONTAINER HELP`: see [`crate::describe::help`].

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::reply::Reply;
-use crate::table::{Flags, Group, SPECS, Spec, lookup, lookup_subcommand};
+use crate::table::{Flags, Group, Id, SPECS, Spec, lookup, lookup_subcommand};
 
 /// COMMAND: every command's description.
 pub fn commands(reply: &mut impl Reply) {
@@ -123,6 +123,41 @@ fn write_texts(texts: &mut (impl Iterator<Item = &'static str> + Clone), reply: 
     }
 }
 
+/// The categories that there are, without `@`: also those of Redis that have no commands here, since rules name them.
+pub const CATEGORIES: [&str; 24] = [
+    "keyspace",
+    "read",
+    "write",
+    "string",
+    "stream",
+    "pubsub",
+    "admin",
+    "fast",
+    "slow",
+    "blocking",
+    "dangerous",
+    "connection",
+    "transaction",
+    "define",
+    "connect",
+    "audit",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "scripting",
+];
+
+/// Whether a command changes what is computed, called or mapped: joins, tables, flows, modules of functions.
+fn defines(spec: &Spec) -> bool {
+    let is_definition =
+        matches!(spec.group, Group::Join | Group::Table | Group::Flow | Group::Function);
+    is_definition && spec.flags.has(Flags::ADMIN)
+}
+
 fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
     let is = |flag| spec.flags.has(flag);
     [
@@ -139,6 +174,9 @@ fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
         ("@dangerous", is(Flags::DANGEROUS)),
         ("@connection", spec.group == Group::Connection),
         ("@transaction", spec.group == Group::Transactions),
+        ("@define", defines(spec)),
+        ("@connect", spec.group == Group::Source && is(Flags::ADMIN)),
+        ("@audit", matches!(spec.id, Id::Explain | Id::ExplainRange | Id::Verify)),
     ]
     .into_iter()
     .filter_map(|(name, holds)| holds.then_some(name))

@@ -11,7 +11,7 @@ mod lookup;
 mod rows;
 mod subcommands;
 
-pub use lookup::{lookup, lookup_subcommand, spec_of};
+pub use lookup::{NUMBERS, lookup, lookup_subcommand, spec_of};
 pub use rows::SPECS;
 
 /// Properties of a command, as COMMAND names them.
@@ -279,6 +279,8 @@ ids! {
     Time Memory MemoryUsage MemoryStats MemoryPurge MemoryDoctor MemoryHelp
     Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
     Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp
+    Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
+    AclSetUser AclUsers AclWhoAmI
     Debug DebugSleep DebugHelp Shutdown
 }
 

@@ -85,6 +85,8 @@ pub(crate) struct Flow {
     /// How it was written.
     pub(crate) text: String,
     pub(crate) paused: bool,
+    /// Nothing of it is done, because the rights behind it are gone.
+    pub(crate) refused: bool,
     pub(crate) counts: Counts,
     /// Tasks not done, in memory or not.
     pub(crate) backlog: u64,
@@ -114,6 +116,7 @@ impl Flow {
             definition: Rc::new(definition),
             text,
             paused: false,
+            refused: false,
             counts: Counts::default(),
             backlog: 0,
             next: cursor,
@@ -195,7 +198,7 @@ impl Flow {
         journal: &mut dyn Journal,
         now: Millis,
     ) -> Option<(Rc<Record>, u32, Vec<u8>)> {
-        if self.paused || self.running >= self.definition.workers {
+        if self.paused || self.refused || self.running >= self.definition.workers {
             return None;
         }
         while let Some(&(at, position)) = self.resting.first()
@@ -409,14 +412,15 @@ impl Flow {
 
     /// When something may be started that may not now: the end of the first rest.
     pub(crate) fn deadline(&self) -> Option<Millis> {
-        let free = !self.paused && self.running < self.definition.workers;
+        let free = !self.paused && !self.refused && self.running < self.definition.workers;
         self.resting.first().filter(|_| free).map(|&(at, _)| at)
     }
 
     /// Whether a task may be started now.
     pub(crate) fn may_start(&self, end: u64) -> bool {
         let more = !self.ready.is_empty() || (self.next < end && self.tasks.len() < WINDOW);
-        !self.paused && self.running < self.definition.workers && more
+        let rests = self.paused || self.refused;
+        !rests && self.running < self.definition.workers && more
     }
 
     pub(crate) fn report(&self, name: &str, journal: &mut dyn Journal) -> Report {

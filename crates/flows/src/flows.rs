@@ -455,6 +455,14 @@ impl Flows {
         true
     }
 
+    /// Refuses to start tasks of a flow, or does so no more; whether there is one of this name. Nobody keeps that: whoever refuses
+    /// says so again after a restart.
+    pub fn refuse(&mut self, name: &str, refused: bool) -> bool {
+        let Some((_, flow)) = self.flows.get_mut(name) else { return false };
+        flow.refused = refused;
+        true
+    }
+
     /// Goes back, or on, to a position of the journal: the records from there on are tasks again.
     ///
     /// # Errors

@@ -349,7 +349,7 @@ fn action_of(
 }
 
 /// A flow as FLOW.ADD declares it.
-fn definition_of(
+pub(crate) fn definition_of(
     on: &str,
     action: &FlowAction<'_>,
     options: &FlowOptions,

@@ -24,6 +24,7 @@ mod numbers;
 mod peers;
 mod preload;
 mod ranges;
+mod reach;
 mod remote;
 mod scan;
 mod streams;
@@ -43,3 +44,4 @@ pub use headwater_flows::{
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};
 pub use peers::{CLIENTS_FROM, Peers};
+pub use reach::DefinitionReach;

@@ -4,6 +4,7 @@
 //! them into a [`headwater_command::Command`], [`Encoder`] writes the answer. None of them
 //! allocates on the way of GET, SET and RANGE.
 
+mod acl;
 mod connection;
 mod decode;
 mod encoder;

@@ -131,6 +131,8 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             }
             // It is made once, and kept where the others look when they begin.
             Id::SourceAdd | Id::SourceDrop => Route::At(Shard(0)),
+            // All share the users; what is kept of them is kept there.
+            Id::AclSetUser | Id::AclDelUser | Id::AclLoad => Route::At(Shard(0)),
             Id::SourceInfo => all(Merge::Source),
             Id::PubSubNumSub => all(Merge::Figures),
             Id::PubSubChannels => all(Merge::Union),

@@ -12,6 +12,7 @@ mod log;
 mod secrets;
 mod shards;
 mod tls;
+mod users;
 
 pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
@@ -19,6 +20,7 @@ pub use http::Http;
 pub use log::Logging;
 pub use shards::ShardCount;
 pub use tls::{ClientCertificates, Tls};
+pub use users::{KeptOwner, User};
 
 use crate::memory::{Share, Size};
 use core::net::IpAddr;
@@ -89,6 +91,15 @@ pub struct Config {
     /// The secrets that are in files were read; no setting.
     #[serde(skip)]
     pub(crate) secrets_read: bool,
+    /// Users to add at start.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
+    /// Users that clients set before the start, each a name and rules; no setting.
+    #[serde(skip)]
+    pub kept_users: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Who defined what is kept; no setting.
+    #[serde(skip)]
+    pub kept_owners: Vec<KeptOwner>,
 }
 
 /// Where to listen and who may come in.
@@ -107,6 +118,8 @@ pub struct Listen {
     pub requirepass: String,
     /// The file whose first line is that password.
     pub requirepass_file: String,
+    /// The file with users that ACL LOAD reads and ACL SAVE writes; empty: none.
+    pub aclfile: String,
     /// A silent connection is probed after this many seconds; 0: never.
     pub tcp_keepalive_seconds: u32,
     /// Threads, each with a part of the keys.
@@ -325,6 +338,8 @@ pub struct Observe {
     pub slowlog_microseconds_min: i64,
     /// Commands that SLOWLOG keeps.
     pub slowlog_entries_max: usize,
+    /// Refusals that ACL LOG remembers.
+    pub acllog_entries_max: usize,
     /// LATENCY keeps commands that took at least so long; 0: none.
     pub latency_milliseconds_min: u64,
 }
@@ -395,6 +410,7 @@ impl Default for Listen {
             http_port: OptionalPort::default(),
             requirepass: String::new(),
             requirepass_file: String::new(),
+            aclfile: String::new(),
             tcp_keepalive_seconds: 300,
             shards: ShardCount::Auto,
             pin: false,
@@ -515,6 +531,7 @@ impl Default for Observe {
         Self {
             slowlog_microseconds_min: 10_000,
             slowlog_entries_max: 128,
+            acllog_entries_max: 128,
             latency_milliseconds_min: 0,
         }
     }

@@ -11,11 +11,12 @@
 mod homes;
 mod journal;
 mod records;
+mod rights;
 
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
-use crate::config::{Config, ConfigError, Join, Module, Source, Table};
+use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
@@ -53,6 +54,10 @@ const SETTLE: Duration = Duration::from_secs(60);
 const JOIN: &str = "join";
 const TABLE: &str = "table";
 const SOURCE: &str = "source";
+/// The rules of a user.
+const USER: &str = "user";
+/// Who defined a join, a flow or a module: `kind/name`, with the user as its text.
+const OWNER: &str = "owner";
 /// The words of FLOW.ADD, from the flow's name on.
 const FLOW: &str = "flow";
 /// A module from a file.
@@ -492,6 +497,13 @@ fn declare(
     let mut sources = Declared::new(&mut config.source_list, |source: &Source| &source.name);
     let mut files = Declared::new(&mut config.modules, |module: &Module| &module.name);
     let mut modules = Vec::new();
+    // What the file declares has no owner.
+    let (mut kept_users, mut owners) = (Vec::new(), Vec::new());
+    let in_file: HashSet<(&str, String)> = (joins.names.iter().map(|name| ("join", name.clone())))
+        .chain(files.names.iter().map(|name| ("module", name.clone())))
+        .chain(config.flows.iter().map(|flow| ("flow", flow.name.clone())))
+        .collect();
+    let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for definition in definitions {
         match definition.kind.as_str() {
             JOIN => joins.add(read(definition)?),
@@ -510,6 +522,15 @@ fn declare(
             }
             // They are added when everything else is there.
             FLOW => {}
+            USER => {
+                kept_users.push((definition.name.clone(), definition.text.clone()));
+            }
+            OWNER => {
+                let of = text_of(&definition.name);
+                let Some((kind, name)) = of.split_once('/') else { continue };
+                let (kind, name) = (kind.to_owned(), name.to_owned());
+                owners.push(KeptOwner { kind, name, owner: text_of(&definition.text) });
+            }
             kind => {
                 return Err(ConfigError(format!(
                     "data-dir: this server does not know what a '{kind}' is, which was declared there"
@@ -517,6 +538,8 @@ fn declare(
             }
         }
     }
+    owners.retain(|owned| !in_file.contains(&(&*owned.kind, owned.name.clone())));
+    (config.kept_users, config.kept_owners) = (kept_users, owners);
     Ok(modules)
 }
 

@@ -14,6 +14,7 @@
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
 //! - `keeping`: the embedded store, and definitions that outlive the process.
+//! - `users`: who may do what, for all shards.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
@@ -39,6 +40,7 @@ mod simulated;
 mod sources;
 mod threads;
 mod tls;
+mod users;
 
 pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
 pub use memory::{Share, Size};

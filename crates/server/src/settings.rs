@@ -102,6 +102,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         }),
     },
     setting!(fixed "requirepass-file" &[], listen.requirepass_file),
+    setting!(fixed "aclfile" &[], listen.aclfile),
     setting!(fixed "tcp-keepalive-seconds" &["tcp-keepalive"], listen.tcp_keepalive_seconds),
     setting!(fixed "shards" &[], listen.shards),
     Setting {
@@ -254,6 +255,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         observe.slowlog_microseconds_min
     ),
     setting!(live "slowlog-entries-max" &["slowlog-max-len"], observe.slowlog_entries_max),
+    setting!(live "acllog-entries-max" &["acllog-max-len"], observe.acllog_entries_max),
     setting!(
         live "latency-milliseconds-min" &["latency-monitor-threshold"],
         observe.latency_milliseconds_min

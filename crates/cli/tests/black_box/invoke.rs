@@ -270,3 +270,33 @@ fn slow_requests_are_remembered_by_their_words() {
     let words: Vec<_> = entries.iter().map(|entry| entry.3.join(" ")).collect();
     assert_eq!(words, ["invoke k f.spin R 3"]);
 }
+
+#[test]
+fn a_module_is_called_for_as_long_as_its_owner_may_load_it() {
+    for shards in ["1", "3"] {
+        let served = serve(&["--shards", shards]);
+        let mut admin = served.server.client(2);
+        let mut rules = |words: &[&str]| {
+            crate::acl::ask(&mut admin, &[&["ACL", "SETUSER"], words].concat()).unwrap();
+        };
+        rules(&["owner", "on", ">pw", "+@all"]);
+        rules(&["ann", "on", ">pw", "+@all", "~*"]);
+        // Whoever needs no login is asked for none.
+        rules(&["default", "off"]);
+        let mut owner = served.server.memcached();
+        ask(&mut owner, "set x 0 0 8\r\nowner pw\r\n", "STORED\r\n");
+        ask(&mut owner, "register f below/f.wasm call\r\n", "REGISTERED\r\n");
+        let mut ann = served.server.memcached();
+        ask(&mut ann, "set x 0 0 6\r\nann pw\r\n", "STORED\r\n");
+        let (call, one) = ("invoke k f RU 1\r\n1\r\n", "VALUE k 0 1\r\n1\r\nEND\r\n");
+        ask(&mut ann, call, one);
+        rules(&["owner", "-fn.load"]);
+        let why = "the module 'f' is refused: its owner 'owner' may no longer run fn.load";
+        ask(&mut ann, call, &format!("CLIENT_ERROR NOPERM {why}\r\n"));
+        let mut resp = crate::acl::client_of(&served.server, "ann");
+        let told = crate::acl::refusal(&mut resp, &["FN.CALL", "f", "k", "UPDATE", "1"]);
+        assert_eq!(told, format!("NOPERM {why}"));
+        rules(&["owner", "+fn.load"]);
+        ask(&mut ann, call, "VALUE k 0 1\r\n2\r\nEND\r\n");
+    }
+}

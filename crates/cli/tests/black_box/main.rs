@@ -1,5 +1,8 @@
 //! Black-box tests: the built program, through a client library and through bare sockets.
 
+mod acl;
+mod acl_commands;
+mod acl_random;
 mod bound;
 mod bound_shards;
 mod boundaries;

@@ -7,8 +7,8 @@ use super::{Id, SPECS, Spec};
 
 const SLOT_BITS: u32 = 12;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// How many commands and subcommands there are.
-const NUMBERS: usize = Id::Shutdown as usize + 1;
+/// How many commands and subcommands there are: one more than the greatest number of an id.
+pub const NUMBERS: usize = Id::Shutdown as usize + 1;
 /// No command has this number: the table is smaller.
 const FREE: u8 = u8::MAX;
 const NAME_BYTES_MIN: usize = 3;

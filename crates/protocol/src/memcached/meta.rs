@@ -222,6 +222,12 @@ impl MetaFlags {
         !version && !uses && lifetime.is_none() && vivify.is_none() && renew.is_none()
     }
 
+    /// Whether `mg` changes something besides: an expiry, or a key that it makes.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        self.lifetime.is_some() || self.vivify.is_some() || self.renew.is_some()
+    }
+
     /// What `mg` asks.
     #[must_use]
     pub fn fetch<'k>(&self, key: &'k [u8]) -> Fetch<'k> {

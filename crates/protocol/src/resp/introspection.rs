@@ -1,5 +1,6 @@
 //! Commands about the server as a whole.
 
+use super::acl;
 use super::keys;
 use super::options::is;
 use super::refusal::Refusal;
@@ -10,6 +11,9 @@ use headwater_command::{
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
     let rest = args.from(2);
+    if spec.full_name.starts_with("acl|") {
+        return acl::decode(spec, args);
+    }
     Ok(Command::Server(match spec.id {
         Id::Command => Server::Commands,
         Id::CommandCount => Server::CommandCount,

@@ -22,6 +22,11 @@ impl Config {
         }
         self.check_tls()?;
         self.check_doors()?;
+        if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
+            return refuse(String::from(
+                "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
+            ));
+        }
         let ceiling = Limits::KEY_BYTES_CEILING;
         let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;
@@ -60,6 +65,7 @@ impl Config {
             ("function-memory-bytes-max", functions.function_memory_bytes_max, 0, 1 << 30),
             ("function-reply-bytes-max", functions.function_reply_bytes_max, 0, 256 << 20),
             ("function-write-bytes-max", functions.function_write_bytes_max, 0, 512 << 20),
+            ("acllog-entries-max", self.observe.acllog_entries_max, 0, 1 << 20),
             ("slowlog-entries-max", self.observe.slowlog_entries_max, 0, 1 << 20),
             ("log-repeats-max", self.log.log_repeats_max as usize, 1, 1 << 20),
         ];

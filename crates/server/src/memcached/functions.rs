@@ -7,7 +7,8 @@
 
 use super::{answer_unless, encoder};
 use crate::resp::{Flow, Resp, Turn};
-use headwater_command::{Command, Data, Functions};
+use headwater_command::table::spec_of;
+use headwater_command::{Command, Data, Functions, Id};
 use headwater_engine::{CallOptions, Value};
 use headwater_protocol::memcached::Request;
 
@@ -66,7 +67,11 @@ impl Resp {
         };
         match self.node.register(name, file, export) {
             Ok(()) => {
-                self.defined(&Command::Data(Data::Functions(load)));
+                let command = Command::Data(Data::Functions(load));
+                self.defined(&command);
+                if let Some(spec) = spec_of(Id::FnLoad as usize) {
+                    self.note_definition(spec, &command, work);
+                }
                 encoder(work).line("REGISTERED");
                 Flow::Next
             }

@@ -18,6 +18,7 @@ mod items;
 mod merge;
 mod meta;
 mod remote;
+mod rights;
 mod stats;
 
 pub(crate) use merge::{write_answer, write_merged};
@@ -292,8 +293,19 @@ impl Resp {
         bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Flow {
+        if !self.keeps_rights(work) {
+            return Flow::Close;
+        }
         if !work.connection.session.authenticated {
             return self.memcached_password(request, work);
+        }
+        if !work.connection.session.unrestricted
+            && let Err(flow) = self.memcached_is_allowed(request, work)
+        {
+            return flow;
+        }
+        if self.shards.is_some() && matches!(request, Request::Register { .. }) {
+            self.note_asker(work);
         }
         if self.shards.is_some()
             && let Some(flow) = self.memcached_remote(request, bytes, work)

@@ -35,7 +35,9 @@ impl Resp {
 
     /// CLIENT KILL: ends the connections chosen; the one that asks gets its answer first.
     pub(super) fn client_kill(&self, filter: &KillFilter<'_>, work: &mut Turn<'_>) -> Flow {
-        if let Some(user) = filter.user.filter(|user| *user != b"default") {
+        if let Some(user) =
+            filter.user.filter(|user| self.registry.lock().users.get(user).is_none())
+        {
             let user = String::from_utf8_lossy(user);
             encoder(work).error("ERR", format_args!("No such user '{user}'"));
             return Flow::Next;
@@ -70,6 +72,9 @@ fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
     };
     filter.id.is_none_or(|id| id == connection.id.number)
         && filter.kind.is_none_or(|kind| kind == kind_of(&connection.session))
+        && filter
+            .user
+            .is_none_or(|user| connection.session.user.as_ref().is_some_and(|own| own.name == user))
         && same(filter.address, connection.peer)
         && same(filter.local_address, connection.local)
 }
@@ -81,7 +86,7 @@ fn named(name: &str) -> String {
 }
 
 /// One line, in the fields and order of Redis.
-fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
+pub(super) fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
     let Connection { id, session, peer, local, since, heard, .. } = connection;
     let (input, output) = connection.reserved_bytes();
     let identity = session.identity.as_deref();
@@ -111,7 +116,7 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         out,
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
          psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
-         oll={} omem={output} tot-mem={memory} events=r cmd={} user=default redir={} resp={} \
+         oll={} omem={output} tot-mem={memory} events=r cmd={} user={} redir={} resp={} \
          lib-name={} lib-ver={} range-watches={}{}",
         id.number,
         connection.descriptor(),
@@ -126,6 +131,7 @@ fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
         queued.map_or(0, |queue| queue.bytes),
         usize::from(output > 0),
         if session.last_command.is_empty() { "NULL" } else { session.last_command },
+        session.user.as_ref().map_or_else(|| String::from("(none)"), |user| user.shown()),
         redirect_of(tracks),
         if session.version == Version::Resp3 { 3 } else { 2 },
         text(identity.map(|identity| &identity.library)),

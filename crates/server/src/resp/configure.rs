@@ -51,6 +51,9 @@ impl Resp {
                 if !changed.is_empty() && !work.connection.is_remote() {
                     event!(info, "server", "settings_changed", changed, "CONFIG SET");
                 }
+                if self.config.listen.requirepass != config.listen.requirepass {
+                    self.registry.set_default_password(&config.listen.requirepass);
+                }
                 log::apply(&config.log);
                 self.apply(config);
                 encoder(work).ok();

@@ -4,7 +4,6 @@ use super::session::{Answering, Session};
 use super::tracking::redirect_of;
 use super::{Flow, Resp, Turn, encoder};
 use crate::connection::Connection;
-use crate::log::event;
 use headwater_command::{Connection as Asked, Credentials, Reply, ReplyMode};
 use headwater_protocol::resp::Version;
 
@@ -145,21 +144,19 @@ impl Resp {
         }
     }
 
-    /// There is one user, `default`; without a password it lets everybody in.
+    /// Logs a client in, if its name and password are right and its user may.
     pub(crate) fn authenticate(
-        &self,
+        &mut self,
         credentials: &Credentials<'_>,
         connection: &mut Connection<Session>,
     ) -> bool {
-        let known = credentials.user.is_none_or(|user| user == b"default");
-        let password = self.config.listen.requirepass.as_bytes();
-        let right = !self.needs_password() || same_secret(password, credentials.password);
-        connection.session.authenticated |= known && right;
-        if !(known && right) {
-            self.note_failure(connection);
-            event!(warn, "clients", "auth_failed", peer = %connection.peer, "a client gave a wrong name or password");
+        let known = self.registry.lock().users.authenticate(credentials.user, credentials.password);
+        let right = known.is_some();
+        match known {
+            Some(user) => self.log_in(user, connection),
+            None => self.note_wrong_password(credentials, connection),
         }
-        known && right
+        right
     }
 
     fn reset(&mut self, work: &mut Turn<'_>) {
@@ -177,7 +174,6 @@ impl Resp {
         }
         *session = Session {
             identity,
-            authenticated: !self.needs_password(),
             certificate: session.certificate.take(),
             login_from: self.time.uptime,
             last_command: session.last_command,
@@ -186,17 +182,9 @@ impl Resp {
             positions: core::mem::take(&mut session.positions),
             ..Session::default()
         };
+        self.let_in(&mut work.connection.session);
         encoder(work).simple("RESET");
     }
-}
-
-/// Compares all bytes in any case, so that the time taken does not tell where they differ.
-fn same_secret(secret: &[u8], given: &[u8]) -> bool {
-    let mut differ = secret.len() ^ given.len();
-    for (at, &byte) in given.iter().enumerate() {
-        differ |= usize::from(byte ^ secret.get(at).copied().unwrap_or(0));
-    }
-    differ == 0
 }
 
 fn ping(message: Option<&[u8]>, work: &mut Turn<'_>) {
@@ -256,18 +244,5 @@ fn set_answering(mode: ReplyMode, work: &mut Turn<'_>) {
         ReplyMode::Off => *answering = Answering::Off,
         ReplyMode::Skip if *answering != Answering::Off => *answering = Answering::SkipNext,
         ReplyMode::Skip => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same_secret;
-
-    #[test]
-    fn secrets_are_compared_whole() {
-        assert!(same_secret(b"secret", b"secret"));
-        for wrong in [&b"secreT"[..], b"secre", b"secrett", b"", b"Secret", b"secret\0"] {
-            assert!(!same_secret(b"secret", wrong));
-        }
     }
 }

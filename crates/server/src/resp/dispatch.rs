@@ -1,5 +1,6 @@
 //! One request: found, admitted, decoded, executed.
 
+use super::rights::may_define;
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder, is_refusal};
 use crate::log::event;
@@ -27,9 +28,12 @@ impl Resp {
             Ok(spec) => spec,
             Err(refusal) => return self.not_found(&refusal, work),
         };
+        if self.registry.version() != self.seen.version && !self.keeps_rights(work) {
+            return Flow::Close;
+        }
         let session = &mut work.connection.session;
         session.last_command = spec.full_name;
-        let plain = session.authenticated
+        let plain = session.unrestricted
             && session.queue.is_none()
             && !session.is_subscriber()
             && session.answering == Answering::On;
@@ -70,6 +74,14 @@ impl Resp {
                 encoder(work).error("NOAUTH", format_args!("Authentication required."));
                 return Flow::Next;
             }
+            if !session.unrestricted
+                && !is_before_authentication(spec.id)
+                && !service.is_allowed(spec, args, work)
+            {
+                service.end_caching(Some(spec), &mut work.connection.session);
+                return Flow::Next;
+            }
+            let session = &mut work.connection.session;
             if session.queue.is_some() && !is_never_queued(spec.id) {
                 return service.enqueue(spec, args, work);
             }
@@ -169,6 +181,9 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
+        if self.shards.is_some() && may_define(spec) {
+            self.note_asker(work);
+        }
         if self.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
         {
@@ -211,6 +226,7 @@ impl Resp {
             Command::Transaction(command) => self.transaction(command, args, work),
             Command::Sharding(command) => self.sharding(command, args, work),
             Command::Server(command) => self.server(command, work),
+            Command::Acl(command) => self.acl(command, work),
             Command::Sources(command) => self.sources(command, args, work),
             Command::Help(container) => {
                 headwater_command::describe::help(container, &mut encoder(work));
@@ -223,6 +239,7 @@ impl Resp {
         let may_define = spec.flags.has(Flags::ADMIN);
         if may_define && flow == Flow::Next && !is_refusal(before, work) {
             self.defined(&command);
+            self.note_definition(spec, &command, work);
         }
         if self.tracking.is_on() {
             // What is sent in slices was read at this moment.
@@ -339,8 +356,13 @@ impl Resp {
     pub(super) fn run_again(&mut self, request: &OwnedArgs, work: &mut Turn<'_>) -> Flow {
         let args = request.args();
         match find(args) {
-            // It was admitted when it came, and is not queued now.
-            Ok(spec) => self.answered(work, |service, work| service.carry_out(spec, args, work)),
+            // It was admitted when it came, and is not queued now; its user may have lost a right meanwhile.
+            Ok(spec) => self.answered(work, |service, work| {
+                if !work.connection.session.unrestricted && !service.is_allowed(spec, args, work) {
+                    return Flow::Next;
+                }
+                service.carry_out(spec, args, work)
+            }),
             Err(refusal) => self.not_found(&refusal, work),
         }
     }

@@ -75,9 +75,13 @@ pub(super) fn terms(config: &Config, allowed: Option<Allowed>) -> Terms {
 }
 
 impl Resp {
-    /// Whether a client may do what is the administrator's. There is one user as yet, and what it may do is said by settings.
-    pub(super) fn is_administrator(&self, _session: &Session) -> bool {
-        false
+    /// Whether a client may do what is the administrator's: it has logged in as a user with all rights, of a name of its own. What `default`
+    /// may do, settings say: everybody may be that who can connect.
+    pub(super) fn is_administrator(&self, session: &Session) -> bool {
+        session
+            .user
+            .as_ref()
+            .is_some_and(|user| user.is_unrestricted() && &*user.name != b"default")
     }
 
     /// What goes with the URL of a source that a client names.

@@ -201,6 +201,10 @@ impl Resp {
             line(out, name, number);
         }
         line(out, "total_error_replies", self.stats.errors);
+        let names = ["auth", "cmd", "key", "channel"];
+        for (name, denied) in names.iter().zip(self.stats.denied) {
+            line(out, &format!("acl_access_denied_{name}"), denied);
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 //! - S2. Each entry of `session.watched` is one watch in the engine.
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
+mod acl;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
@@ -33,6 +34,7 @@ mod metrics;
 mod notices;
 mod remote;
 mod reply;
+mod rights;
 mod sending;
 mod server;
 mod service;
@@ -52,6 +54,7 @@ pub(crate) use entrance::CommonEntrance;
 pub(crate) use info::cpu_seconds;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
+pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
 pub(crate) use tracking::Note as TrackingNote;
@@ -67,6 +70,7 @@ use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
 use crate::tls::Arrival;
+use crate::users::{SeenUsers, UserRegistry};
 use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
@@ -91,6 +95,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use tracking::Tracking;
 use watching::Watching;
 
@@ -163,6 +168,10 @@ pub(crate) struct Resp {
     /// What was loaded and waits for room.
     late_loads: VecDeque<sourced::LateLoad>,
     hub: Hub,
+    /// The users of all shards.
+    pub(crate) registry: Arc<UserRegistry>,
+    /// What of them this shard goes by.
+    pub(crate) seen: SeenUsers,
     /// Tasks of flows that are done elsewhere.
     outside: flows::ExternalEffects,
     probes: Probes,
@@ -249,12 +258,7 @@ impl Resp {
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;
-        if let Some(keeping) = &keeping {
-            gauge.set_store(keeping.keeper(), keeping.bytes_taken());
-            let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
-            let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
-            kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
-        }
+        provide_store(&config, keeping.as_ref(), &gauge, &mut node)?;
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
         for join in &config.joins {
             node.engine_mut()
@@ -262,6 +266,7 @@ impl Resp {
                 .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
+        let registry = begin_users(&config, shards.as_deref(), &node)?;
         let outside = flows::ExternalEffects::new(&config, hub.inbox.bell())?;
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
@@ -291,6 +296,8 @@ impl Resp {
             blocking: Blocking::default(),
             late_loads: VecDeque::new(),
             hub,
+            registry,
+            seen: SeenUsers::default(),
             outside,
             probes: Probes::new(),
             probing: None,
@@ -320,6 +327,7 @@ impl Resp {
         service.program.forget();
         service.check_memory(&config)?;
         service.apply(config);
+        service.see_users();
         service.at_start = service.memory_sample();
         service.gauge.at_start(service.at_start.resident);
         Ok(service)
@@ -364,7 +372,9 @@ impl Resp {
 
     /// Whether clients must give a password.
     pub(crate) fn needs_password(&self) -> bool {
-        !self.config.listen.requirepass.is_empty()
+        let state = self.registry.lock();
+        let user = state.users.default_user();
+        !(user.nopass && user.enabled)
     }
 
     /// Looks ahead at the next requests and fetches what they will touch here; gives how many bytes
@@ -461,6 +471,35 @@ impl Resp {
         };
         Served { consumed, stopped }
     }
+}
+
+/// Gives the node the embedded store, if there is one.
+fn provide_store(
+    config: &Config,
+    keeping: Option<&EmbeddedStore>,
+    gauge: &Gauge,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
+    let Some(keeping) = keeping else { return Ok(()) };
+    gauge.set_store(keeping.keeper(), keeping.bytes_taken());
+    let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
+    let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
+    kept.map_err(|error| ConfigError(format!("data-dir: {error}")))
+}
+
+/// The users that all shards share; the first shard has those of the settings.
+fn begin_users(
+    config: &Config,
+    shards: Option<&Shards>,
+    node: &Node,
+) -> Result<Arc<UserRegistry>, ConfigError> {
+    let registry = shards.map(|shards| shards.outbox.transport().users().clone());
+    let registry = registry.unwrap_or_default();
+    if shards.is_none_or(|shards| shards.me == Shard(0)) {
+        registry.begin(config)?;
+        registry.begin_definitions(config, node);
+    }
+    Ok(registry)
 }
 
 /// Gives the node its part of the spill directory, if there is one.

@@ -2,7 +2,7 @@
 
 use super::session::Waiting;
 use super::{Flow, Resp, Session, Turn};
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::keeping::EmbeddedStore;
 use crate::memcached;
@@ -27,7 +27,9 @@ impl Service for Resp {
             WireProtocol::Resp => None,
             WireProtocol::Memcached => Some(Box::default()),
         };
-        Session { authenticated: !self.needs_password(), memcached, ..Session::default() }
+        let mut session = Session { memcached, ..Session::default() };
+        self.let_in(&mut session);
+        session
     }
 
     #[inline]
@@ -78,6 +80,9 @@ impl Service for Resp {
     }
 
     fn serve(&mut self, mut work: Turn<'_>) -> Served {
+        if !self.keeps_rights(&mut work) {
+            return Served { consumed: 0, stopped: Stopped::Closing };
+        }
         if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
             self.blocked_sessions.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
@@ -182,6 +187,10 @@ impl Service for Resp {
 
     #[inline]
     fn collect(&mut self, connection: &mut Connection<Session>, out: &mut Vec<u8>) {
+        // Who has lost its rights is not told what it asked before.
+        if connection.phase == Phase::Killed || !connection.session.authenticated {
+            return;
+        }
         if let Some(pending) = connection.session.pending() {
             pending.collect(out);
         }
@@ -189,7 +198,7 @@ impl Service for Resp {
 
     #[inline]
     fn expects(&self, session: &Session) -> bool {
-        session.expects()
+        session.authenticated && session.expects()
     }
 
     fn hung_up(&mut self, connection: &mut Connection<Session>) {
@@ -212,6 +221,7 @@ impl Service for Resp {
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
+        self.renew_rights_of_all(connections);
         self.begin_later_rounds();
         self.gauge.begin_command();
         self.take_late_loads();
@@ -394,6 +404,7 @@ impl Service for Resp {
             self.exclusive = None;
             self.end_transaction();
         }
+        self.forget_asker(connection);
         self.part(id, &mut connection.session);
     }
 

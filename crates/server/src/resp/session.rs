@@ -6,6 +6,7 @@ use super::reply::Form;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
 use crate::memcached;
+use headwater_acl::User;
 use headwater_base::Shard;
 use headwater_command::OwnedArgs;
 use headwater_engine::Ticket;
@@ -13,6 +14,7 @@ use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use headwater_router::{Copies, Pending, TransactionId};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// What an entry of a table of names takes besides the name, about.
 const ENTRY_BYTES: usize = 64;
@@ -44,6 +46,8 @@ pub(crate) struct Queue {
     pub(crate) stores: bool,
     /// A request could not be queued: EXEC will refuse.
     pub(crate) broken: bool,
+    /// What EXEC says of that, if not the usual.
+    pub(crate) why: Option<String>,
     /// How often EXEC has looked whether all is there that it needs.
     pub(crate) looks: u32,
 }
@@ -194,6 +198,10 @@ pub(crate) struct Session {
     pub(crate) version: Version,
     /// It has given the password, or none was needed when it came.
     pub(crate) authenticated: bool,
+    /// Nothing that it asks is refused for want of a right.
+    pub(crate) unrestricted: bool,
+    /// Whose rights it has; `None`: it has yet to log in, or its client is at another shard.
+    pub(crate) user: Option<Arc<User>>,
     /// Whether it is answered.
     pub(crate) answering: Answering,
     /// CLIENT NO-EVICT.

@@ -15,6 +15,8 @@ pub(crate) struct Stats {
     calls: Vec<u64>,
     /// Error replies.
     pub(crate) errors: u64,
+    /// What was refused for want of a right: logins, commands, keys, channels.
+    pub(crate) denied: [u64; 4],
     /// Connections accepted.
     pub(crate) connections: u64,
     /// Connections refused because there were too many.
@@ -47,6 +49,7 @@ impl Stats {
             run_id,
             calls: vec![0; most + 1],
             errors: 0,
+            denied: [0; 4],
             connections: 0,
             connections_refused: 0,
             clients_evicted: 0,
@@ -87,6 +90,7 @@ impl Stats {
     pub(crate) fn reset(&mut self) {
         self.calls.fill(0);
         self.errors = 0;
+        self.denied = [0; 4];
         self.connections = 0;
         self.connections_refused = 0;
         self.sampled = 0;

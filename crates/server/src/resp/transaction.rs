@@ -136,12 +136,11 @@ impl Resp {
                 return Flow::Next;
             }
             Some(queue) if queue.broken => {
-                work.connection.session.queue = None;
+                let why = work.connection.session.queue.take().and_then(|queue| queue.why);
                 self.forget_watches(&mut work.connection.session);
-                encoder(work).error(
-                    "EXECABORT",
-                    format_args!("Transaction discarded because of previous errors."),
-                );
+                let why = why.as_deref().unwrap_or("previous errors.");
+                encoder(work)
+                    .error("EXECABORT", format_args!("Transaction discarded because of {why}"));
                 return Flow::Next;
             }
             Some(_) => {}

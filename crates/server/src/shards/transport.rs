@@ -23,6 +23,7 @@ use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, TrackingNote};
 use crate::service::WireProtocol;
 use crate::sources;
 use crate::tls::ClientStream;
+use crate::users::UserRegistry;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
@@ -225,6 +226,8 @@ pub(crate) struct Transport {
     recorded: Recorded,
     /// What is known of those who come in.
     entrance: CommonEntrance,
+    /// Who may do what.
+    users: Arc<UserRegistry>,
 }
 
 #[derive(Debug, Default)]
@@ -272,7 +275,7 @@ impl Transport {
         let sources = sources::Common::new(shards);
         let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
-        let (heard, slow, recorded, entrance) = Default::default();
+        let (heard, slow, recorded, entrance, users) = Default::default();
         Arc::new(Self {
             boxes,
             barrier,
@@ -284,6 +287,7 @@ impl Transport {
             slow,
             recorded,
             entrance,
+            users,
         })
     }
 
@@ -305,6 +309,11 @@ impl Transport {
     /// What clients of any shard listen to.
     pub(crate) fn heard(&self) -> &Heard {
         &self.heard
+    }
+
+    /// The users, and what they have defined.
+    pub(crate) fn users(&self) -> &Arc<UserRegistry> {
+        &self.users
     }
 
     /// The slow commands of all shards.

@@ -31,6 +31,8 @@ impl Resp {
         let Some(shards) = &self.shards else { return };
         let batches = shards.outbox.take();
         shards.outbox.set_clients(connections.open());
+        // What others tell may be newer than a change of rights, which is known here before it is passed on.
+        self.renew_rights_of_all(connections);
         for batch in batches {
             self.gauge.take_over(|| batch.memory());
             self.take_batch(batch, connections);
@@ -213,6 +215,7 @@ impl Resp {
             };
             let session = Session {
                 authenticated: true,
+                unrestricted: true,
                 across: Across::Remote(Box::new(remote)),
                 form: Form::Typed,
                 ..Session::default()

@@ -93,6 +93,13 @@ fn head(what: &str, len: usize, id: u32, version: Version) -> Vec<u8> {
     bytes
 }
 
+/// Tells a client that a watch has ended without its asking, and why.
+pub(super) fn ended(id: u32, why: &str, version: Version) -> Vec<u8> {
+    let mut bytes = head("range-end", 3, id, version);
+    bulk(why, &mut bytes);
+    bytes
+}
+
 /// A text without a value is one of a key that is gone: what it is without the mark, and what ends it.
 fn cut_text(text: &[u8], version: Version) -> (&[u8], &'static [u8]) {
     match text.split_last() {

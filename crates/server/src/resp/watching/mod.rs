@@ -32,6 +32,7 @@ use super::remote::wait_for_answers;
 use super::session::{Session, Waiting};
 use super::tracking::RANGES;
 use super::{Flow, Resp, Turn, encoder};
+use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::shards::Shards;
 use clients::Clients;
@@ -171,6 +172,37 @@ impl Resp {
             self.note_to(home, Note::End { watch: id, feed });
         }
         range.first.len() + range.last.len()
+    }
+
+    /// What a watch is of.
+    pub(super) fn watched_range(&self, id: u32) -> Option<&KeyRange> {
+        let clients = &self.watching.clients;
+        Some(&clients.feeds.get(&clients.watches.get(&id)?.feed)?.range)
+    }
+
+    /// Ends a watch of another client than the one being served, and tells it why.
+    pub(super) fn end_watch_of(
+        &mut self,
+        (id, watch): (ConnectionId, u32),
+        why: &str,
+        peers: &mut Connections<Session>,
+    ) {
+        let bytes = self.end_watch(watch);
+        let Some(peer) = peers.get_mut(id) else { return };
+        forget_watch(&mut peer.session, watch, bytes);
+        let message = clients::ended(watch, why, peer.session.version);
+        peers.append(id, None, &[&message]);
+    }
+
+    /// Ends a watch of the client being served, and tells it why.
+    pub(super) fn end_own_watch(&mut self, watch: u32, why: &str, work: &mut Turn<'_>) {
+        let bytes = self.end_watch(watch);
+        let session = &mut work.connection.session;
+        forget_watch(session, watch, bytes);
+        let message = clients::ended(watch, why, session.version);
+        if !session.put_behind(None, &[&message]) {
+            work.out.extend_from_slice(&message);
+        }
     }
 
     /// Ends all watches of a session.
@@ -434,4 +466,9 @@ impl Resp {
             }
         }
     }
+}
+
+fn forget_watch(session: &mut Session, watch: u32, bytes: usize) {
+    session.watches.retain(|&other| other != watch);
+    session.watch_bytes = session.watch_bytes.saturating_sub(bytes);
 }

@@ -1,0 +1,291 @@
+//! One set of rights: commands, keys and channels that are allowed together.
+
+use crate::demand::{Access, Demand, Denied};
+use crate::error::RuleError;
+use crate::keys::KeyPattern;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_command::describe::{CATEGORIES, in_category};
+use headwater_command::table::{NUMBERS, SPECS, lookup, lookup_subcommand};
+use headwater_command::{Flags, Id, Spec, glob};
+
+const WORDS: usize = NUMBERS.div_ceil(64);
+
+/// The command, or `container|subcommand`, of this name.
+#[must_use]
+pub fn command_of(name: &[u8]) -> Option<&'static Spec> {
+    match name.iter().position(|&byte| byte == b'|') {
+        None => lookup(name),
+        Some(at) => lookup_subcommand(lookup(&name[..at])?, &name[at + 1..]),
+    }
+}
+
+/// A command with its subcommands.
+fn family(spec: &'static Spec) -> impl Iterator<Item = &'static Spec> {
+    [spec].into_iter().chain(spec.subcommands)
+}
+
+/// One set of rights. A request is allowed where one selector of its user allows all of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selector {
+    /// The commands, by the numbers of their ids.
+    commands: [u64; WORDS],
+    /// The last rule about all commands allowed them: so are those of later versions.
+    pub(crate) future: bool,
+    /// The rules for commands behind that one.
+    pub(crate) rules: Vec<String>,
+    /// Commands that are allowed with one of these first arguments.
+    first_arguments: Vec<(Id, Vec<u8>)>,
+    pub(crate) all_keys: bool,
+    pub(crate) keys: Vec<KeyPattern>,
+    pub(crate) all_channels: bool,
+    pub(crate) channels: Vec<Vec<u8>>,
+}
+
+impl Selector {
+    fn bit(id: Id) -> (usize, u64) {
+        (id as usize / 64, 1 << (id as usize % 64))
+    }
+
+    /// Whether a command is allowed, whatever its arguments.
+    #[inline]
+    #[must_use]
+    pub fn allows(&self, id: Id) -> bool {
+        let (word, bit) = Self::bit(id);
+        self.commands[word] & bit != 0
+    }
+
+    fn set(&mut self, spec: &'static Spec, allow: bool) {
+        for spec in family(spec) {
+            let (word, bit) = Self::bit(spec.id);
+            if allow {
+                self.commands[word] |= bit;
+            } else {
+                self.commands[word] &= !bit;
+                self.first_arguments.retain(|(id, _)| *id != spec.id);
+            }
+        }
+    }
+
+    fn set_all(&mut self, allow: bool) {
+        SPECS.iter().for_each(|spec| self.set(spec, allow));
+        self.future = allow;
+        self.rules.clear();
+        self.first_arguments.clear();
+    }
+
+    /// Whether every command is allowed.
+    fn allows_all(&self) -> bool {
+        SPECS.iter().flat_map(family).all(|spec| self.allows(spec.id))
+    }
+
+    /// Whether nothing is refused.
+    #[must_use]
+    pub fn is_unrestricted(&self) -> bool {
+        self.all_keys && self.all_channels && self.allows_all()
+    }
+
+    /// Notes a rule behind the others; earlier ones that it makes needless go.
+    fn note(&mut self, name: &str, allow: bool) {
+        self.rules.retain(|rule| {
+            let old = &rule[1..];
+            // A rule for a command covers those for its subcommands.
+            old != name && !old.strip_prefix(name).is_some_and(|rest| rest.starts_with('|'))
+        });
+        let sign = if allow { '+' } else { '-' };
+        self.rules.push(format!("{sign}{name}"));
+    }
+
+    fn category(&mut self, name: &[u8], allow: bool) -> Result<(), RuleError> {
+        let name = name.to_ascii_lowercase();
+        if name == b"all" {
+            self.set_all(allow);
+            return Ok(());
+        }
+        let known = CATEGORIES.iter().find(|category| category.as_bytes() == name);
+        let known = known.ok_or(RuleError::UnknownCommand)?;
+        for spec in SPECS.iter().flat_map(family) {
+            if in_category(spec, &name) {
+                let (word, bit) = Self::bit(spec.id);
+                if allow {
+                    self.commands[word] |= bit;
+                } else {
+                    self.commands[word] &= !bit;
+                    self.first_arguments.retain(|(id, _)| *id != spec.id);
+                }
+            }
+        }
+        self.note(&format!("@{known}"), allow);
+        Ok(())
+    }
+
+    fn command(&mut self, name: &[u8], allow: bool) -> Result<(), RuleError> {
+        let name = name.to_ascii_lowercase();
+        if let Some(spec) = command_of(&name) {
+            self.set(spec, allow);
+            self.note(spec.full_name, allow);
+            return Ok(());
+        }
+        // `+select|0`: the command with this first argument.
+        let at = name.iter().position(|&byte| byte == b'|').ok_or(RuleError::UnknownCommand)?;
+        let (container, argument) = (&name[..at], &name[at + 1..]);
+        let spec = lookup(container).ok_or(RuleError::UnknownCommand)?;
+        let subcommand = argument.split(|&byte| byte == b'|').next().unwrap_or_default();
+        if allow && lookup_subcommand(spec, subcommand).is_some() {
+            return Err(RuleError::FirstArgument);
+        }
+        let is_one = !argument.is_empty() && !argument.contains(&b'|');
+        if !allow || !is_one || !spec.subcommands.is_empty() {
+            return Err(RuleError::UnknownCommand);
+        }
+        let entry = (spec.id, argument.to_vec());
+        if !self.first_arguments.contains(&entry) {
+            self.first_arguments.push(entry);
+        }
+        let shown = String::from_utf8_lossy(argument);
+        self.note(&format!("{}|{shown}", spec.name), true);
+        Ok(())
+    }
+
+    fn key_pattern(&mut self, text: &[u8], access: Access, user: &[u8]) -> Result<(), RuleError> {
+        let is_all = text == b"*" && access == Access::ALL;
+        if self.all_keys && !is_all {
+            return Err(RuleError::BehindAllKeys);
+        }
+        if text.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+            return Err(RuleError::Syntax);
+        }
+        if is_all {
+            self.all_keys = true;
+            self.keys.clear();
+            return Ok(());
+        }
+        let pattern = KeyPattern::new(text, access, user)?;
+        match self.keys.iter_mut().find(|own| own.text == pattern.text) {
+            Some(own) => own.access = own.access.and(access),
+            None => self.keys.push(pattern),
+        }
+        Ok(())
+    }
+
+    fn channel(&mut self, text: &[u8]) -> Result<(), RuleError> {
+        if self.all_channels && text != b"*" {
+            return Err(RuleError::BehindAllChannels);
+        }
+        if text.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+            return Err(RuleError::Syntax);
+        }
+        if text == b"*" {
+            self.all_channels = true;
+            self.channels.clear();
+        } else if !self.channels.iter().any(|own| own == text) {
+            self.channels.push(text.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Applies one rule about commands, keys or channels; `user` is whose it is.
+    ///
+    /// # Errors
+    /// It is none; nothing has changed.
+    pub(crate) fn apply(&mut self, rule: &[u8], user: &[u8]) -> Result<(), RuleError> {
+        let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
+        if is("allkeys") {
+            (self.all_keys, self.keys) = (true, Vec::new());
+        } else if is("resetkeys") {
+            (self.all_keys, self.keys) = (false, Vec::new());
+        } else if is("allchannels") {
+            (self.all_channels, self.channels) = (true, Vec::new());
+        } else if is("resetchannels") {
+            (self.all_channels, self.channels) = (false, Vec::new());
+        } else if is("allcommands") {
+            self.set_all(true);
+        } else if is("nocommands") {
+            self.set_all(false);
+        } else {
+            return match rule {
+                [b'~', text @ ..] => self.key_pattern(text, Access::ALL, user),
+                [b'%', rest @ ..] => {
+                    let at = rest.iter().position(|&byte| byte == b'~');
+                    let at = at.ok_or(RuleError::Syntax)?;
+                    let access = Access::of_letters(&rest[..at]).ok_or(RuleError::Syntax)?;
+                    self.key_pattern(&rest[at + 1..], access, user)
+                }
+                [b'&', text @ ..] => self.channel(text),
+                [b'+', b'@', name @ ..] => self.category(name, true),
+                [b'-', b'@', name @ ..] => self.category(name, false),
+                [b'+', name @ ..] if !name.is_empty() => self.command(name, true),
+                [b'-', name @ ..] if !name.is_empty() => self.command(name, false),
+                _ => Err(RuleError::Syntax),
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether a request may be run: its command, and whatever it needs besides.
+    ///
+    /// # Errors
+    /// What is refused first, and how many needs were met before.
+    pub fn check(
+        &self,
+        spec: &Spec,
+        first: Option<&[u8]>,
+        needs: &[Demand<'_>],
+    ) -> Result<(), (usize, Denied)> {
+        let is_allowed = |(id, argument): &(Id, Vec<u8>)| {
+            *id == spec.id && first.is_some_and(|first| first.eq_ignore_ascii_case(argument))
+        };
+        let may_run = spec.flags.has(Flags::NO_AUTH)
+            || self.allows(spec.id)
+            || self.first_arguments.iter().any(is_allowed);
+        if !may_run {
+            return Err((0, Denied::Command(spec.full_name)));
+        }
+        needs
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, need)| self.meets(need).map_err(|denied| (at + 1, denied)))
+    }
+
+    /// Whether all is allowed that another one allows, as far as that can be told.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let commands = self.commands.iter().zip(&other.commands);
+        let arguments = &other.first_arguments;
+        let has = |key: &KeyPattern| self.keys.iter().any(|own| own.covers(key));
+        commands.into_iter().all(|(own, other)| own & other == *other)
+            && arguments.iter().all(|it| self.allows(it.0) || self.first_arguments.contains(it))
+            && (self.all_keys || !other.all_keys && other.keys.iter().all(has))
+            && (self.all_channels
+                || !other.all_channels
+                    && other.channels.iter().all(|it| self.channels.contains(it)))
+    }
+
+    /// Whether one thing is allowed that a request needs.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn meets(&self, need: &Demand<'_>) -> Result<(), Denied> {
+        let met = match need {
+            Demand::Key { key, access } => {
+                self.all_keys || self.keys.iter().any(|own| own.grants(key, *access))
+            }
+            Demand::Range { range, access } => {
+                let contains = |own: &KeyPattern| own.grants_range(range, *access);
+                self.all_keys || self.keys.iter().any(contains)
+            }
+            Demand::Channel(channel) => {
+                let matches = |own: &Vec<u8>| glob::matches(own, channel);
+                self.all_channels || self.channels.iter().any(matches)
+            }
+            // As in Redis: which channels two globs have in common is not asked.
+            Demand::ChannelPattern(pattern) => {
+                self.all_channels || self.channels.iter().any(|own| own == pattern)
+            }
+            Demand::Command(id) => self.allows(*id),
+        };
+        if met { Ok(()) } else { Err(need.denied()) }
+    }
+}

@@ -1,0 +1,293 @@
+//! Two users with rights that change, who do what they like: nobody ever sees or changes a byte that it may not.
+//!
+//! Each value is a word of its own. After each request the words of its answer, and of all that was pushed before it, are compared
+//! with what the user may read at that time; and what has changed, with what it may write.
+
+use crate::acl::ask;
+use crate::support::{Server, Socket, request};
+use redis::{Connection, Value, from_redis_value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tables of base keys, and those that joins give: output, source.
+const BASE: [&str; 3] = ["a", "b", "c"];
+const JOINS: [(&str, &str); 3] = [("t", "a"), ("u", "b"), ("v", "t")];
+const TABLES: [&str; 6] = ["a", "b", "c", "t", "u", "v"];
+const USERS: [&str; 2] = ["ann", "bob"];
+
+/// A generator that is the same in every run.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % most as u64) as usize
+    }
+
+    fn of<'t, T>(&mut self, all: &'t [T]) -> &'t T {
+        &all[self.below(all.len())]
+    }
+
+    fn key(&mut self) -> String {
+        let (table, owner) = (*self.of(&TABLES), *self.of(&USERS));
+        format!("{table}|{owner}|{}", self.below(3))
+    }
+}
+
+/// What a user may do: tables that it may read and write; of some tables, its own keys alone.
+#[derive(Default)]
+struct Rights {
+    read: BTreeSet<String>,
+    write: BTreeSet<String>,
+}
+
+impl Rights {
+    fn draw(draws: &mut Draws, user: &str) -> (Self, Vec<String>) {
+        let (mut rights, mut rules) = (Self::default(), Vec::new());
+        for table in TABLES {
+            let own = draws.below(3) == 0;
+            let (prefix, pattern) = if own {
+                (format!("{table}|{user}|"), format!("{table}|<user>|*"))
+            } else {
+                (format!("{table}|"), format!("{table}|*"))
+            };
+            let kind = draws.below(4);
+            if kind == 1 || kind == 3 {
+                rights.read.insert(prefix.clone());
+            }
+            if kind == 2 || kind == 3 {
+                rights.write.insert(prefix);
+            }
+            rules.extend(match kind {
+                1 => Some(format!("%R~{pattern}")),
+                2 => Some(format!("%W~{pattern}")),
+                3 => Some(format!("~{pattern}")),
+                _ => None,
+            });
+        }
+        (rights, rules)
+    }
+
+    fn has(of: &BTreeSet<String>, key: &str) -> bool {
+        of.iter().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+}
+
+type Dump = BTreeMap<String, String>;
+
+fn dump(admin: &mut Connection) -> Dump {
+    let mut all = Dump::new();
+    for table in TABLES {
+        // What is refused to everybody nobody sees.
+        let Ok(pairs) = ask(admin, &["PREFIX", &format!("{table}|")]) else { continue };
+        let pairs: Vec<String> = from_redis_value(pairs).unwrap();
+        all.extend(pairs.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())));
+    }
+    all
+}
+
+/// The values in an answer: each is `w`, a number, and `z`.
+fn words_of(bytes: &[u8]) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut words = BTreeSet::new();
+    for part in text.split('w').skip(1) {
+        let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+        if !digits.is_empty() && part[digits.len()..].starts_with('z') {
+            words.insert(format!("w{digits}z"));
+        }
+    }
+    words
+}
+
+struct Client {
+    socket: Socket,
+    asked: u32,
+}
+
+impl Client {
+    fn new(server: &Server, user: &str) -> Self {
+        let mut client = Self { socket: server.socket(), asked: 0 };
+        let told = client.ask(&[vec![
+            b"HELLO".to_vec(),
+            b"3".to_vec(),
+            b"AUTH".to_vec(),
+            user.as_bytes().to_vec(),
+            b"pw".to_vec(),
+        ]]);
+        assert!(told.windows(5).any(|it| it == b"proto"), "{}", told.escape_ascii());
+        client
+    }
+
+    /// The bytes that come until requests are answered, pushes among them; `None`: the connection was ended.
+    fn try_ask(&mut self, requests: &[Vec<Vec<u8>>]) -> Option<Vec<u8>> {
+        self.asked += 1;
+        let mark = format!("end-{}-", self.asked);
+        let mut bytes = Vec::new();
+        for words in requests {
+            bytes.extend(request(&words.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        }
+        bytes.extend(request(&[b"ECHO", mark.as_bytes()]));
+        self.socket.try_send(&bytes).ok()?;
+        let mut got = Vec::new();
+        let mark = format!("{mark}\r\n").into_bytes();
+        while !got.ends_with(&mark) {
+            let mut byte = [0];
+            std::io::Read::read_exact(self.socket.stream(), &mut byte).ok()?;
+            got.push(byte[0]);
+        }
+        Some(got)
+    }
+
+    fn ask(&mut self, requests: &[Vec<Vec<u8>>]) -> Vec<u8> {
+        self.try_ask(requests).expect("the connection goes on")
+    }
+}
+
+fn words(text: &str) -> Vec<Vec<u8>> {
+    text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// A request, or several of a transaction; values are new words.
+fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
+    let (one, two) = (draws.key(), draws.key());
+    let (table, owner) = (*draws.of(&TABLES), *draws.of(&USERS));
+    *next += 1;
+    let value = format!("w{next}z");
+    let (prefix, narrow) = (format!("{table}|"), format!("{table}|{owner}|"));
+    let text = match draws.below(26) {
+        0 | 1 => format!("GET {one}"),
+        2 => format!("MGET {one} {two}"),
+        3..=5 => format!("SET {one} {value}"),
+        6 => format!("SET {one} {value} GET"),
+        7 => format!("GETSET {one} {value}"),
+        8 => format!("GETDEL {one}"),
+        9 => format!("RENAME {one} {two}"),
+        10 => format!("COPY {one} {two} REPLACE"),
+        11 => format!("DEL {one} {two}"),
+        12 => format!("APPEND {one} {value}"),
+        13 => format!("PREFIX {prefix}"),
+        14 => format!("PREFIX {narrow}"),
+        15 => format!("RANGE {one} {two}"),
+        16 => format!("RANGE {narrow} {narrow}}} REV VALUES"),
+        17 => format!("EXPLAIN {one}"),
+        18 => format!("VERIFY {prefix} {prefix}}}"),
+        19 => format!("SCAN 0 MATCH {narrow}* COUNT 1000"),
+        20 => format!("KEYS {prefix}*"),
+        21 => format!("RANGE.WATCH {narrow} {narrow}}}"),
+        22 => format!("CLIENT TRACKING ON BCAST PREFIX {prefix}"),
+        23 => format!("RANGE.DEL {narrow} {narrow}}}"),
+        24 => format!("GETRANGE {one} 0 -1"),
+        _ => {
+            let (first, second) = (format!("GET {one}"), format!("SET {two} {value} GET"));
+            return ["MULTI", &first, &second, "EXEC"].iter().map(|text| words(text)).collect();
+        }
+    };
+    vec![words(&text)]
+}
+
+#[test]
+fn nobody_sees_or_changes_what_it_may_not() {
+    for (seed, shards) in [(1, "1"), (2, "3"), (3, "1")] {
+        let server = Server::start(&["--shards", shards]);
+        let mut draws = Draws(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let mut admin = server.client(2);
+        let set = |admin: &mut Connection, user: &str, rules: &[String]| {
+            let words = ["ACL", "SETUSER", user, "on", ">pw", "+@all", "resetkeys"];
+            let words: Vec<&str> =
+                words.into_iter().chain(rules.iter().map(String::as_str)).collect();
+            assert_eq!(ask(admin, &words).unwrap(), Value::Okay);
+        };
+        // Whose rights the joins have changes, too.
+        let all: Vec<String> = TABLES.iter().map(|table| format!("~{table}|*")).collect();
+        set(&mut admin, "owner", &all);
+        let mut owner = crate::acl::client_of(&server, "owner");
+        for (output, source) in JOINS {
+            let spec = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
+            ask(&mut owner, &["JOIN.ADD", output, &spec]).unwrap();
+        }
+        let mut next = 0;
+        for table in BASE {
+            for user in USERS {
+                next += 1;
+                let key = format!("{table}|{user}|0");
+                ask(&mut admin, &["SET", &key, &format!("w{next}z")]).unwrap();
+            }
+        }
+        let mut rights: Vec<Rights> = Vec::new();
+        let mut clients: Vec<Client> = Vec::new();
+        for user in USERS {
+            let (drawn, rules) = Rights::draw(&mut draws, user);
+            set(&mut admin, user, &rules);
+            rights.push(drawn);
+            clients.push(Client::new(&server, user));
+        }
+        let (mut seen, mut refused, mut changed) = (0, 0, 0);
+        for _ in 0..900 {
+            if draws.below(12) == 0 {
+                // What was pushed before belongs to the rights before.
+                clients.iter_mut().for_each(|client| _ = client.try_ask(&[]));
+                let at = draws.below(2);
+                let (drawn, rules) = Rights::draw(&mut draws, USERS[at]);
+                set(&mut admin, USERS[at], &rules);
+                rights[at] = drawn;
+                let lost: &[String] = if draws.below(3) == 0 { &all[1..] } else { &all };
+                set(&mut admin, "owner", lost);
+            }
+            let at = draws.below(2);
+            let before = dump(&mut admin);
+            let requests = draw_request(&mut draws, &mut next);
+            let shown = format!("{} sends {requests:?}", USERS[at]);
+            let Some(answer) = clients[at].try_ask(&requests) else {
+                // It had tracked or heard what it may no longer.
+                clients[at] = Client::new(&server, USERS[at]);
+                continue;
+            };
+            let after = dump(&mut admin);
+            let own = &rights[at];
+            let sent = words_of(&requests.concat().join(&b' '));
+            let may_see = |word: &String| {
+                let mut entries = before.iter().chain(&after);
+                sent.iter().any(|sent| sent.contains(word.as_str()))
+                    || entries
+                        .any(|(key, value)| value.contains(word) && Rights::has(&own.read, key))
+            };
+            for word in words_of(&answer) {
+                assert!(may_see(&word), "{shown}, and sees {word}: {}", answer.escape_ascii());
+                seen += 1;
+            }
+            refused += usize::from(answer.windows(7).any(|it| it == b"-NOPERM"));
+            for table in BASE {
+                let of = |all: &Dump| -> Dump {
+                    all.iter()
+                        .filter(|(key, _)| key.starts_with(table))
+                        .map(|(key, value)| (key.clone(), value.clone()))
+                        .collect()
+                };
+                let (before, after) = (of(&before), of(&after));
+                for key in before.keys().chain(after.keys()) {
+                    if before.get(key) != after.get(key) {
+                        assert!(Rights::has(&own.write, key), "{shown}, and changes {key}");
+                        changed += 1;
+                    }
+                }
+            }
+            // The other one is told of what it may read alone.
+            let other = 1 - at;
+            match clients[other].try_ask(&[]) {
+                None => clients[other] = Client::new(&server, USERS[other]),
+                Some(pushed) => {
+                    for word in words_of(&pushed) {
+                        let mut entries = before.iter().chain(&after);
+                        let may = entries.any(|(key, value)| {
+                            value.contains(&word) && Rights::has(&rights[other].read, key)
+                        });
+                        assert!(may, "{shown}, and {} hears {word}", USERS[other]);
+                        seen += 1;
+                    }
+                }
+            }
+        }
+        assert!(seen > 100 && refused > 100 && changed > 50, "{seen} {refused} {changed}");
+    }
+}
