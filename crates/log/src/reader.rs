@@ -279,8 +279,7 @@ impl LogReader {
             return Err(StopReason::Hole { stream, sequence, found });
         }
         let message = LogMessage::decode(self.log, bytes);
-        let message =
-            message.map_err(|bad| StopReason::Bad { stream: stream(), sequence, bad })?;
+        let message = message.map_err(|bad| StopReason::Bad { stream: stream(), sequence, bad })?;
         if let Some(from) = self.begins_with {
             return self.confirm(from, &message).map(|()| None);
         }
@@ -292,10 +291,7 @@ impl LogReader {
     /// Reads the record that reading begins with.
     fn confirm(&mut self, from: LogPosition, message: &LogMessage<'_>) -> Result<(), StopReason> {
         if message.checksum != from.checksum || message.header.kind == RecordKind::Part {
-            return Err(StopReason::Other {
-                stream: self.stream.clone(),
-                sequence: from.sequence,
-            });
+            return Err(StopReason::Other { stream: self.stream.clone(), sequence: from.sequence });
         }
         self.begins_with = None;
         self.follow(from, message.header.number, message.header.epoch);

@@ -51,6 +51,8 @@ pub(super) struct Cloud {
     /// When the last request and the last answer of a node arrive.
     last: [(u64, u64); super::run::NODES],
     count: u64,
+    /// Appends that are kept back until somebody claims.
+    kept_back: Vec<(Asker, LogRequest)>,
     /// Appends of an epoch that were stored behind a claim of a greater one.
     pub(super) trapped: u64,
     greatest: u64,
@@ -87,15 +89,39 @@ impl Cloud {
         if rng.below(1000) < faults.lost {
             return;
         }
+        // Once one of an epoch is kept back, so are those behind it.
+        let waits = |id: MessageId| {
+            let mut kept = self.kept_back.iter();
+            kept.any(|(_, request)| matches!(request, LogRequest::Append { id: kept, .. } if kept.epoch == id.epoch))
+        };
+        let keeps_back = rng.below(1000) < faults.traps
+            || matches!(&asked, Asked::Log(LogRequest::Append { id, .. }) if waits(*id));
         let mut at = (now + 1 + rng.below(30) as u64).max(stalled);
+        match asked {
+            Asked::Log(request @ LogRequest::Append { id, .. }) if id.number > 0 && keeps_back => {
+                self.kept_back.push((asker, request));
+            }
+            asked => self.send_at(rng, faults, &mut at, asker, (asked, is_append)),
+        }
+    }
+
+    fn send_at(
+        &mut self,
+        rng: &mut Rng,
+        faults: &LogFaults,
+        at: &mut u64,
+        asker: Asker,
+        (asked, is_append): (Asked, bool),
+    ) {
+        let node = asker.0;
         if is_append && rng.below(1000) < faults.early {
-            at += rng.below(400) as u64;
+            *at += rng.below(400) as u64;
         } else {
-            at = at.max(self.last[node].0);
-            self.last[node].0 = at;
+            *at = (*at).max(self.last[node].0);
+            self.last[node].0 = *at;
         }
         self.count += 1;
-        self.asked.insert((at, self.count), (asker, asked));
+        self.asked.insert((*at, self.count), (asker, asked));
     }
 
     fn answer(
@@ -112,7 +138,12 @@ impl Cloud {
                 continue;
             }
             let mut at = now + 1 + rng.below(30) as u64;
-            if rng.below(1000) < faults.late {
+            // Late answers of the bucket cost a node its lease: some are enough.
+            let late = match &answer {
+                Answered::Log(_) => faults.late,
+                Answered::Bucket(_) => faults.late.div_ceil(8),
+            };
+            if rng.below(1000) < late {
                 at += rng.below(7000) as u64;
             } else {
                 at = at.max(self.last[asker.0].1);
@@ -146,12 +177,22 @@ impl Cloud {
                 }
                 continue;
             }
+            let claims =
+                matches!(&asked, Asked::Log(LogRequest::Append { id, .. }) if id.number == 0);
+            let before = self.last();
             let answer = match asked {
                 Asked::Log(request) => self.log(rng, faults, request).map(Answered::Log),
                 Asked::Bucket(request) => Some(Answered::Bucket(self.bucket(rng, faults, request))),
             };
             if let Some(answer) = answer {
                 self.answer(rng, faults, now, asker, answer);
+            }
+            if claims && self.last() > before {
+                let some = 2 + rng.below(3);
+                for (asker, request) in std::mem::take(&mut self.kept_back).into_iter().take(some) {
+                    let answer = self.log(rng, faults, request).map(Answered::Log);
+                    answer.into_iter().for_each(|one| self.answer(rng, faults, now, asker, one));
+                }
             }
         }
     }
@@ -164,12 +205,7 @@ impl Cloud {
         if to == asker { Some(answer) } else { self.arrived(now, asker) }
     }
 
-    fn log(
-        &mut self,
-        rng: &mut Rng,
-        faults: &LogFaults,
-        request: LogRequest,
-    ) -> Option<LogAnswer> {
+    fn log(&mut self, rng: &mut Rng, faults: &LogFaults, request: LogRequest) -> Option<LogAnswer> {
         match request {
             LogRequest::Append { id, expected, bytes } => {
                 let outcome = match self.ids.get(&id) {

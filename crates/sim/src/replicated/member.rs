@@ -98,7 +98,7 @@ impl Member {
         };
         let times = LeaseTimes::default();
         let window = AppendWindow {
-            in_flight_bytes_max: 600,
+            in_flight_bytes_max: 900,
             queued_bytes_max: 2000,
             message_bytes_max: 180,
             timeout_millis: 3000,
@@ -245,7 +245,8 @@ impl Member {
                 // Every turn whose own last message is stored is answered.
                 let stored = matches!(outcome, headwater_log::AppendOutcome::Stored(_));
                 let place = |reply: &Reply| (reply.epoch, reply.turn.0) == (id.epoch.0, id.number);
-                if stored && let Some(at) = self.replies.iter().position(place)
+                if stored
+                    && let Some(at) = self.replies.iter().position(place)
                     && self.answers(shared, clock)
                 {
                     let reply = self.replies.remove(at).expect("it is there");

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// How many nodes there are.
 pub(super) const NODES: usize = 3;
 /// How many lists there are.
-pub(super) const LISTS: usize = 2;
+pub(super) const LISTS: usize = 4;
 /// How long a step is, in milliseconds.
 const STEP: u64 = 10;
 /// How long things go wrong, and how long it may take until all is well again.
@@ -27,6 +27,8 @@ pub struct LogFaults {
     pub late: usize,
     /// Appends that others overtake.
     pub early: usize,
+    /// Appends that arrive right behind the next claim.
+    pub traps: usize,
     /// Writes that are refused for no reason.
     pub refused: usize,
     /// Reads that a replica answers which is behind.
@@ -70,8 +72,9 @@ impl LogFaults {
         let kinds = [
             (&mut faults.lost, 20),
             (&mut faults.twice, 40),
-            (&mut faults.late, 30),
+            (&mut faults.late, 60),
             (&mut faults.early, 30),
+            (&mut faults.traps, 30),
             (&mut faults.refused, 10),
             (&mut faults.stale, 200),
             (&mut faults.leaders, 3),
@@ -102,6 +105,8 @@ struct World {
     members: Vec<Member>,
     lives: u64,
     now: u64,
+    /// Whether clients ask, and until when.
+    wave: (bool, u64),
     seen: LogSeen,
 }
 
@@ -209,10 +214,15 @@ impl World {
         self.members[node].inbox.push(which);
     }
 
+    /// Clients come and go in waves: what arrives late finds a log to which nobody else appends.
     fn draw(&mut self) {
-        for _ in 0..if self.rng.chance(8) { 1 + self.rng.below(6) } else { 0 } {
+        if self.now >= self.wave.1 {
+            let most = if self.wave.0 { 2500 } else { 500 };
+            self.wave = (!self.wave.0, self.now + 50 + self.rng.below(most) as u64);
+        }
+        for _ in 0..if self.wave.0 && self.rng.chance(16) { 1 + self.rng.below(6) } else { 0 } {
             let (list, reads) = (self.rng.below(LISTS), self.rng.chance(40));
-            if self.history.asked.len() < 300 {
+            if self.history.asked.len() < 400 {
                 self.ask(list, if reads { Operation::Read } else { Operation::Append });
             }
         }
@@ -270,6 +280,7 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
         members,
         lives: NODES as u64,
         now: 0,
+        wave: (false, 0),
         seen: LogSeen::new(),
     };
     while world.now < TROUBLE {
