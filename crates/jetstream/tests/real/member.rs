@@ -39,6 +39,7 @@ pub(crate) struct Member {
     told: Sender<Told>,
     done: Arc<Mutex<Done>>,
     ends: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,12 +52,19 @@ impl Member {
         let waker = Mutex::new(waker);
         let wake: Wake = Arc::new(move || drop(waker.lock().unwrap().send(Told::Wake)));
         let running = Running::new(&name, settings, &wake, own_done, wants);
-        let thread = std::thread::spawn(move || running.run(&tells, &own_ends));
-        Self { told, done, ends, thread: Some(thread) }
+        let paused = Arc::new(AtomicBool::new(false));
+        let own_paused = Arc::clone(&paused);
+        let thread = std::thread::spawn(move || running.run(&tells, &own_ends, &own_paused));
+        Self { told, done, ends, paused, thread: Some(thread) }
     }
 
     pub(crate) fn append(&self, number: u32) {
         self.told.send(Told::Append(number)).unwrap();
+    }
+
+    /// Has it do nothing for a while, as if its process were stopped; what it has sent is under way.
+    pub(crate) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
 
     pub(crate) fn done(&self) -> Done {
@@ -117,8 +125,12 @@ impl Running {
         Self { nats, log, bucket, heartbeat, replica, wants, waiting: VecDeque::new(), done }
     }
 
-    fn run(mut self, tells: &Receiver<Told>, ends: &AtomicBool) {
+    fn run(mut self, tells: &Receiver<Told>, ends: &AtomicBool, paused: &AtomicBool) {
         while !ends.load(Ordering::Relaxed) && self.done.lock().unwrap().halted.is_none() {
+            if paused.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             let first = tells.recv_timeout(Duration::from_millis(20)).ok();
             let now = monotonic();
             let mut effects = Vec::new();

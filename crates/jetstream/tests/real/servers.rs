@@ -111,18 +111,34 @@ impl Servers {
         }
     }
 
+    fn page(&self, at: usize, page: &str) -> serde_json::Value {
+        let address = format!("http://127.0.0.1:{}/{page}", self.ports[2 * SERVERS + at]);
+        let page = ureq::get(address).call();
+        let text = page.and_then(|mut page| page.body_mut().read_to_string());
+        text.map_or_else(|_| Default::default(), |text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// The server that leads a stream.
+    pub(crate) fn leader(&self, stream: &str) -> usize {
+        for _ in 0..600 {
+            let page = self.page(0, "jsz?accounts=true&streams=true");
+            let streams = page["account_details"][0]["stream_detail"].as_array().cloned();
+            let found = streams.into_iter().flatten().find(|one| one["name"] == stream);
+            let leader = found.and_then(|one| one["cluster"]["leader"].as_str()?[1..].parse().ok());
+            if let Some(leader) = leader {
+                return leader;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("no leader of {stream} within a minute");
+    }
+
     /// Waits until all three are one cluster.
     pub(crate) fn wait(&self) {
         for _ in 0..600 {
             let up = |at: usize| {
-                let address = format!("http://127.0.0.1:{}", self.ports[2 * SERVERS + at]);
-                let page = ureq::get(format!("{address}/jsz")).call();
-                let text = page.and_then(|mut page| page.body_mut().read_to_string());
-                text.is_ok_and(|text| {
-                    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-                    value["meta_cluster"]["leader"].is_string()
-                        && value["meta_cluster"]["cluster_size"] == 3
-                })
+                let meta = &self.page(at, "jsz")["meta_cluster"];
+                meta["leader"].is_string() && meta["cluster_size"] == 3
             };
             if (0..SERVERS).all(up) {
                 return;
