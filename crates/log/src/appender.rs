@@ -195,7 +195,9 @@ impl Appender {
         }
         self.sent[at].stored = true;
         let mut progress = Progress::Nothing;
-        while let Some(first) = self.sent.pop_front_if(|first| first.stored) {
+        while self.sent.front().is_some_and(|first| first.stored)
+            && let Some(first) = self.sent.pop_front()
+        {
             self.sent_bytes -= first.length;
             let sequence = self.acknowledged.sequence.next();
             self.acknowledged = LogPosition { sequence, checksum: first.checksum };

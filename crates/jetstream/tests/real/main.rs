@@ -14,6 +14,7 @@ use headwater_log::{
 use member::Member;
 use servers::{SERVERS, Servers};
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::sleep;
@@ -26,7 +27,8 @@ fn servers() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let program = servers::program();
     if program.is_none() {
-        println!("skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)");
+        let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
+        writeln!(std::io::stderr(), "{text}").unwrap();
     }
     Some((program?, turn))
 }

@@ -173,7 +173,9 @@ impl Running {
                 ReplicaEffect::Acknowledged { turn, position } => {
                     done.position = position;
                     let may_answer = self.replica.may_answer(monotonic());
-                    while let Some((_, number)) = self.waiting.pop_front_if(|next| next.0 <= turn) {
+                    while self.waiting.front().is_some_and(|next| next.0 <= turn)
+                        && let Some((_, number)) = self.waiting.pop_front()
+                    {
                         done.list.push(number);
                         if may_answer {
                             done.acknowledged.push(number);

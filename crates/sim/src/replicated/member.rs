@@ -223,8 +223,9 @@ impl Member {
     /// Answers that wait for nothing any more go out.
     fn reply(&mut self, shared: &mut Shared<'_>, clock: Monotonic) -> Result<(), String> {
         let first = self.unacknowledged.front().map(|(turn, ..)| *turn);
-        while let Some(reply) =
-            self.replies.pop_front_if(|reply| first.is_none_or(|first| reply.turn < first))
+        let goes = |reply: &Reply| first.is_none_or(|first| reply.turn < first);
+        while self.replies.front().is_some_and(goes)
+            && let Some(reply) = self.replies.pop_front()
         {
             if self.answers(shared, clock) {
                 shared.history.end(reply.operation, reply.list, reply.epoch, shared.now)?;
@@ -325,8 +326,9 @@ impl Member {
     }
 
     fn acknowledged(&mut self, turn: Turn, position: LogPosition, shared: &mut Shared<'_>) {
-        let next = |first: &mut (Turn, usize, Vec<u32>)| first.0 <= turn;
-        while let Some((_, list, items)) = self.unacknowledged.pop_front_if(next) {
+        while self.unacknowledged.front().is_some_and(|first| first.0 <= turn)
+            && let Some((_, list, items)) = self.unacknowledged.pop_front()
+        {
             self.disk.lists[list] = items;
         }
         self.disk.position = position;
