@@ -40,9 +40,9 @@ pub fn server_sync(address: &str, page: &str) -> Result<ServerSync, JetStreamErr
 }
 
 fn fetch(address: &str) -> Result<String, JetStreamError> {
-    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5)));
     let url = format!("{}/varz", address.trim_end_matches('/'));
-    let page = ureq::Agent::new_with_config(config.build()).get(&url).call();
+    let timeout = Some(Duration::from_secs(5));
+    let page = ureq::get(&url).config().timeout_global(timeout).build().call();
     let text = page.and_then(|mut page| page.body_mut().read_to_string());
     text.map_err(|error| JetStreamError(format!("{url} cannot be read: {error}")))
 }

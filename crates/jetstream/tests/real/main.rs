@@ -28,7 +28,8 @@ fn servers() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
     let program = servers::program();
     if program.is_none() {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
-        writeln!(std::io::stderr(), "{text}").unwrap();
+        let mut out = std::io::stderr();
+        writeln!(out, "{text}").unwrap();
     }
     Some((program?, turn))
 }
