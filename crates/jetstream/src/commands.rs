@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long an answer of the servers is awaited; behind that an outcome is unknown.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request that cannot be sent takes to fail.
+const FAIL_DELAY: Duration = Duration::from_millis(50);
 /// How much one read gives, at most.
 const READ_MESSAGES: usize = 512;
 const READ_BYTES: usize = 1 << 20;
@@ -24,6 +26,40 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) struct LogNames {
     pub(crate) stream: String,
     pub(crate) subject: String,
+}
+
+/// Answers a request that cannot be sent; after a while, so that whoever asks again at once does not spin.
+pub(crate) fn fail_log(request: &LogRequest, answers: &Answers<LogAnswer>) {
+    let answer = match request {
+        LogRequest::Append { id, .. } => {
+            LogAnswer::Append { id: *id, outcome: AppendOutcome::Unknown }
+        }
+        LogRequest::Read { tag, .. } => LogAnswer::Read { tag: *tag, batch: None },
+        LogRequest::Purge { .. } => return,
+    };
+    later(answer, answers);
+}
+
+/// Answers a request that cannot be sent, as [`fail_log`] does.
+pub(crate) fn fail_bucket(request: &BucketRequest, answers: &Answers<BucketAnswer>) {
+    let answer = match request {
+        BucketRequest::Get { tag, .. } => BucketAnswer::Get { tag: *tag, entry: None },
+        BucketRequest::Put { tag, .. } => {
+            BucketAnswer::Put { tag: *tag, outcome: PutOutcome::Unknown }
+        }
+    };
+    later(answer, answers);
+}
+
+fn later<T: 'static>(answer: T, answers: &Answers<T>)
+where
+    Answers<T>: Clone,
+{
+    let answers = answers.clone();
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(FAIL_DELAY).await;
+        answers.send(answer);
+    });
 }
 
 /// Carries out a request to a log; returns once it is sent.

@@ -4,6 +4,7 @@ use crate::check::require_sync;
 use crate::commands::{self, ANSWER_TIMEOUT, LogNames};
 use crate::settings::{JetStreamError, JetStreamSettings};
 use async_nats::ConnectOptions;
+use async_nats::connection::State;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, kv};
@@ -21,6 +22,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const MESSAGE_EXTRA_BYTES: usize = 1024;
 /// Longest message of a log, where the servers would take longer ones.
 const MESSAGE_BYTES_MAX: usize = 512 << 10;
+
+/// A server that has not answered three of these is left for another one.
+const PING: Duration = Duration::from_secs(1);
+/// How long it takes at most from one attempt to connect to the next, and by how much each is longer than the one before.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
+const RECONNECT_STEP: Duration = Duration::from_millis(50);
 
 /// Called when an answer is there.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -58,7 +65,7 @@ pub struct JetStream {
 
 impl fmt::Debug for JetStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JetStream").field("servers", &self.settings.servers).finish_non_exhaustive()
+        f.debug_struct("JetStream").field("cluster", &self.settings.cluster).finish_non_exhaustive()
     }
 }
 
@@ -90,8 +97,10 @@ impl JetStream {
                     }
                     Ok(Err(error)) => drop(started.send(Err(error))),
                     Err(_) => {
-                        let text = "the NATS servers do not answer: have they a quorum?";
-                        drop(started.send(refuse(&own.servers, text)));
+                        drop(started.send(refuse(
+                            "the NATS servers",
+                            "they do not answer: have they a quorum?",
+                        )));
                     }
                 }
             });
@@ -192,7 +201,13 @@ impl Bucket for JetStreamBucket {
 
 /// Connects, and makes the bucket.
 async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStreamError> {
-    let mut options = ConnectOptions::new().name("headwater").require_tls(settings.tls_required);
+    let mut options = ConnectOptions::new()
+        .name("headwater")
+        .require_tls(settings.tls_required)
+        .ping_interval(PING)
+        .reconnect_delay_callback(|attempts| {
+            RECONNECT_DELAY_MAX.min(RECONNECT_STEP * attempts as u32)
+        });
     if let Some(path) = &settings.credentials {
         let with = options.credentials_file(path).await;
         options = with.or_else(|why| refuse(&path.display().to_string(), why))?;
@@ -205,7 +220,15 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
     }
     let servers = settings.servers.split(',').map(|one| one.trim().parse());
     let servers: Result<Vec<async_nats::ServerAddr>, _> = servers.collect();
-    let servers = servers.or_else(|why| refuse(&settings.servers, why))?;
+    let servers = servers.or_else(|why| refuse("the URLs of the NATS servers", why))?;
+    if let Some(server) = servers.iter().find(|server| server.has_user_pass()) {
+        let user = percent_decoded(server.username().unwrap_or_default());
+        options = match server.password() {
+            Some(password) => options.user_and_password(user, percent_decoded(password)),
+            // What stands alone before the host is a token.
+            None => options.token(user),
+        };
+    }
     let connected = options.connect(servers).await;
     let client = connected.or_else(|why| refuse("NATS cannot be reached", why))?;
     let most = client.server_info().max_payload.saturating_sub(MESSAGE_EXTRA_BYTES);
@@ -232,6 +255,19 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
         return refuse(&format!("bucket {}", settings.bucket()), why);
     }
     Ok((context, most.min(MESSAGE_BYTES_MAX)))
+}
+
+/// What a part of a URL stands for: `%40` is `@`.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).filter(|_| first == b'%');
+        let number = digits.and_then(|two| u8::from_str_radix(str::from_utf8(two).ok()?, 16).ok());
+        bytes.push(number.unwrap_or(first));
+        rest = if number.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The stream of a log; nothing in it is removed but by purging.
@@ -272,6 +308,10 @@ async fn open(
     Ok(())
 }
 
+fn is_connected(context: &Context) -> bool {
+    context.client().connection_state() == State::Connected
+}
+
 async fn serve(
     context: &Context,
     settings: &JetStreamSettings,
@@ -287,12 +327,31 @@ async fn serve(
                 });
                 drop(opened.send(result));
             }
+            // What waited for a connection would be sent long after its sender has given it up.
+            Command::Log(_, request, answers) if !is_connected(context) => {
+                commands::fail_log(&request, &answers);
+            }
+            Command::Bucket(request, answers) if !is_connected(context) => {
+                commands::fail_bucket(&request, &answers);
+            }
             Command::Log(names, request, answers) => {
                 commands::log(context, names, request, answers).await;
             }
             Command::Bucket(request, answers) => {
                 commands::bucket(context, &bucket, request, answers).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent_decoded;
+
+    #[test]
+    fn parts_of_urls_are_decoded() {
+        for (text, is) in [("a%40b", "a@b"), ("%", "%"), ("%4", "%4"), ("100%zz", "100%zz")] {
+            assert_eq!(percent_decoded(text), is);
         }
     }
 }

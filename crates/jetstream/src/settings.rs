@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// How a cluster's servers are reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct JetStreamSettings {
-    /// Servers, with commas between: `nats://a:4222,nats://b:4222`; user and password may stand before the host.
+    /// Servers, with commas between: `nats://a:4222,nats://b:4222`; a user and a password, or a token, may stand before the
+    /// host of the first, and are used for all.
     pub servers: String,
     /// The name of the cluster, which is part of the names of its streams.
     pub cluster: String,
@@ -24,6 +25,13 @@ pub struct JetStreamSettings {
     pub unsafe_sync: bool,
     /// How many servers keep each stream.
     pub replicas: usize,
+}
+
+/// Without the servers, whose URLs may have passwords.
+impl fmt::Debug for JetStreamSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JetStreamSettings").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
 }
 
 /// Why nothing begins.

@@ -94,7 +94,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn servers_that_do_not_sync_are_refused() {
     let Some((program, _turn)) = servers() else { return };
-    let servers = Servers::start(program, "2m");
+    let users = "authorization { user: hw, password: \"s@cret\" }";
+    let servers = Servers::start_with(program, "2m", users);
     servers.wait();
     let mut settings = servers.settings(&ALL);
     let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
@@ -103,6 +104,9 @@ fn servers_that_do_not_sync_are_refused() {
     let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
     assert!(refused.contains("monitoring"), "{refused}");
     settings.unsafe_sync = true;
+    let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
+    assert!(refused.contains("cannot be reached"), "{refused}");
+    settings.servers = settings.servers.replace("nats://", "nats://hw:s%40cret@");
     let nats = JetStream::connect(settings.clone()).unwrap();
     nats.log(0, quiet()).unwrap();
     // A stream that is there with other settings is no log.
@@ -144,6 +148,10 @@ fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
     let servers = Servers::start(program, "always");
     servers.wait();
     let settings = servers.settings(&ALL);
+    let mut some = settings.clone();
+    some.monitoring.pop();
+    let refused = JetStream::connect(some).unwrap_err().to_string();
+    assert!(refused.contains("of 3 NATS servers, 2 have a monitoring address"), "{refused}");
     let stream = settings.stream(0);
     let nats = JetStream::connect(settings).unwrap();
     let mut log = nats.log(0, quiet()).unwrap();
@@ -245,6 +253,35 @@ fn check(servers: &Servers, nodes: &[member::Done]) {
         assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
         assert!(all.starts_with(&done.list), "a node has what the log has not");
     }
+}
+
+#[test]
+fn without_a_quorum_nothing_is_answered() {
+    let Some((program, _turn)) = servers() else { return };
+    let mut servers = Servers::start(program, "always");
+    servers.wait();
+    let nodes = ["a", "b"].map(|name| Member::start(name, servers.settings(&ALL), true));
+    let owner = || nodes.iter().find(|node| node.done().may_answer);
+    until("somebody owns", || owner().is_some());
+    let first = owner().expect("just now there was one");
+    (0..50).for_each(|number| first.append(number));
+    until("its appends are acknowledged", || first.done().acknowledged.len() == 50);
+    servers.kill(0);
+    servers.kill(1);
+    until("nobody answers", || owner().is_none());
+    (50..60).for_each(|number| first.append(number));
+    sleep(Duration::from_secs(3));
+    assert!(owner().is_none(), "an owner answers without a quorum");
+    let count = || nodes.iter().map(|node| node.done().acknowledged.len()).sum::<usize>();
+    assert_eq!(count(), 50);
+    servers.restart(0);
+    servers.restart(1);
+    until("somebody owns again", || owner().is_some());
+    let next = owner().expect("just now there was one");
+    (100..150).for_each(|number| next.append(number));
+    until("appends are acknowledged again", || count() >= 100);
+    until("all have the same", || nodes[0].done().position == nodes[1].done().position);
+    check(&servers, &nodes.each_ref().map(|node| node.done()));
 }
 
 #[test]

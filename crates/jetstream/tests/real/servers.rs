@@ -39,6 +39,11 @@ pub(crate) const SERVERS: usize = 3;
 impl Servers {
     /// Starts servers, `sync` being their setting of `sync_interval`.
     pub(crate) fn start(program: PathBuf, sync: &str) -> Self {
+        Self::start_with(program, sync, "")
+    }
+
+    /// The same, with more in their configuration.
+    pub(crate) fn start_with(program: PathBuf, sync: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = free_ports(3 * SERVERS);
         let mut servers = Self { program, folder, ports, processes: Vec::new() };
@@ -49,7 +54,7 @@ impl Servers {
             let text = format!(
                 "server_name: s{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n\
                  jetstream {{ store_dir: {:?}, sync_interval: {sync} }}\n\
-                 cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}] }}\n",
+                 cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}] }}\n{more}\n",
                 servers.ports[at],
                 servers.ports[2 * SERVERS + at],
                 servers.folder.path().join(format!("s{at}")),

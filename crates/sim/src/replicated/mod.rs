@@ -16,6 +16,16 @@
 //! - no node stops for good, and soon after the last fault somebody serves, and all nodes hold the same.
 //!
 //! `tests/replicated.rs` runs seeds, as `tests/seeds.rs` does, and sees that what is left out ([`LogCut`]) is found.
+//!
+//! # What was broken to see that it is noticed
+//! In `headwater_log` itself these were tried, each for 3000 seeds, and noticed:
+//!
+//! - An append that is refused voids nothing; the log is claimed again with the same epoch.
+//! - A number that is missing in an epoch does not void what comes behind it; parts stay when another owner claims.
+//! - A lease is taken when it was unchanged for 1.3 seconds. (For 1.5 seconds it takes some 4000 seeds.)
+//!
+//! Not noticed in 3000 seeds: a lease that is taken after 1.9 seconds, since claiming takes longer than the rest; and an owner that counts from the answer to its renewal,
+//! which the second between 2 and 3 makes up for. `log/tests/ownership.rs` holds both to the moment.
 
 mod cloud;
 mod history;
