@@ -14,8 +14,10 @@ use headwater_log::{
 use member::Member;
 use servers::{SERVERS, Servers};
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -113,6 +115,49 @@ fn servers_that_do_not_sync_are_refused() {
     settings.replicas = 1;
     let refused = JetStream::connect(settings).unwrap_err().to_string();
     assert!(refused.contains("different configuration"), "{refused}");
+}
+
+/// Has openssl do something in a folder; `false`: there is none.
+fn openssl(folder: &Path, arguments: &str) -> bool {
+    let run = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output();
+    run.is_ok_and(|run| run.status.success())
+}
+
+#[test]
+fn servers_are_spoken_to_over_tls_with_certificates_both_ways() {
+    let Some((program, _turn)) = servers() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    let made = [
+        format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"),
+        format!("req {key} -keyout one.key -out one.csr -subj /CN=one"),
+        "x509 -req -in one.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out one.pem -days 2 -extfile names"
+            .into(),
+    ];
+    if !made.iter().all(|arguments| openssl(at, arguments)) {
+        let mut out = std::io::stderr();
+        writeln!(out, "skipped: there is no openssl that makes certificates").unwrap();
+        return;
+    }
+    let file = |name: &str| at.join(name);
+    let tls = format!(
+        "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}, verify: true }}",
+        file("one.pem"),
+        file("one.key"),
+        file("ca.pem")
+    );
+    let servers = Servers::start_with(program, "always", &tls);
+    servers.wait();
+    let mut settings = servers.settings(&ALL);
+    settings.tls_ca = Some(file("ca.pem"));
+    let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
+    assert!(refused.contains("cannot be reached"), "{refused}");
+    settings.tls_identity = Some((file("one.pem"), file("one.key")));
+    settings.tls_required = true;
+    let nats = JetStream::connect(settings).unwrap();
+    nats.log(0, quiet()).unwrap();
 }
 
 /// Appends that were under way when another owner claimed.
