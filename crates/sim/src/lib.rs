@@ -50,6 +50,7 @@ mod faults;
 mod finish;
 mod moves;
 mod network;
+pub mod replicated;
 mod requests;
 mod shard;
 mod source;

@@ -53,6 +53,7 @@ pub const ROOMS: &[Room] = &[
     },
     pure("flows", &["base", "pattern"]),
     pure("cluster", &["base"]),
+    pure("log", &["base"]),
     pure("protocol", &["base", "pool", "command"]),
     // Its tests read requests as clients send them.
     Room { folder: "acl", pure: true, uses: &["base", "command"], tests_use: &["protocol"] },
@@ -73,6 +74,7 @@ pub const ROOMS: &[Room] = &[
     room("functions", &["base"]),
     room("postgres", &["base"]),
     room("webhook", &["base"]),
+    room("jetstream", &["log"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
     room("bench", &["base", "engine", "node", "pool", "buffers", "workload"]),
@@ -106,7 +108,7 @@ pub const ROOMS: &[Room] = &[
         tests_use: &["model"],
     },
     // Many shards under simulated time, against the oracle.
-    room("sim", &["base", "cluster", "engine", "node", "model"]),
+    room("sim", &["base", "cluster", "engine", "log", "node", "model"]),
     // `headwater check` is the one use of the model outside of tests.
     room("cli", &["base", "bench", "engine", "functions", "model", "server", "workload"]),
     Room { folder: "xtask", pure: false, uses: &[], tests_use: &["command"] },

@@ -1,0 +1,119 @@
+//! What servers say of how they sync, at their monitoring addresses.
+
+use crate::settings::{JetStreamError, JetStreamSettings};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What one server says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerSync {
+    /// Its name.
+    pub name: String,
+    /// Whether it syncs each message before it acknowledges it.
+    pub sync_always: bool,
+    /// How many servers its cluster has.
+    pub cluster_size: u64,
+}
+
+/// What the page of a server's variables says.
+///
+/// # Errors
+/// It is no such page, or the server has no JetStream.
+pub fn server_sync(address: &str, page: &str) -> Result<ServerSync, JetStreamError> {
+    let refuse = |why: &str| Err(JetStreamError(format!("{address}/varz {why}")));
+    let Ok(page) = serde_json::from_str::<Value>(page) else {
+        return refuse("is no page of a NATS server");
+    };
+    let Some(name) = page["server_name"].as_str() else {
+        return refuse("is no page of a NATS server");
+    };
+    let config = &page["jetstream"]["config"];
+    if !config.is_object() {
+        return refuse("says that JetStream is not enabled there");
+    }
+    Ok(ServerSync {
+        name: name.into(),
+        sync_always: config["sync_always"].as_bool() == Some(true),
+        cluster_size: page["jetstream"]["meta"]["cluster_size"].as_u64().unwrap_or(1),
+    })
+}
+
+fn fetch(address: &str) -> Result<String, JetStreamError> {
+    let url = format!("{}/varz", address.trim_end_matches('/'));
+    let timeout = Some(Duration::from_secs(5));
+    let page = ureq::get(&url).config().timeout_global(timeout).build().call();
+    let text = page.and_then(|mut page| page.body_mut().read_to_string());
+    text.map_err(|error| JetStreamError(format!("{url} cannot be read: {error}")))
+}
+
+/// Refuses servers of which not every one says that it syncs each message.
+///
+/// # Errors
+/// One does not, or cannot be asked, or is not among the monitoring addresses.
+pub fn require_sync(settings: &JetStreamSettings) -> Result<(), JetStreamError> {
+    if settings.unsafe_sync {
+        return Ok(());
+    }
+    let advice =
+        "; --unsafe-sync starts all the same, and loses acknowledged writes when power fails";
+    let refuse = |why: String| Err(JetStreamError(why + advice));
+    if settings.monitoring.is_empty() {
+        return refuse(
+            "whether the NATS servers sync each message cannot be seen without their monitoring addresses"
+                .into(),
+        );
+    }
+    let (mut names, mut size) = (BTreeSet::new(), 0);
+    for address in &settings.monitoring {
+        let server = match fetch(address).and_then(|page| server_sync(address, &page)) {
+            Ok(server) => server,
+            Err(JetStreamError(why)) => return refuse(why),
+        };
+        if !server.sync_always {
+            return refuse(format!(
+                "NATS server '{}' acknowledges messages before it has synced them: its configuration lacks `sync_interval: always`",
+                server.name
+            ));
+        }
+        size = size.max(server.cluster_size);
+        names.insert(server.name);
+    }
+    if (names.len() as u64) < size {
+        return refuse(format!(
+            "of {size} NATS servers, {} have a monitoring address here, and all must say that they sync each message",
+            names.len()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_say_who_syncs() {
+        let page = |config: &str| {
+            let text = format!(
+                r#"{{"server_name":"a","jetstream":{{"config":{config},"meta":{{"cluster_size":3}}}}}}"#
+            );
+            server_sync("http://a:8222", &text)
+        };
+        let server = |sync_always| ServerSync { name: "a".into(), sync_always, cluster_size: 3 };
+        assert_eq!(page(r#"{"sync_always":true}"#), Ok(server(true)));
+        assert_eq!(page(r#"{"sync_interval":1}"#), Ok(server(false)));
+        assert_eq!(page(r#"{"sync_always":"yes"}"#), Ok(server(false)));
+        assert!(page("null").unwrap_err().0.contains("not enabled"));
+        assert!(server_sync("http://a:8222", "<html>").unwrap_err().0.contains("no page"));
+        assert!(server_sync("http://a:8222", "{}").unwrap_err().0.contains("no page"));
+    }
+
+    #[test]
+    fn without_monitoring_nothing_begins() {
+        let mut settings = JetStreamSettings::default();
+        assert!(require_sync(&settings).unwrap_err().0.contains("--unsafe-sync"));
+        settings.unsafe_sync = true;
+        assert_eq!(require_sync(&settings), Ok(()));
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests on the connection's thread.
+
+use crate::connection::Answers;
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::{Client, HeaderMap, Message, StatusCode};
+use futures_util::StreamExt;
+use headwater_log::{
+    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, PutOutcome,
+    Revision, Sequence,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an answer of the servers is awaited; behind that an outcome is unknown.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request that cannot be sent takes to fail.
+const FAIL_DELAY: Duration = Duration::from_millis(50);
+/// How much one read gives, at most.
+const READ_MESSAGES: usize = 512;
+const READ_BYTES: usize = 1 << 20;
+
+/// The names of a log.
+#[derive(Debug)]
+pub(crate) struct LogNames {
+    pub(crate) stream: String,
+    pub(crate) subject: String,
+}
+
+/// Answers a request that cannot be sent; after a while, so that whoever asks again at once does not spin.
+pub(crate) fn fail_log(request: &LogRequest, answers: &Answers<LogAnswer>) {
+    let answer = match request {
+        LogRequest::Append { id, .. } => {
+            LogAnswer::Append { id: *id, outcome: AppendOutcome::Unknown }
+        }
+        LogRequest::Read { tag, .. } => LogAnswer::Read { tag: *tag, batch: None },
+        LogRequest::Purge { .. } => return,
+    };
+    later(answer, answers);
+}
+
+/// Answers a request that cannot be sent, as [`fail_log`] does.
+pub(crate) fn fail_bucket(request: &BucketRequest, answers: &Answers<BucketAnswer>) {
+    let answer = match request {
+        BucketRequest::Get { tag, .. } => BucketAnswer::Get { tag: *tag, entry: None },
+        BucketRequest::Put { tag, .. } => {
+            BucketAnswer::Put { tag: *tag, outcome: PutOutcome::Unknown }
+        }
+    };
+    later(answer, answers);
+}
+
+fn later<T: 'static>(answer: T, answers: &Answers<T>)
+where
+    Answers<T>: Clone,
+{
+    let answers = answers.clone();
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(FAIL_DELAY).await;
+        answers.send(answer);
+    });
+}
+
+/// Carries out a request to a log; returns once it is sent.
+pub(crate) async fn log(
+    context: &Context,
+    names: Arc<LogNames>,
+    request: LogRequest,
+    answers: Answers<LogAnswer>,
+) {
+    match request {
+        LogRequest::Append { id, expected, bytes } => {
+            let message = PublishMessage::build()
+                .payload(bytes.into())
+                .message_id(id.to_string())
+                .expected_stream(&names.stream)
+                .expected_last_sequence(expected.0);
+            let sent = context.send_publish(names.subject.clone(), message).await;
+            tokio::task::spawn_local(async move {
+                let outcome = match published(sent).await {
+                    Published::Stored(sequence) => AppendOutcome::Stored(Sequence(sequence)),
+                    Published::Refused => AppendOutcome::Refused,
+                    Published::Unknown => AppendOutcome::Unknown,
+                };
+                answers.send(LogAnswer::Append { id, outcome });
+            });
+        }
+        LogRequest::Read { tag, from } => {
+            let context = context.clone();
+            tokio::task::spawn_local(async move {
+                let read = read(&context, &names.stream, from);
+                let batch = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
+                answers.send(LogAnswer::Read { tag, batch });
+            });
+        }
+        LogRequest::Purge { below } => {
+            let context = context.clone();
+            tokio::task::spawn_local(async move {
+                // Whether it has worked is seen by nobody: the next one purges as much and more.
+                if let Ok(stream) = context.get_stream_no_info(&names.stream).await {
+                    drop(stream.purge().sequence(below.0).await);
+                }
+            });
+        }
+    }
+}
+
+/// What has become of a message that was published.
+enum Published {
+    Stored(u64),
+    Refused,
+    Unknown,
+}
+
+async fn published(sent: Result<PublishAckFuture, PublishError>) -> Published {
+    let answer = match sent {
+        Ok(sent) => sent.await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(stored) => Published::Stored(stored.sequence),
+        Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Published::Refused,
+        Err(_) => Published::Unknown,
+    }
+}
+
+fn header(headers: Option<&HeaderMap>, name: &str) -> Option<u64> {
+    headers?.get(name)?.as_str().parse().ok()
+}
+
+/// Reads messages from a sequence on, as one replica has them; `None`: it has failed.
+async fn read(context: &Context, stream: &str, from: Sequence) -> Option<LogBatch> {
+    let client: Client = context.client();
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.ok()?;
+    let asked = serde_json::json!({
+        "seq": from.0, "batch": READ_MESSAGES, "max_bytes": READ_BYTES,
+    });
+    let subject = format!("$JS.API.DIRECT.GET.{stream}");
+    client.publish_with_reply(subject, inbox, asked.to_string().into()).await.ok()?;
+    let mut messages: Vec<(Sequence, Vec<u8>)> = Vec::new();
+    while let Some(Message { headers, payload, status, .. }) = answers.next().await {
+        let headers = headers.as_ref();
+        match status {
+            None | Some(StatusCode::OK) => {
+                let sequence = header(headers, "Nats-Sequence")?;
+                messages.push((Sequence(sequence), payload.to_vec()));
+            }
+            // The end of the batch.
+            Some(status) if status.as_u16() == 204 => {
+                let pending = header(headers, "Nats-Num-Pending")?;
+                let first = messages.first()?.0;
+                let last = Sequence(messages.last()?.0.0 + pending);
+                if first == from {
+                    return Some(LogBatch { messages, first, last });
+                }
+                return bounds(context, stream, messages).await;
+            }
+            Some(StatusCode::NOT_FOUND) => return bounds(context, stream, messages).await,
+            Some(_) => return None,
+        }
+    }
+    None
+}
+
+/// What was read, with where the stream begins and ends as its leader knows it.
+async fn bounds(
+    context: &Context,
+    stream: &str,
+    messages: Vec<(Sequence, Vec<u8>)>,
+) -> Option<LogBatch> {
+    let state = context.get_stream(stream).await.ok()?.cached_info().state.clone();
+    // One that was purged meanwhile has not what was read: it is looked at once more.
+    let (first, last) = (Sequence(state.first_sequence), Sequence(state.last_sequence));
+    Some(LogBatch { messages, first, last })
+}
+
+/// Carries out a request to the bucket; returns once it is sent.
+pub(crate) async fn bucket(
+    context: &Context,
+    bucket: &str,
+    request: BucketRequest,
+    answers: Answers<BucketAnswer>,
+) {
+    match request {
+        BucketRequest::Get { tag, key } => {
+            let (context, stream) = (context.clone(), format!("KV_{bucket}"));
+            let subject = format!("$KV.{bucket}.{key}");
+            tokio::task::spawn_local(async move {
+                let get = last_of(&context, &stream, &subject);
+                let entry = tokio::time::timeout(ANSWER_TIMEOUT, get).await.ok().flatten();
+                answers.send(BucketAnswer::Get { tag, entry });
+            });
+        }
+        BucketRequest::Put { tag, key, revision, value } => {
+            let message = PublishMessage::build()
+                .payload(value.into())
+                .expected_last_subject_sequence(revision.0);
+            let sent = context.send_publish(format!("$KV.{bucket}.{key}"), message).await;
+            tokio::task::spawn_local(async move {
+                let outcome = match published(sent).await {
+                    Published::Stored(revision) => PutOutcome::Written(Revision(revision)),
+                    Published::Refused => PutOutcome::Refused,
+                    Published::Unknown => PutOutcome::Unknown,
+                };
+                answers.send(BucketAnswer::Put { tag, outcome });
+            });
+        }
+    }
+}
+
+/// The last message of a subject, as the stream's leader has it; revision 0: there is none. `None`: it has failed.
+async fn last_of(context: &Context, stream: &str, subject: &str) -> Option<(Revision, Vec<u8>)> {
+    use async_nats::jetstream::stream::LastRawMessageErrorKind;
+    let stream = context.get_stream_no_info(stream).await.ok()?;
+    match stream.get_last_raw_message_by_subject(subject).await {
+        Ok(message) => Some((Revision(message.sequence), message.payload.to_vec())),
+        Err(error) => match error.kind() {
+            LastRawMessageErrorKind::NoMessageFound => Some((Revision(0), Vec::new())),
+            _ => None,
+        },
+    }
+}

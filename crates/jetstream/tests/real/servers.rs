@@ -1,0 +1,164 @@
+//! Three NATS servers as processes of this test.
+
+use headwater_jetstream::JetStreamSettings;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The program, where it is on this machine: `HEADWATER_NATS_SERVER`, on the path, or in the Python environment of `.ci/run`.
+pub(crate) fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("HEADWATER_NATS_SERVER").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
+    let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let environment = target.join("ci-python/bin/nats-server");
+    named.into_iter().chain(on_path).chain([environment]).find(|path| path.is_file())
+}
+
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+/// Three servers, which end with this.
+pub(crate) struct Servers {
+    program: PathBuf,
+    folder: TempDir,
+    /// Ports for clients, for one another, and for monitoring.
+    ports: Vec<u16>,
+    processes: Vec<Option<Child>>,
+}
+
+pub(crate) const SERVERS: usize = 3;
+
+impl Servers {
+    /// Starts servers, `sync` being their setting of `sync_interval`.
+    pub(crate) fn start(program: PathBuf, sync: &str) -> Self {
+        Self::start_with(program, sync, "")
+    }
+
+    /// The same, with more in their configuration.
+    pub(crate) fn start_with(program: PathBuf, sync: &str, more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ports = free_ports(3 * SERVERS);
+        let mut servers = Self { program, folder, ports, processes: Vec::new() };
+        for at in 0..SERVERS {
+            let routes: Vec<_> = (0..SERVERS)
+                .map(|other| format!("nats://127.0.0.1:{}", servers.ports[SERVERS + other]))
+                .collect();
+            let text = format!(
+                "server_name: s{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n\
+                 jetstream {{ store_dir: {:?}, sync_interval: {sync} }}\n\
+                 cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}] }}\n{more}\n",
+                servers.ports[at],
+                servers.ports[2 * SERVERS + at],
+                servers.folder.path().join(format!("s{at}")),
+                servers.ports[SERVERS + at],
+                routes.join(", "),
+            );
+            fs::write(servers.folder.path().join(format!("s{at}.conf")), text).unwrap();
+            servers.processes.push(None);
+            servers.restart(at);
+        }
+        servers
+    }
+
+    pub(crate) fn restart(&mut self, at: usize) {
+        let log = fs::File::create(self.folder.path().join(format!("s{at}.log"))).unwrap();
+        let child = Command::new(&self.program)
+            .arg("-c")
+            .arg(self.folder.path().join(format!("s{at}.conf")))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.processes[at] = Some(child);
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.processes[at].take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        let child = self.processes[at].as_ref().expect("it runs");
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    pub(crate) fn stop(&self, at: usize) {
+        self.signal(at, Signal::STOP);
+    }
+
+    pub(crate) fn go_on(&self, at: usize) {
+        self.signal(at, Signal::CONT);
+    }
+
+    /// How to reach these of the servers.
+    pub(crate) fn settings(&self, which: &[usize]) -> JetStreamSettings {
+        let servers: Vec<_> =
+            which.iter().map(|&at| format!("nats://127.0.0.1:{}", self.ports[at])).collect();
+        let monitoring =
+            (0..SERVERS).map(|at| format!("http://127.0.0.1:{}", self.ports[2 * SERVERS + at]));
+        JetStreamSettings {
+            servers: servers.join(","),
+            cluster: "test".into(),
+            monitoring: monitoring.collect(),
+            replicas: SERVERS,
+            ..JetStreamSettings::default()
+        }
+    }
+
+    fn page(&self, at: usize, page: &str) -> serde_json::Value {
+        let address = format!("http://127.0.0.1:{}/{page}", self.ports[2 * SERVERS + at]);
+        let page = ureq::get(address).call();
+        let text = page.and_then(|mut page| page.body_mut().read_to_string());
+        // A server that has just begun may say anything.
+        text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    /// The server that leads a stream.
+    pub(crate) fn leader(&self, stream: &str) -> usize {
+        for _ in 0..600 {
+            let page = self.page(0, "jsz?accounts=true&streams=true");
+            let streams = page["account_details"][0]["stream_detail"].as_array().cloned();
+            let found = streams.into_iter().flatten().find(|one| one["name"] == stream);
+            let leader = found.and_then(|one| one["cluster"]["leader"].as_str()?[1..].parse().ok());
+            if let Some(leader) = leader {
+                return leader;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("no leader of {stream} within a minute");
+    }
+
+    /// Waits until all three are one cluster.
+    pub(crate) fn wait(&self) {
+        for _ in 0..600 {
+            let up = |at: usize| {
+                let meta = &self.page(at, "jsz")["meta_cluster"];
+                meta["leader"].is_string() && meta["cluster_size"] == 3
+            };
+            if (0..SERVERS).all(up) {
+                return;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("no cluster of NATS servers within a minute");
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for at in 0..SERVERS {
+            self.kill(at);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The replicated log of a shard, and who owns it: what is decided, without a clock or a socket.
+//!
+//! A shard's writes go to a log that several servers keep (NATS JetStream, a journal, a simulation: [`Log`]). One node at a time
+//! owns the shard: it holds a lease in a bucket of keys with revisions ([`Bucket`]), has claimed the log by a record,
+//! and appends. Consensus, replication and the arbitration of leases are the servers'; what is here is how records are written and
+//! read so that nothing acknowledged is lost or undone, whoever appends meanwhile.
+//!
+//! # Why an expected sequence is not enough
+//! Each append says behind which sequence it belongs. An owner that appends without waiting has several under way. A new owner claims
+//! at sequence 11; of the old owner's late messages that expect 10 to 15, the first is refused, and those that expect 11 to 15 are
+//! accepted, as 12 to 16. So a record carries its owner's epoch, its number within it and the checksum of the record before it; and:
+//!
+//! # Invariants
+//! - A1. A record is acknowledged when the log has it and all of its epoch before it. An append that is refused, or whose outcome is
+//!   unknown, voids everything after it: the owner stops, takes a new epoch, reads the log again and claims it again.
+//! - A2. A reader takes a record for data if its epoch is that of the last claim, and its number and checksum say that it
+//!   follows the last one taken. It passes over records of older epochs, and over the rest of an epoch in which a number is
+//!   missing, whose owner has acknowledged none of that.
+//! - A3. A claim is accepted at the one sequence behind all that its claimant has read. So all readers agree on what is data.
+//! - A4. What is damaged, foreign or of a newer format, what a purge has removed too early, and an acknowledged record that is
+//!   missing stop the shard with a sentence that names stream and sequence ([`StopReason`]). They are never data.
+//! - W1. An owner answers while its lease is younger than 2 s, counted from *sending* the last renewal that succeeded; it is
+//!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).
+//! - W2. Nobody takes a lease whose revision it has not seen unchanged for 3 s of its own clock, in which its own writes to the bucket succeeded.
+//! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
+//!
+//! # Cost
+//! 60 bytes and one hash over the bytes for each message. Nothing is read back of what an owner appends itself.
+
+#![no_std]
+extern crate alloc;
+
+mod appender;
+mod heartbeat;
+mod owner;
+mod ownership;
+mod reader;
+mod record;
+mod replica;
+mod seam;
+
+pub use appender::{AppendWindow, Appender, Progress, Turn};
+pub use heartbeat::{Heartbeat, HeartbeatError};
+pub use owner::{BadOwner, Owner};
+pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
+pub use reader::{LogEntry, LogPosition, LogReader, StopReason};
+pub use record::{BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RecordHeader, RecordKind};
+pub use replica::{Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop};
+pub use seam::{
+    AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
+    MessageId, Monotonic, PutOutcome, Revision, Sequence,
+};

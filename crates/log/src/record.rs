@@ -1,0 +1,191 @@
+//! One message of a log, as bytes.
+//!
+//! ```text
+//! message   magic:4 format:2 kind:1 zero:1 checksum:8 | log:8 epoch:8 number:8 before:8 schema:8 length:4 payload
+//! kind      0 claim   1 data, or the last part of it   2 part of what the next messages go on with
+//! ```
+//!
+//! Numbers are little-endian. The checksum covers all other bytes. `log` says for which log the message was written, and `before`
+//! is the checksum of the message that it follows, 0 in the first of a log. What begins with another format is not looked at
+//! further: a later one may have everything elsewhere but magic and format.
+
+use alloc::vec::Vec;
+use core::fmt;
+use headwater_base::hash::stable_hash;
+
+/// Bytes of a message before its payload.
+pub const HEADER_BYTES: usize = 16 + 5 * 8 + 4;
+/// What each message begins with.
+const MAGIC: [u8; 4] = *b"HWLR";
+/// The one format that is written and read.
+const FORMAT: u16 = 1;
+/// The seeds of checksums and of names: part of the format.
+const CHECKSUM_SEED: u64 = 0x6c6f_6720_7265_6331;
+const NAME_SEED: u64 = 0x6c6f_6720_6e61_6d65;
+
+/// A time of ownership: greater than all before it, in the bucket and in the log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Epoch(pub u64);
+
+/// What messages say to be of one log: a number that stands for its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogId(pub u64);
+
+impl LogId {
+    /// That of the stream of this name.
+    #[must_use]
+    pub fn of(stream: &str) -> Self {
+        Self(stable_hash(NAME_SEED, stream.as_bytes()))
+    }
+}
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordKind {
+    /// The beginning of an epoch; its payload says who claims.
+    Claim,
+    /// The data of a turn, or the last part of it, which makes the parts before it true.
+    Last,
+    /// A part of a turn's data that the next message goes on with.
+    Part,
+}
+
+/// What a message says besides its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// What it is.
+    pub kind: RecordKind,
+    /// Its owner's epoch.
+    pub epoch: Epoch,
+    /// Its number in the epoch; the claim has 0.
+    pub number: u64,
+    /// The checksum of the message that it follows.
+    pub before: u64,
+    /// The version of the schema that its writes were made under.
+    pub schema: u64,
+}
+
+/// A message that was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogMessage<'a> {
+    /// What it says besides its payload.
+    pub header: RecordHeader,
+    /// Its own checksum, which the next one names.
+    pub checksum: u64,
+    /// What it carries.
+    pub payload: &'a [u8],
+}
+
+/// Why bytes are no message of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadRecord {
+    /// They do not begin as a message does.
+    Unknown,
+    /// Their format is not one that this version reads.
+    Format(u16),
+    /// They have another length than they say.
+    Length,
+    /// Their checksum is wrong.
+    Checksum,
+    /// They were written for another log.
+    Foreign,
+}
+
+impl fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("it is no record of Headwater"),
+            Self::Format(format) => write!(
+                f,
+                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
+            ),
+            Self::Length => f.write_str("it is cut off, or too long"),
+            Self::Checksum => f.write_str("its checksum is wrong"),
+            Self::Foreign => f.write_str("it was written for another stream"),
+        }
+    }
+}
+
+impl RecordHeader {
+    /// The message with this payload, and its checksum.
+    ///
+    /// # Panics
+    /// The payload has 4 GiB or more.
+    #[must_use]
+    pub fn encode(&self, log: LogId, payload: &[u8]) -> (Vec<u8>, u64) {
+        let length = u32::try_from(payload.len()).expect("payloads are cut into parts before");
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+        let kind = match self.kind {
+            RecordKind::Claim => 0,
+            RecordKind::Last => 1,
+            RecordKind::Part => 2,
+        };
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[kind, 0]);
+        bytes.extend_from_slice(&[0; 8]);
+        for number in [log.0, self.epoch.0, self.number, self.before, self.schema] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(payload);
+        let checksum = checksum_of(&bytes);
+        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+        (bytes, checksum)
+    }
+}
+
+/// The number at a place, which must be there.
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// The checksum of a message's bytes but the eight in which it is.
+fn checksum_of(bytes: &[u8]) -> u64 {
+    stable_hash(CHECKSUM_SEED ^ stable_hash(CHECKSUM_SEED, &bytes[..8]), &bytes[16..])
+}
+
+impl<'a> LogMessage<'a> {
+    /// Reads a message of `log`.
+    ///
+    /// # Errors
+    /// The bytes are no such message.
+    pub fn decode(log: LogId, bytes: &'a [u8]) -> Result<Self, BadRecord> {
+        if bytes.len() < 6 || bytes[..4] != MAGIC {
+            return Err(BadRecord::Unknown);
+        }
+        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if format != FORMAT {
+            return Err(BadRecord::Format(format));
+        }
+        if bytes.len() < HEADER_BYTES {
+            return Err(BadRecord::Length);
+        }
+        let (header, payload) = bytes.split_at(HEADER_BYTES);
+        let length = &header[HEADER_BYTES - 4..];
+        if payload.len() as u64 != u64::from(u32::from_le_bytes(length.try_into().expect("4"))) {
+            return Err(BadRecord::Length);
+        }
+        let checksum = number(header, 8);
+        if checksum != checksum_of(bytes) {
+            return Err(BadRecord::Checksum);
+        }
+        let kind = match header[6..8] {
+            [0, 0] => RecordKind::Claim,
+            [1, 0] => RecordKind::Last,
+            [2, 0] => RecordKind::Part,
+            _ => return Err(BadRecord::Unknown),
+        };
+        if number(header, 16) != log.0 {
+            return Err(BadRecord::Foreign);
+        }
+        let header = RecordHeader {
+            kind,
+            epoch: Epoch(number(header, 24)),
+            number: number(header, 32),
+            before: number(header, 40),
+            schema: number(header, 48),
+        };
+        Ok(Self { header, checksum, payload })
+    }
+}

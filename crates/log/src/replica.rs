@@ -1,0 +1,468 @@
+//! One node's copy of a shard: it follows the log, and where it has the lease it claims the log, appends and answers.
+//!
+//! What has to be sent and done comes out as [`ReplicaEffect`]s. A node has applied what [`ReplicaEffect::Apply`] says, and as an
+//! owner what it has appended itself; of the latter, what is not acknowledged is gone with [`ReplicaEffect::Stop`], and comes again by
+//! [`ReplicaEffect::Apply`] if the log has it.
+
+use crate::appender::{AppendWindow, Appender, Progress, Turn};
+use crate::owner::{BadOwner, Owner};
+use crate::ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
+use crate::reader::{LogEntry, LogPosition, LogReader, StopReason};
+use crate::record::{Epoch, LogId, RecordHeader, RecordKind};
+use crate::seam::{
+    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
+    Monotonic, Sequence,
+};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// How long after a failure the log is read again, in milliseconds.
+const RETRY_MILLIS: u64 = 50;
+
+/// What a replica must know from the start.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// The stream of the shard's log.
+    pub stream: String,
+    /// The key of the bucket that names the shard's owner.
+    pub key: String,
+    /// This node; its epoch says nothing.
+    pub node: Owner,
+    /// Times of leases.
+    pub times: LeaseTimes,
+    /// How much is appended at a time.
+    pub window: AppendWindow,
+    /// How often a follower reads, in milliseconds.
+    pub follow_millis: u64,
+}
+
+/// What a replica is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReplicaInput {
+    /// Time has passed; what this node knows of the bucket, and whether it wants the shard. Told at least every 50 ms.
+    Tick {
+        /// Whether this node should own the shard.
+        wants: bool,
+        /// [`Heartbeat::writable_since`](crate::Heartbeat::writable_since).
+        writable_since: Option<Monotonic>,
+    },
+    /// The log has answered.
+    Log(LogAnswer),
+    /// The bucket has answered.
+    Bucket(BucketAnswer),
+}
+
+/// What a replica wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReplicaEffect {
+    /// Asks the log.
+    Log(LogRequest),
+    /// Asks the bucket.
+    Bucket(BucketRequest),
+    /// Applies a record of the log, which is acknowledged.
+    Apply(LogEntry),
+    /// Begins to execute: all records up to its claim have been applied.
+    Serve(Epoch),
+    /// All turns up to this one are acknowledged: what waited for them may go out, if [`Replica::may_answer`].
+    Acknowledged {
+        /// The last of them, in the epoch of the last [`ReplicaEffect::Serve`].
+        turn: Turn,
+        /// Where it ends: what a folder that has applied it names.
+        position: LogPosition,
+    },
+    /// Stops executing, and goes back to what was at this position: whatever was appended behind it may be in the log or not.
+    Stop(LogPosition),
+    /// Stops for good.
+    Halt(ReplicaStop),
+}
+
+/// Why a replica stops for good: a sentence for who operates the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReplicaStop {
+    /// The log is not to be believed, or begins too late.
+    Log(StopReason),
+    /// The key that names the owner cannot be read.
+    Key {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        bad: BadOwner,
+    },
+}
+
+impl fmt::Display for ReplicaStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(reason) => reason.fmt(f),
+            Self::Key { key, bad } => {
+                write!(f, "key {key} of the bucket of owners cannot be read: {bad}")
+            }
+        }
+    }
+}
+
+/// A read under way.
+#[derive(Clone, Copy, Debug)]
+struct ReadUnderWay {
+    tag: u64,
+    sent: Monotonic,
+}
+
+/// A claim under way.
+#[derive(Clone, Copy, Debug)]
+struct ClaimUnderWay {
+    expected: Sequence,
+    checksum: u64,
+    sent: Monotonic,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// Applies what others append.
+    Follows,
+    /// Has the lease, reads to the end of the log, and claims it there.
+    Claims { epoch: Epoch, claim: Option<ClaimUnderWay> },
+    /// Owns the log; turns up to here are acknowledged.
+    Serves { appender: Appender, acknowledged: LogPosition },
+    /// Has stopped for good.
+    Halted,
+}
+
+/// One node's copy of a shard.
+#[derive(Debug)]
+pub struct Replica {
+    config: ReplicaConfig,
+    log: LogId,
+    ownership: Ownership,
+    contest: Contest,
+    reader: LogReader,
+    role: Role,
+    tag: u64,
+    read: Option<ReadUnderWay>,
+    /// When the next read is due.
+    due: Monotonic,
+}
+
+impl Replica {
+    /// A replica whose state is what it was at `from`; its requests' tags begin with `tag`.
+    #[must_use]
+    pub fn new(config: ReplicaConfig, from: LogPosition, tag: u64) -> Self {
+        let (node, key) = (config.node.clone(), config.key.clone());
+        let ownership = Ownership::new(node, key, config.times, tag);
+        let contest = Contest { wants: false, writable_since: None, log_epoch: Epoch(0) };
+        Self {
+            log: LogId::of(&config.stream),
+            ownership,
+            contest,
+            reader: LogReader::new(&config.stream, from),
+            role: Role::Follows,
+            tag,
+            read: None,
+            due: Monotonic(0),
+            config,
+        }
+    }
+
+    /// The epoch in which it executes and appends.
+    #[must_use]
+    pub fn serves(&self) -> Option<Epoch> {
+        match &self.role {
+            Role::Serves { appender, .. } => Some(appender.epoch()),
+            _ => None,
+        }
+    }
+
+    /// W1: whether answers may go out. Asked behind each batch that was executed, before its answers go out.
+    #[must_use]
+    pub fn may_answer(&self, now: Monotonic) -> bool {
+        matches!(self.role, Role::Serves { .. }) && self.ownership.may_answer(now)
+    }
+
+    /// Whether nothing more should be executed until something is acknowledged.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(&self.role, Role::Serves { appender, .. } if appender.is_full())
+    }
+
+    /// Bytes that were appended and are not acknowledged.
+    #[must_use]
+    pub fn unacknowledged_bytes(&self) -> usize {
+        match &self.role {
+            Role::Serves { appender, .. } => appender.unacknowledged_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The last record that is acknowledged and applied.
+    #[must_use]
+    pub fn position(&self) -> LogPosition {
+        match &self.role {
+            Role::Serves { acknowledged, .. } => *acknowledged,
+            _ => self.reader.position(),
+        }
+    }
+
+    /// Appends the data of a turn that was executed; `None`: it does not serve.
+    pub fn append(
+        &mut self,
+        schema: u64,
+        payload: &[u8],
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) -> Option<Turn> {
+        let Role::Serves { appender, .. } = &mut self.role else { return None };
+        let turn = appender.append(schema, payload);
+        pump(appender, now, effects);
+        Some(turn)
+    }
+
+    /// The last turn that was appended: what an answer that shows it has to wait for.
+    #[must_use]
+    pub fn last_turn(&self) -> Option<Turn> {
+        match &self.role {
+            Role::Serves { appender, .. } => Some(appender.last_turn()),
+            _ => None,
+        }
+    }
+
+    /// Gives the shard up, for others to take at once.
+    pub fn release(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        self.contest.wants = false;
+        self.ownership.release(now);
+        self.stop(now, effects);
+        self.role = Role::Follows;
+    }
+
+    /// Does what an input says.
+    pub fn handle(
+        &mut self,
+        input: ReplicaInput,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        if matches!(self.role, Role::Halted) {
+            return;
+        }
+        self.contest.log_epoch = self.reader.epoch();
+        match input {
+            ReplicaInput::Tick { wants, writable_since } => {
+                self.contest = Contest { wants, writable_since, ..self.contest };
+                effects.extend(self.ownership.tick(&self.contest, now).map(ReplicaEffect::Bucket));
+            }
+            ReplicaInput::Bucket(answer) => {
+                let (event, next) = self.ownership.answered(&answer, &self.contest, now);
+                effects.extend(next.map(ReplicaEffect::Bucket));
+                if let Some(event) = event {
+                    self.ownership_changed(event, now, effects);
+                }
+            }
+            ReplicaInput::Log(LogAnswer::Append { id, outcome }) => {
+                self.appended(id, outcome, now, effects);
+            }
+            ReplicaInput::Log(LogAnswer::Read { tag, batch }) => {
+                if self.read.take_if(|read| read.tag == tag).is_some() {
+                    self.was_read(batch, now, effects);
+                }
+            }
+        }
+        self.go_on(now, effects);
+    }
+
+    /// What time alone brings: reads, claims, and appends that take too long.
+    fn go_on(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        let timeout = self.config.window.timeout_millis;
+        if self.read.take_if(|read| now.since(read.sent) >= timeout).is_some() {
+            self.due = now;
+        }
+        let overdue = match &mut self.role {
+            Role::Serves { appender, .. } => {
+                pump(appender, now, effects);
+                appender.is_overdue(now)
+            }
+            Role::Claims { claim, .. } => {
+                claim.is_some_and(|claim| now.since(claim.sent) >= timeout)
+            }
+            _ => false,
+        };
+        if overdue {
+            self.claim_again(now, effects);
+        }
+        let reads = match &self.role {
+            Role::Follows => true,
+            Role::Claims { claim, .. } => claim.is_none(),
+            _ => false,
+        };
+        if reads && self.read.is_none() && now >= self.due {
+            self.tag += 1;
+            self.read = Some(ReadUnderWay { tag: self.tag, sent: now });
+            let (tag, from) = (self.tag, self.reader.wants());
+            effects.push(ReplicaEffect::Log(LogRequest::Read { tag, from }));
+        }
+    }
+
+    fn ownership_changed(
+        &mut self,
+        event: OwnershipEvent,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        match event {
+            OwnershipEvent::Taken(epoch) => {
+                self.stop(now, effects);
+                self.role = Role::Claims { epoch, claim: None };
+                // What was read before the lease was taken may not be all: it is read once more.
+                self.read = None;
+                self.due = now;
+            }
+            OwnershipEvent::Lost => {
+                self.stop(now, effects);
+                self.role = Role::Follows;
+            }
+            OwnershipEvent::Bad(bad) => {
+                let key = self.config.key.clone();
+                self.halt(ReplicaStop::Key { key, bad }, effects);
+            }
+        }
+    }
+
+    /// A1: what is not acknowledged is void, and the log is read from there on.
+    fn stop(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        if let Role::Serves { acknowledged, .. } = &self.role {
+            let position = *acknowledged;
+            self.reader = LogReader::new(&self.config.stream, position);
+            effects.push(ReplicaEffect::Stop(position));
+            self.role = Role::Follows;
+            self.read = None;
+            self.due = now;
+        }
+    }
+
+    /// Takes a greater epoch, with which it claims the log again.
+    fn claim_again(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        self.stop(now, effects);
+        self.ownership.raise(self.reader.epoch(), now);
+        self.role = Role::Follows;
+        self.due = Monotonic(now.0 + RETRY_MILLIS);
+        effects.extend(self.ownership.tick(&self.contest, now).map(ReplicaEffect::Bucket));
+    }
+
+    fn halt(&mut self, stop: ReplicaStop, effects: &mut Vec<ReplicaEffect>) {
+        if let Role::Serves { acknowledged, .. } = &self.role {
+            effects.push(ReplicaEffect::Stop(*acknowledged));
+        }
+        self.role = Role::Halted;
+        effects.push(ReplicaEffect::Halt(stop));
+    }
+
+    fn appended(
+        &mut self,
+        id: MessageId,
+        outcome: AppendOutcome,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        match &mut self.role {
+            Role::Serves { appender, acknowledged } => match appender.answered(id, outcome) {
+                Progress::Nothing => {}
+                Progress::Acknowledged { turn, position } => {
+                    *acknowledged = position;
+                    effects.push(ReplicaEffect::Acknowledged { turn, position });
+                }
+                Progress::Void => self.claim_again(now, effects),
+            },
+            Role::Claims { epoch, claim } if id == (MessageId { epoch: *epoch, number: 0 }) => {
+                let Some(under_way) = claim.take() else { return };
+                match outcome {
+                    AppendOutcome::Stored(at) if at == under_way.expected.next() => {
+                        self.claimed(under_way, effects);
+                    }
+                    _ => self.claim_again(now, effects),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The log has accepted the claim: nothing was behind what was read.
+    fn claimed(&mut self, claim: ClaimUnderWay, effects: &mut Vec<ReplicaEffect>) {
+        let Role::Claims { epoch, .. } = self.role else { return };
+        let sequence = claim.expected.next();
+        if let Some(missing) = self.reader.unconfirmed() {
+            let reason = StopReason::Missing {
+                stream: self.config.stream.clone(),
+                sequence: missing.sequence,
+                found: sequence,
+            };
+            return self.halt(ReplicaStop::Log(reason), effects);
+        }
+        let position = LogPosition { sequence, checksum: claim.checksum };
+        let payload = self.config.node.encode();
+        effects.push(ReplicaEffect::Apply(LogEntry::Claim { position, epoch, payload }));
+        let appender = Appender::new(self.log, epoch, position, self.config.window);
+        self.role = Role::Serves { appender, acknowledged: position };
+        effects.push(ReplicaEffect::Serve(epoch));
+    }
+
+    fn was_read(
+        &mut self,
+        batch: Option<LogBatch>,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        let Some(batch) = batch else {
+            self.due = Monotonic(now.0 + RETRY_MILLIS);
+            return;
+        };
+        if let Err(reason) = self.reader.begins_at(batch.first) {
+            return self.halt(ReplicaStop::Log(reason), effects);
+        }
+        for (sequence, bytes) in &batch.messages {
+            match self.reader.read(*sequence, bytes) {
+                Ok(entry) => effects.extend(entry.map(ReplicaEffect::Apply)),
+                Err(reason) => return self.halt(ReplicaStop::Log(reason), effects),
+            }
+        }
+        let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
+        match self.role {
+            _ if !at_end => {
+                // Where nothing has come, the server that has answered knows less than it says.
+                let pause = if batch.messages.is_empty() { RETRY_MILLIS } else { 0 };
+                self.due = Monotonic(now.0 + pause);
+            }
+            Role::Claims { epoch, claim: None } => self.claim(epoch, batch.last, now, effects),
+            _ => self.due = Monotonic(now.0 + self.config.follow_millis),
+        }
+    }
+
+    /// Claims the log behind all that was read; a record that must be there and was not keeps `last` where the log ends.
+    fn claim(
+        &mut self,
+        epoch: Epoch,
+        last: Sequence,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        if self.reader.epoch() >= epoch {
+            return self.claim_again(now, effects);
+        }
+        let before = self.reader.last_checksum();
+        let header = RecordHeader { kind: RecordKind::Claim, epoch, number: 0, before, schema: 0 };
+        let (bytes, checksum) = header.encode(self.log, &self.config.node.encode());
+        let expected = match self.reader.unconfirmed() {
+            Some(missing) => last.min(Sequence(missing.sequence.0 - 1)),
+            None => self.reader.at(),
+        };
+        let id = MessageId { epoch, number: 0 };
+        effects.push(ReplicaEffect::Log(LogRequest::Append { id, expected, bytes }));
+        let claim = Some(ClaimUnderWay { expected, checksum, sent: now });
+        self.role = Role::Claims { epoch, claim };
+    }
+}
+
+/// Sends what there is room for.
+fn pump(appender: &mut Appender, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+    while let Some(request) = appender.next(now) {
+        effects.push(ReplicaEffect::Log(request));
+    }
+}

@@ -1,0 +1,134 @@
+//! Messages and owners as bytes: what was written is read again, and anything else is refused, whatever it is.
+
+use headwater_log::{
+    BadOwner, BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, Owner, RecordHeader, RecordKind,
+};
+
+/// Draws numbers from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// The seeds of this run: `HEADWATER_FUZZ_FIRST` and `HEADWATER_FUZZ_ROUNDS`.
+fn seeds() -> std::ops::Range<u64> {
+    let first = number("HEADWATER_FUZZ_FIRST", 0);
+    first..first + number("HEADWATER_FUZZ_ROUNDS", 20_000)
+}
+
+fn drawn(draws: &mut Draws) -> (RecordHeader, Vec<u8>) {
+    let kind = [RecordKind::Claim, RecordKind::Last, RecordKind::Part][draws.below(3)];
+    let (epoch, number) = (Epoch(draws.bits()), draws.bits());
+    let header = RecordHeader { kind, epoch, number, before: draws.bits(), schema: draws.bits() };
+    let payload = (0..draws.below(80)).map(|_| draws.bits() as u8).collect();
+    (header, payload)
+}
+
+const STREAM: &str = "HW_test_0";
+
+#[test]
+fn records_are_read_as_they_were_written() {
+    let log = LogId::of(STREAM);
+    for seed in seeds() {
+        let mut draws = Draws(seed);
+        let (header, payload) = drawn(&mut draws);
+        let (bytes, checksum) = header.encode(log, &payload);
+        assert_eq!(bytes.len(), HEADER_BYTES + payload.len());
+        let message = LogMessage { header, checksum, payload: &payload };
+        assert_eq!(LogMessage::decode(log, &bytes), Ok(message), "seed {seed}");
+        let other = LogId::of("HW_test_1");
+        assert_eq!(LogMessage::decode(other, &bytes), Err(BadRecord::Foreign), "seed {seed}");
+    }
+}
+
+#[test]
+fn damaged_records_are_refused() {
+    let log = LogId::of(STREAM);
+    for seed in seeds() {
+        let mut draws = Draws(seed);
+        let (header, payload) = drawn(&mut draws);
+        let (bytes, _) = header.encode(log, &payload);
+        let mut damaged = bytes.clone();
+        match draws.below(4) {
+            0 => damaged.truncate(draws.below(bytes.len())),
+            1 => damaged.push(draws.bits() as u8),
+            2 => {
+                for _ in 0..1 + draws.below(8) {
+                    let at = draws.below(damaged.len());
+                    damaged[at] = draws.bits() as u8;
+                }
+            }
+            _ => {
+                let at = draws.below(damaged.len());
+                damaged[at] ^= 1 << draws.below(8);
+            }
+        }
+        if damaged != bytes {
+            let read = LogMessage::decode(log, &damaged);
+            assert!(read.is_err(), "seed {seed}: {read:?}");
+        }
+        let any: Vec<u8> = (0..draws.below(100)).map(|_| draws.bits() as u8).collect();
+        assert!(LogMessage::decode(log, &any).is_err(), "seed {seed}");
+    }
+}
+
+#[test]
+fn another_format_is_named() {
+    let (header, payload) = drawn(&mut Draws(1));
+    let (mut bytes, _) = header.encode(LogId::of(STREAM), &payload);
+    bytes[4] = 2;
+    let bad = LogMessage::decode(LogId::of(STREAM), &bytes).unwrap_err();
+    assert_eq!(bad, BadRecord::Format(2));
+    assert!(bad.to_string().contains("format 2"), "{bad}");
+    let bad = LogMessage::decode(LogId::of(STREAM), b"other words").unwrap_err();
+    assert_eq!(bad, BadRecord::Unknown);
+}
+
+#[test]
+fn owners_are_read_as_they_were_written_or_not_at_all() {
+    for seed in seeds() {
+        let mut draws = Draws(seed);
+        let name = |draws: &mut Draws| "n".repeat(draws.below(20));
+        let owner = Owner {
+            node: name(&mut draws),
+            address: name(&mut draws),
+            incarnation: draws.bits(),
+            epoch: Epoch(draws.bits()),
+            released: draws.below(2) == 1,
+        };
+        let mut bytes = owner.encode();
+        assert_eq!(Owner::decode(&bytes), Ok(owner), "seed {seed}");
+        if draws.below(3) == 0 {
+            bytes.truncate(draws.below(bytes.len()));
+        } else {
+            let at = draws.below(bytes.len());
+            bytes[at] ^= 1 << draws.below(8);
+        }
+        assert!(Owner::decode(&bytes).is_err(), "seed {seed}");
+    }
+    let mut bytes = Owner {
+        node: "a".into(),
+        address: "a:1".into(),
+        incarnation: 1,
+        epoch: Epoch(1),
+        released: false,
+    }
+    .encode();
+    bytes[4] = 9;
+    assert_eq!(Owner::decode(&bytes), Err(BadOwner::Format(9)));
+}

@@ -1,0 +1,256 @@
+//! Who owns a shard: leases by compare-and-set, moment by moment, and what a replica does with them.
+
+use headwater_log::{
+    AppendOutcome, AppendWindow, BucketAnswer, BucketRequest, Contest, Epoch, Heartbeat,
+    HeartbeatError, LeaseTimes, LogAnswer, LogBatch, LogPosition, LogRequest, Monotonic, Owner,
+    Ownership, OwnershipEvent, PutOutcome, RecordHeader, RecordKind, Replica, ReplicaConfig,
+    ReplicaEffect, ReplicaInput, Revision, Sequence,
+};
+
+const STREAM: &str = "HW_test_0";
+
+fn node(name: &str, epoch: u64) -> Owner {
+    Owner {
+        node: name.into(),
+        address: format!("{name}:7379"),
+        incarnation: 1,
+        epoch: Epoch(epoch),
+        released: false,
+    }
+}
+
+fn contest(writable: Option<u64>, log_epoch: u64) -> Contest {
+    let writable_since = writable.map(Monotonic);
+    Contest { wants: true, writable_since, log_epoch: Epoch(log_epoch) }
+}
+
+/// One node's part, and the requests that it has sent.
+struct Claimant(Ownership);
+
+impl Claimant {
+    fn new() -> Self {
+        let times = LeaseTimes::default();
+        Self(Ownership::new(node("b", 0), "owner.0".into(), times, 0))
+    }
+
+    /// Looks at `at`, and sees this at once; what it sends next.
+    fn sees(&mut self, at: u64, contest: &Contest, revision: u64, owner: &Owner) -> Option<u64> {
+        let request = self.0.tick(contest, Monotonic(at)).expect("it looks");
+        let BucketRequest::Get { tag, .. } = request else { panic!("{request:?}") };
+        let entry = Some((Revision(revision), owner.encode()));
+        let answer = BucketAnswer::Get { tag, entry };
+        let (event, next) = self.0.answered(&answer, contest, Monotonic(at));
+        assert_eq!(event, None);
+        next.map(|next| self.put(&next, revision))
+    }
+
+    /// The epoch of a write with this revision.
+    fn put(&self, request: &BucketRequest, expected: u64) -> u64 {
+        let BucketRequest::Put { revision, value, .. } = request else { panic!("{request:?}") };
+        assert_eq!(*revision, Revision(expected));
+        Owner::decode(value).unwrap().epoch.0
+    }
+}
+
+#[test]
+fn a_lease_is_taken_when_it_was_unchanged_for_three_seconds_of_own_writes() {
+    let owner = node("a", 4);
+    let writable = contest(Some(0), 2);
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(1000, &writable, 7, &owner), None);
+    assert_eq!(claimant.sees(3999, &writable, 7, &owner), None);
+    // A renewal: three seconds begin anew.
+    assert_eq!(claimant.sees(4200, &writable, 8, &owner), None);
+    assert_eq!(claimant.sees(7199, &writable, 8, &owner), None);
+    assert_eq!(claimant.sees(7400, &writable, 8, &owner), Some(5));
+}
+
+#[test]
+fn nobody_claims_while_the_bucket_cannot_be_written_nor_soon_after() {
+    let owner = node("a", 4);
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(0, &contest(None, 0), 7, &owner), None);
+    assert_eq!(claimant.sees(9000, &contest(None, 0), 7, &owner), None);
+    assert_eq!(claimant.sees(12_000, &contest(Some(9500), 0), 7, &owner), None);
+    assert_eq!(claimant.sees(12_500, &contest(Some(9500), 0), 7, &owner), Some(5));
+}
+
+#[test]
+fn a_lease_that_was_given_up_is_taken_at_once_and_above_the_logs_epoch() {
+    let owner = Owner { released: true, ..node("a", 4) };
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(0, &contest(Some(0), 9), 7, &owner), Some(10));
+}
+
+/// An owner that has taken the lease at 5000 and was told so at 5100.
+fn owner() -> Claimant {
+    let mut claimant = Claimant::new();
+    let writable = contest(Some(0), 0);
+    assert_eq!(claimant.sees(1000, &writable, 7, &node("a", 4)), None);
+    let taken = claimant.0.tick(&writable, Monotonic(5000)).unwrap();
+    let BucketRequest::Get { tag, .. } = taken else { panic!("{taken:?}") };
+    let entry = Some((Revision(7), node("a", 4).encode()));
+    let get = BucketAnswer::Get { tag, entry };
+    let (_, put) = claimant.0.answered(&get, &writable, Monotonic(5000));
+    let Some(BucketRequest::Put { tag, .. }) = put else { panic!("{put:?}") };
+    let written = BucketAnswer::Put { tag, outcome: PutOutcome::Written(Revision(8)) };
+    let (event, _) = claimant.0.answered(&written, &writable, Monotonic(5100));
+    assert_eq!(event, Some(OwnershipEvent::Taken(Epoch(5))));
+    claimant
+}
+
+#[test]
+fn an_owner_answers_for_two_seconds_from_sending_what_succeeded() {
+    let mut owner = owner();
+    let writable = contest(Some(0), 5);
+    assert!(owner.0.may_answer(Monotonic(6999)));
+    assert!(!owner.0.may_answer(Monotonic(7000)));
+    assert_eq!(owner.0.tick(&writable, Monotonic(5999)), None);
+    let renewal = owner.0.tick(&writable, Monotonic(6000)).unwrap();
+    assert_eq!(owner.put(&renewal, 8), 5);
+    let BucketRequest::Put { tag, .. } = renewal else { panic!("{renewal:?}") };
+    // Its outcome is unknown: it is tried again with the same revision, and refused, since it was written.
+    let unknown = BucketAnswer::Put { tag, outcome: PutOutcome::Unknown };
+    assert_eq!(owner.0.answered(&unknown, &writable, Monotonic(6500)), (None, None));
+    let again = owner.0.tick(&writable, Monotonic(6700)).unwrap();
+    assert_eq!(owner.put(&again, 8), 5);
+    let BucketRequest::Put { tag, .. } = again else { panic!("{again:?}") };
+    let refused = BucketAnswer::Put { tag, outcome: PutOutcome::Refused };
+    assert_eq!(owner.0.answered(&refused, &writable, Monotonic(6800)), (None, None));
+    assert!(!owner.0.may_answer(Monotonic(7000)));
+    // It sees its own write, renews that, and answers from then on.
+    assert_eq!(owner.sees(7000, &writable, 9, &node("b", 5)), None);
+    let renewal = owner.0.tick(&writable, Monotonic(7200)).unwrap();
+    assert_eq!(owner.put(&renewal, 9), 5);
+    let BucketRequest::Put { tag, .. } = renewal else { panic!("{renewal:?}") };
+    let written = BucketAnswer::Put { tag, outcome: PutOutcome::Written(Revision(10)) };
+    assert_eq!(owner.0.answered(&written, &writable, Monotonic(7300)), (None, None));
+    assert!(owner.0.may_answer(Monotonic(9199)));
+    assert!(!owner.0.may_answer(Monotonic(9200)));
+}
+
+#[test]
+fn an_owner_that_sees_another_one_has_lost_the_shard() {
+    let mut owner = owner();
+    let writable = contest(Some(0), 5);
+    let renewal = owner.0.tick(&writable, Monotonic(6000)).unwrap();
+    let BucketRequest::Put { tag, .. } = renewal else { panic!("{renewal:?}") };
+    let refused = BucketAnswer::Put { tag, outcome: PutOutcome::Refused };
+    owner.0.answered(&refused, &writable, Monotonic(6100));
+    let look = owner.0.tick(&writable, Monotonic(6100)).unwrap();
+    let BucketRequest::Get { tag, .. } = look else { panic!("{look:?}") };
+    let answer = BucketAnswer::Get { tag, entry: Some((Revision(9), node("c", 6).encode())) };
+    let (event, _) = owner.0.answered(&answer, &writable, Monotonic(6200));
+    assert_eq!(event, Some(OwnershipEvent::Lost));
+    assert!(!owner.0.may_answer(Monotonic(6200)));
+}
+
+#[test]
+fn two_processes_of_one_name_do_not_both_go_on() {
+    let times = LeaseTimes::default();
+    let other = Owner { incarnation: 2, ..node("a", 0) };
+    let mut second = Heartbeat::new(node("a", 0), times, 0);
+    let mut sees = |at: u64, revision: u64| {
+        let request = second.tick(Monotonic(at)).expect("it looks");
+        let BucketRequest::Get { tag, .. } = request else { panic!("{request:?}") };
+        let entry = Some((Revision(revision), other.encode()));
+        second.answered(&BucketAnswer::Get { tag, entry }, Monotonic(at))
+    };
+    assert_eq!(sees(0, 5), Ok(()));
+    // One change may be a late write of a process that has ended.
+    assert_eq!(sees(1000, 6), Ok(()));
+    let taken = sees(2000, 7).unwrap_err();
+    assert!(matches!(taken, HeartbeatError::NameTaken { .. }), "{taken}");
+    assert!(taken.to_string().contains("'a'") && taken.to_string().contains("a:7379"), "{taken}");
+}
+
+/// A replica that has read up to `position` before, and is told answers by hand.
+struct Told {
+    replica: Replica,
+    effects: Vec<ReplicaEffect>,
+    now: u64,
+}
+
+impl Told {
+    fn new(position: LogPosition) -> Self {
+        let config = ReplicaConfig {
+            stream: STREAM.into(),
+            key: "owner.0".into(),
+            node: node("b", 0),
+            times: LeaseTimes::default(),
+            window: AppendWindow::default(),
+            follow_millis: 100,
+        };
+        Self { replica: Replica::new(config, position, 0), effects: Vec::new(), now: 0 }
+    }
+
+    /// Runs until it appends its claim, to a log that ends with `last`, which has what `messages` says; the claim's request.
+    fn claims(&mut self, messages: &[(Sequence, Vec<u8>)], last: u64) -> LogRequest {
+        for _ in 0..100 {
+            self.now += 100;
+            let tick = ReplicaInput::Tick { wants: true, writable_since: Some(Monotonic(0)) };
+            self.replica.handle(tick, Monotonic(self.now), &mut self.effects);
+            while !self.effects.is_empty() {
+                let input = match self.effects.remove(0) {
+                    ReplicaEffect::Log(LogRequest::Read { tag, from }) => {
+                        let some = messages.iter().filter(|one| one.0 >= from).cloned();
+                        let (first, last) = (Sequence(1), Sequence(last));
+                        let batch = LogBatch { messages: some.collect(), first, last };
+                        ReplicaInput::Log(LogAnswer::Read { tag, batch: Some(batch) })
+                    }
+                    ReplicaEffect::Log(request) => return request,
+                    ReplicaEffect::Bucket(BucketRequest::Get { tag, .. }) => {
+                        let entry = Some((Revision(0), Vec::new()));
+                        ReplicaInput::Bucket(BucketAnswer::Get { tag, entry })
+                    }
+                    ReplicaEffect::Bucket(BucketRequest::Put { tag, .. }) => {
+                        let outcome = PutOutcome::Written(Revision(1));
+                        ReplicaInput::Bucket(BucketAnswer::Put { tag, outcome })
+                    }
+                    _ => continue,
+                };
+                self.replica.handle(input, Monotonic(self.now), &mut self.effects);
+            }
+        }
+        panic!("it does not claim");
+    }
+
+    fn answer(&mut self, request: &LogRequest, outcome: AppendOutcome) {
+        let LogRequest::Append { id, .. } = request else { panic!("{request:?}") };
+        let answer = ReplicaInput::Log(LogAnswer::Append { id: *id, outcome });
+        self.replica.handle(answer, Monotonic(self.now), &mut self.effects);
+    }
+}
+
+#[test]
+fn a_log_is_claimed_behind_all_that_was_read() {
+    let header =
+        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let (bytes, _) = header.encode(headwater_log::LogId::of(STREAM), b"a");
+    let mut told = Told::new(LogPosition::default());
+    let claim = told.claims(&[(Sequence(1), bytes)], 1);
+    let LogRequest::Append { id, expected, .. } = &claim else { panic!("{claim:?}") };
+    assert_eq!((id.epoch, id.number, *expected), (Epoch(8), 0, Sequence(1)));
+    assert_eq!(told.replica.serves(), None);
+    told.answer(&claim, AppendOutcome::Stored(Sequence(2)));
+    assert_eq!(told.replica.serves(), Some(Epoch(8)));
+    assert!(told.replica.may_answer(Monotonic(told.now)));
+    assert!(!told.replica.may_answer(Monotonic(told.now + 2000)));
+}
+
+#[test]
+fn an_acknowledged_record_that_is_missing_stops_the_shard() {
+    let position = LogPosition { sequence: Sequence(5), checksum: 1 };
+    let mut told = Told::new(position);
+    // The server that answers may only be behind: that the claim is accepted there shows that it is not.
+    let claim = told.claims(&[], 3);
+    let LogRequest::Append { expected, .. } = &claim else { panic!("{claim:?}") };
+    assert_eq!(*expected, Sequence(3));
+    told.answer(&claim, AppendOutcome::Stored(Sequence(4)));
+    let Some(ReplicaEffect::Halt(stop)) = told.effects.last() else {
+        panic!("{told:?}", told = told.effects)
+    };
+    let text = stop.to_string();
+    assert!(text.contains("message 5 of stream HW_test_0 was acknowledged and is lost"), "{text}");
+    assert_eq!(told.replica.serves(), None);
+}
