@@ -159,15 +159,17 @@ impl Filter {
     }
 }
 
+/// How a slot stands in keys, and how long it is.
+pub type Forms<'f> = dyn Fn(&str) -> (Option<Ordered>, Option<usize>) + 'f;
+
 impl Lens {
-    /// What a value binds, by slot, where its key counts. `slots` are those of the key; `form` says how a slot stands in keys, and
-    /// `width` how long it is.
+    /// What a value binds, by slot, where its key counts. `slots` are those of the key; `form` says how slots stand in keys.
     #[must_use]
     pub fn look(
         &self,
         value: &[u8],
         slots: &[(&str, &[u8])],
-        form: &dyn Fn(&str) -> (Option<Ordered>, Option<usize>),
+        form: &Forms<'_>,
     ) -> Option<Vec<(String, Vec<u8>)>> {
         if self.filter.as_ref().is_some_and(|filter| filter.holds(value, slots) != Some(true)) {
             return None;

@@ -10,7 +10,7 @@ use headwater_model::subject::Plain;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 20_000;
+const HISTORIES: u64 = 10_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     let wanted = std::env::var("HEADWATER_HISTORIES").ok();
