@@ -260,7 +260,7 @@ ids! {
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo
     Range Prefix RangeDel RangeWatch RangeUnwatch Explain ExplainRange Verify
-    JoinAdd JoinDrop JoinList JoinInfo
+    JoinAdd JoinDrop JoinList JoinInfo JoinKey JoinDecode
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
     ShardHome ShardList ShardMove ShardPosition Wait

@@ -45,6 +45,7 @@ mod maintain;
 mod marks;
 mod memory;
 mod noted;
+mod output_keys;
 mod outputs;
 mod range_map;
 mod read;

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use headwater_command::{Joins, Reply, Tables};
 use headwater_engine::{Engine, EngineError, JoinReport, Stop, TableOptions, TableReport};
 
@@ -35,6 +36,18 @@ pub(crate) fn joins(
             let missing = || EngineError::NoSuchJoin(String::from(name));
             write_join(&engine.join_report(name).ok_or_else(missing)?, reply);
         }
+        Joins::Key { name, slots } => {
+            let names = slots.iter().step_by(2);
+            let pairs: Vec<_> = names.zip(slots.from(1).iter().step_by(2)).collect();
+            reply.bulk(&engine.join_key(name, &pairs)?);
+        }
+        Joins::Decode { key } => match engine.join_decode(key) {
+            Some(components) => {
+                reply.array(components.len());
+                components.iter().for_each(|component| reply.bulk(component));
+            }
+            None => reply.null(),
+        },
     }
     Ok(())
 }

@@ -372,7 +372,7 @@ impl<'t> Reader<'t> {
             None => (word.text, None),
         };
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else {
-            if name.bytes().all(|byte| byte.is_ascii_digit()) && order.is_none() {
+            if !name.starts_with(char::is_alphabetic) {
                 return Ok(None);
             }
             let message = format!(

@@ -1,5 +1,5 @@
-//! `headwater demo`: a server with a real follower graph, generated posts and the timeline
-//! join, and three commands to try on it.
+//! `headwater demo`: a server with a real follower graph, generated posts, the timeline
+//! join and a front page, and commands to try on it.
 //!
 //! The graph is SNAP's wiki-Vote (see data/graphs/SOURCES.md), unless `--graph` names another.
 //! Posts are drawn by seed: their authors in proportion to the logarithm of their followers,
@@ -18,6 +18,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The timeline join of the paper, in the `<slot>` form.
 const TIMELINE: &str = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+/// Whom most follow, the first ones first: how many follow somebody, and all by that number.
+const FRONT: [(&str, &str); 2] = [
+    ("followers", "followers|<poster> = count s|<user>|<poster>"),
+    ("front", "front|<count:number:desc>|<poster> = index followers|<poster> as <count>"),
+];
 /// Seconds over which the posts are spread.
 const WEEK: u64 = 7 * 24 * 3600;
 /// Keys loaded between two steps of the progress bar.
@@ -69,10 +74,12 @@ impl Args {
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}",
+            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}\njoins of the front page: {}; {}",
             graph.users,
             graph.edges(),
-            self.posts
+            self.posts,
+            FRONT[0].1,
+            FRONT[1].1
         )?;
         if let Some(tour) = tour {
             write!(out, "{}", tour.text(port))?;
@@ -98,6 +105,9 @@ fn load(
         engine.table_set(name.as_bytes(), &options)?;
     }
     engine.join_add("timeline", TIMELINE, false)?;
+    for (name, spec) in FRONT {
+        engine.join_add(name, spec, false)?;
+    }
 
     let bar = ProgressBar::new(graph.edges() as u64 + posts);
     let style = "{msg:14} [{bar:40}] {pos}/{len} {per_sec}";
@@ -152,7 +162,7 @@ fn choose(graph: &Graph, newest: &[Option<u64>]) -> Option<Tour> {
 }
 
 impl Tour {
-    /// Three commands to try, and how to do without redis-cli.
+    /// Commands to try, and how to do without redis-cli.
     fn text(&self, port: u16) -> String {
         let Self { user, poster, time } = self;
         let new = time + 60;
@@ -162,7 +172,10 @@ impl Tour {
              redis-cli -p {port} PREFIX 't|{user}|' REV LIMIT 10\n\n\
              2. Why the first of them is there:\n   \
              redis-cli -p {port} EXPLAIN 't|{user}|{time:010}|{poster}'\n\n\
-             3. {poster} posts, and every timeline has it at once:\n   \
+             3. The front page: whom most follow, kept in order by every subscription:\n   \
+             redis-cli -p {port} PREFIX 'front|' LIMIT 5 KEYS\n   \
+             redis-cli -p {port} JOIN.KEY front count 400\n\n\
+             4. {poster} posts, and every timeline has it at once:\n   \
              redis-cli -p {port} SET 'p|{poster}|{new:010}' 'Hello, followers'\n   \
              redis-cli -p {port} PREFIX 't|{user}|' REV LIMIT 3\n\n"
         )

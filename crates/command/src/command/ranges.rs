@@ -163,6 +163,18 @@ pub enum Joins<'a> {
         /// Its name.
         name: &'a str,
     },
+    /// What the output keys of a join begin with that have these values.
+    Key {
+        /// Its name.
+        name: &'a str,
+        /// Slots and their values, in turn.
+        slots: Args<'a>,
+    },
+    /// The components of an output key, with the values that they stand for.
+    Decode {
+        /// The key.
+        key: &'a [u8],
+    },
 }
 
 /// Commands about tables.

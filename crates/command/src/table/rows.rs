@@ -271,6 +271,12 @@ pub static SPECS: &[Spec] = &[
     spec!(JoinInfo "join.info" 2, READ, KeyArgs::NONE, Join, "0.1.0",
         "name",
         "A join with its counters."),
+    spec!(JoinKey "join.key" -2, READ, KeyArgs::NONE, Join, "0.1.0",
+        "name [slot value [slot value ...]]",
+        "What the output keys of a join begin with that have these values."),
+    spec!(JoinDecode "join.decode" 2, READ, KeyArgs::NONE, Join, "0.1.0",
+        "key",
+        "The components of an output key, with the values that they stand for."),
     spec!(TableSet "table.set" -2, UNDEFINE, KeyArgs::NONE, Table, "0.1.0",
         "name [BOUNDARY n] [EVICT <YES | NO>] [KEEP <YES | NO>] [SOURCE name TABLE table KEY \
          (column [column ...]) [VALUE <column | JSON (column [column ...]) | EMPTY>] [WRITE \

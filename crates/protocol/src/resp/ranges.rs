@@ -29,6 +29,11 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::JoinAdd => Data::Joins(join_add(args)?),
         Id::JoinDrop => Data::Joins(Joins::Drop { name: join_name(one)? }),
         Id::JoinInfo => Data::Joins(Joins::Info { name: join_name(one)? }),
+        Id::JoinKey if args.len() % 2 == 1 => {
+            return Err(Refusal::Text("each slot needs a value: JOIN.KEY name slot value ..."));
+        }
+        Id::JoinKey => Data::Joins(Joins::Key { name: join_name(one)?, slots: args.from(2) }),
+        Id::JoinDecode => Data::Joins(Joins::Decode { key: one }),
         _ => Data::Joins(Joins::List),
     }))
 }
