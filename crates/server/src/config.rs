@@ -9,6 +9,7 @@ mod doors;
 mod flows;
 mod http;
 mod log;
+mod port;
 mod secrets;
 mod shards;
 mod tls;
@@ -18,6 +19,7 @@ pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;
 pub use log::Logging;
+pub use port::OptionalPort;
 pub use shards::ShardCount;
 pub use tls::{ClientCertificates, Tls};
 pub use users::{KeptOwner, User};
@@ -27,10 +29,9 @@ use core::net::IpAddr;
 use headwater_base::Limits;
 use headwater_base::functions::FunctionLimits;
 use headwater_keep::Durability;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 /// Longest line of a memcached client: some hundred thousand keys.
 const MULTI_GET_BYTES_MAX: usize = 16 << 20;
@@ -126,72 +127,6 @@ pub struct Listen {
     pub shards: ShardCount,
     /// Whether each shard's thread keeps to one core.
     pub pin: bool,
-}
-
-/// The port for a protocol that need not be spoken: a number, or `off`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OptionalPort {
-    /// The protocol is not spoken.
-    #[default]
-    Off,
-    /// This port; 0 lets the system choose one.
-    On(u16),
-}
-
-impl OptionalPort {
-    /// The number, if the protocol is spoken.
-    #[must_use]
-    pub fn number(self) -> Option<u16> {
-        match self {
-            Self::Off => None,
-            Self::On(port) => Some(port),
-        }
-    }
-}
-
-impl FromStr for OptionalPort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self::Off);
-        }
-        let port = text.parse().map_err(|_| format!("'{text}' (allowed: 0 to 65535, or off)"))?;
-        Ok(Self::On(port))
-    }
-}
-
-impl fmt::Display for OptionalPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::On(port) => write!(f, "{port}"),
-        }
-    }
-}
-
-impl Serialize for OptionalPort {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_str("off"),
-            Self::On(port) => serializer.serialize_u16(*port),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for OptionalPort {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Port(u16),
-            Word(String),
-        }
-        match Either::deserialize(deserializer)? {
-            Either::Port(port) => Ok(Self::On(port)),
-            Either::Word(word) => word.parse().map_err(serde::de::Error::custom),
-        }
-    }
 }
 
 /// What a client may take up.

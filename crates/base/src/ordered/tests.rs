@@ -1,3 +1,5 @@
+//! Encodings sort as their values do, and come back.
+
 use super::*;
 use alloc::format;
 use alloc::string::String;

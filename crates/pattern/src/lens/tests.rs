@@ -1,3 +1,5 @@
+//! What lenses make of values, and how their texts are read.
+
 use crate::lens::Look;
 use crate::{Bindings, Join};
 use alloc::format;
