@@ -320,11 +320,18 @@ impl Join {
         self.sources.iter().find(|(operator, _)| *operator != Operator::Check).expect("one source")
     }
 
-    /// Whether several tuples can give one output key, for all that the patterns tell.
+    /// Whether several tuples can give one output key, for all that the patterns tell, and values that name slots.
     #[must_use]
     pub fn loses_slots(&self) -> bool {
-        let output = self.output.slots();
-        self.sources.iter().any(|(_, source)| source.slots().iter().any(|s| !output.contains(s)))
+        let mut known = self.output.slots();
+        for _ in &self.sources {
+            for (_, source) in &self.sources {
+                if source.slots().iter().all(|slot| known.contains(slot)) {
+                    known.extend(source.value_slots());
+                }
+            }
+        }
+        self.sources.iter().any(|(_, source)| source.slots().iter().any(|s| !known.contains(s)))
     }
 
     /// Whether the join reads keys that `output` can make.

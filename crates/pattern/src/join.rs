@@ -180,16 +180,27 @@ impl Join {
         self.sources[self.value_source()].operator
     }
 
-    /// Whether two tuples can give one output key under `copy`: the output lacks a slot that its
-    /// sources bind.
+    /// Whether two tuples can give one output key under `copy`: the output lacks a slot of its sources' keys, and what it has
+    /// does not say what that slot is, by way of a value that binds it.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
-        matches!(self.operator(), Operator::Copy | Operator::Index | Operator::Map)
-            && self
-                .sources
-                .iter()
-                .flat_map(|source| source.pattern.slots())
-                .any(|slot| !self.output.has_slot(slot))
+        if !matches!(self.operator(), Operator::Copy | Operator::Index | Operator::Map) {
+            return false;
+        }
+        let mut known = self.output.slots().fold(0u32, |known, slot| known | 1 << slot);
+        loop {
+            let is_known = |slot: SlotId| known & (1 << slot) != 0;
+            let named = self.sources.iter().filter(|source| source.pattern.slots().all(is_known));
+            let more = named.flat_map(Source::value_slots).fold(known, |all, slot| all | 1 << slot);
+            if more == known {
+                return !self
+                    .sources
+                    .iter()
+                    .flat_map(|source| source.pattern.slots())
+                    .all(is_known);
+            }
+            known = more;
+        }
     }
 
     /// Slots that occur once in all of the join and resemble another one's name, each with that name: most likely these are
