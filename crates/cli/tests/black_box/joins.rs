@@ -143,11 +143,20 @@ fn the_demonstration_shows_a_lively_timeline() {
     let quoted: Vec<&str> = told.split('\'').collect();
     let client = &mut server.client(2);
     // What it says to try works, and gives what it promises.
-    let (prefix, newest, post) = (quoted[1], quoted[3], quoted[5]);
+    let (prefix, newest, front, post) = (quoted[1], quoted[3], quoted[5], quoted[7]);
     let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "10"]);
     assert_eq!(timeline.len(), 10);
     assert_eq!(timeline[0].0, newest);
     run::<Value>(client, &["EXPLAIN", newest]).unwrap();
+    let most = run::<Vec<String>>(client, &["PREFIX", front, "LIMIT", "5", "KEYS"]).unwrap();
+    let counts = most.iter().map(|key| {
+        let components: Vec<String> = run(client, &["JOIN.DECODE", key]).unwrap();
+        let followers = format!("followers|{}", components[2]);
+        assert_eq!(run::<String>(client, &["GET", &followers]).unwrap(), components[1]);
+        components[1].parse().unwrap()
+    });
+    let counts: Vec<u32> = counts.collect();
+    assert!(counts.len() == 5 && counts.is_sorted_by(|one, next| one >= next), "{counts:?}");
     set(client, post, "Hello, followers");
     let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "3"]);
     assert_eq!(timeline[0].1, "Hello, followers");
