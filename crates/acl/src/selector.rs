@@ -58,14 +58,17 @@ impl Selector {
     }
 
     fn set(&mut self, spec: &'static Spec, allow: bool) {
-        for spec in family(spec) {
-            let (word, bit) = Self::bit(spec.id);
-            if allow {
-                self.commands[word] |= bit;
-            } else {
-                self.commands[word] &= !bit;
-                self.first_arguments.retain(|(id, _)| *id != spec.id);
-            }
+        family(spec).for_each(|spec| self.put(spec.id, allow));
+    }
+
+    /// Allows or refuses one command, whatever its arguments.
+    fn put(&mut self, id: Id, allow: bool) {
+        let (word, bit) = Self::bit(id);
+        if allow {
+            self.commands[word] |= bit;
+        } else {
+            self.commands[word] &= !bit;
+            self.first_arguments.retain(|(other, _)| *other != id);
         }
     }
 
@@ -108,13 +111,7 @@ impl Selector {
         let known = known.ok_or(RuleError::UnknownCommand)?;
         for spec in SPECS.iter().flat_map(family) {
             if in_category(spec, &name) {
-                let (word, bit) = Self::bit(spec.id);
-                if allow {
-                    self.commands[word] |= bit;
-                } else {
-                    self.commands[word] &= !bit;
-                    self.first_arguments.retain(|(id, _)| *id != spec.id);
-                }
+                self.put(spec.id, allow);
             }
         }
         self.note(&format!("@{known}"), allow);

@@ -74,8 +74,8 @@ impl Engine {
     pub fn giver_of(&self, pattern: &Pattern) -> Option<&str> {
         let table = self.store.table_of(&pattern.range_of_all().first)?;
         let writers = self.catalog.writers_of(table, pattern);
-        let joins = writers.into_iter().map(|id| self.catalog.join(id));
-        joins.filter(|join| join.plan.join.output.covers(pattern)).map(|join| &*join.name).next()
+        let mut joins = writers.into_iter().map(|id| self.catalog.join(id));
+        joins.find(|join| join.plan.join.output.covers(pattern)).map(|join| &*join.name)
     }
 
     /// Lists the base keys that are written from now on, or none any more.

@@ -19,7 +19,7 @@ impl Execution<'_> {
         }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
         let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
-        let valued_at = self.plan.valued_at();
+        let valued_at = self.plan.valued_at;
         if let Some(at) = valued_at {
             // A part of what a value tells apart would take all of its rows.
             keys = keys.into_iter().filter_map(|key| lead(key, at)).collect();

@@ -19,7 +19,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, Operator, Passing, containing_range};
+use headwater_pattern::{Bindings, Mode, Passing, containing_range};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::WARM_MAX;
 
@@ -412,7 +412,6 @@ impl Engine {
         step: &mut Option<Step>,
     ) {
         let source = plan.source(plan.value_source());
-        let is_index = plan.operator == Operator::Index;
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
@@ -470,7 +469,6 @@ impl Engine {
                 if plan.picks.is_some() {
                     tuples.text.extend_from_slice(key);
                 }
-                let value = if is_index { ValueRef::EMPTY } else { value };
                 let source_key = end..tuples.text.len();
                 tuples.tuples.push(Tuple { key: start..end, source_key, value });
                 if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

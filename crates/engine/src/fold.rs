@@ -100,7 +100,7 @@ impl Engine {
         match (plan.operator, plan.picks) {
             (_, Some(pick)) => {
                 let at = if pick == Pick::Least { start } else { end - 1 };
-                let value = tuples.tuples[at].value;
+                let value = shown(plan, tuples.tuples[at].value);
                 pool.retain(value);
                 Some((value, Some(Fold::From(tuples.source_key(at).into()))))
             }
@@ -135,7 +135,7 @@ impl Engine {
                 Some((insert_decimal(pool, &best?), None))
             }
             _ => {
-                let value = tuples.tuples[start].value;
+                let value = shown(plan, tuples.tuples[start].value);
                 pool.retain(value);
                 Some((value, None))
             }

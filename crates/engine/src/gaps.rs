@@ -167,7 +167,7 @@ impl Engine {
     ) -> Result<bool, Missing> {
         let installed = self.catalog.join(join);
         // Where values give components, all that belongs together is asked for already.
-        if installed.plan.valued_at().is_some()
+        if installed.plan.valued_at.is_some()
             || installed.upstream.iter().any(|joins| !joins.is_empty())
         {
             return Ok(false);

@@ -83,11 +83,6 @@ impl Plan {
         self.join.sources[source].lens.is_some()
     }
 
-    /// The first component of the output that a value gives.
-    pub(crate) fn valued_at(&self) -> Option<usize> {
-        self.valued_at
-    }
-
     /// What of `range` and beside it is computed at once where a value gives components of the output. What a value gives is
     /// not known before all values are read that the key's other slots admit: whoever asks for some of the board's scores has
     /// the board computed, unless the other slots name a few keys of the source.

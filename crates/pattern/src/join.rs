@@ -235,7 +235,7 @@ impl Join {
     /// Shows what follows the pattern of a source of this join in its text.
     #[must_use]
     pub fn show_lens<'a>(&'a self, source: &'a Source) -> impl fmt::Display + 'a {
-        ShownClauses { lens: source.lens.as_deref(), slots: &self.slots }
+        ShownLens { lens: source.lens.as_deref(), slots: &self.slots }
     }
 
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
@@ -271,20 +271,6 @@ impl fmt::Display for Join {
             write!(f, "{}", self.show_lens(source))?;
         }
         Ok(())
-    }
-}
-
-struct ShownClauses<'a> {
-    lens: Option<&'a Lens>,
-    slots: &'a [String],
-}
-
-impl fmt::Display for ShownClauses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.lens {
-            Some(lens) => ShownLens { lens, slots: self.slots }.fmt(f),
-            None => Ok(()),
-        }
     }
 }
 

@@ -180,15 +180,15 @@ impl Passing {
         source: &Pattern,
         bound: &Bindings<'_>,
     ) -> Option<Self> {
-        let mut first = Vec::new();
-        let given = source.bound_prefix(bound, &mut first);
+        let (given, lead) = source.bound_prefix_size(bound);
         let (stem, width) = stem_of(output, range, source, given, bound)?;
         let len = stem.iter().position(|&byte| byte == SEPARATOR).unwrap_or(stem.len());
         // Values of one length sort as their keys do.
         if width.is_some() || len < 2 {
             return None;
         }
-        let lead = first.len();
+        let mut first = Vec::with_capacity(lead + len);
+        source.bound_prefix(bound, &mut first);
         first.extend_from_slice(&stem[..len]);
         Some(Self { first, lead })
     }

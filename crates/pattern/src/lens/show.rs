@@ -4,22 +4,23 @@ use super::{Bind, Field, Filter, Lens, Literal, Operand, Path, Step};
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter, Write};
 
-/// Shows a lens with its slots' names, a space before each clause.
+/// Shows a lens, if there is one, with its slots' names, a space before each clause.
 pub(crate) struct ShownLens<'a> {
-    pub(crate) lens: &'a Lens,
+    pub(crate) lens: Option<&'a Lens>,
     pub(crate) slots: &'a [String],
 }
 
 impl Display for ShownLens<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for Bind { field, slot, .. } in &self.lens.binds {
+        let Some(lens) = self.lens else { return Ok(()) };
+        for Bind { field, slot, .. } in &lens.binds {
             f.write_str(" as ")?;
             if let Field::Json(path) = field {
                 write!(f, "json({path}) ")?;
             }
             write!(f, "<{}>", self.slots[*slot])?;
         }
-        if let Some(filter) = &self.lens.filter {
+        if let Some(filter) = &lens.filter {
             f.write_str(" where ")?;
             self.filter(f, filter, false)?;
         }
