@@ -2,15 +2,11 @@
 //! `HEADWATER_LOG_SEED=12` that one alone, and `HEADWATER_LOG_SHOW=1` shows how often what happened.
 
 use headwater_sim::replicated::{LogCut, LogFaults, run};
+use many::{number, run_all};
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, set_hook, take_hook};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
 const HAPPENS: [&str; 11] = [
@@ -43,39 +39,7 @@ fn nothing_acknowledged_is_lost() {
         Some(seed) => seed..seed + 1,
         None => first..first + number("HEADWATER_LOG_SEEDS").unwrap_or(3000),
     };
-    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
-    let all = Mutex::new(BTreeMap::<&str, u64>::new());
-    let count = || failed.lock().expect("no thread panics").len();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while count() < 5 {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    match simulate(seed, |_| {}) {
-                        Ok(seen) => {
-                            let mut all = all.lock().expect("no thread panics");
-                            seen.into_iter()
-                                .for_each(|(what, n)| *all.entry(what).or_default() += n);
-                        }
-                        Err(text) => failed.lock().expect("no thread panics").push(text),
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().expect("no thread panics");
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
-    let all = all.into_inner().expect("no thread panics");
-    if number("HEADWATER_LOG_SHOW").is_some() {
-        panic!("{all:#?}");
-    }
-    if seeds.end - seeds.start >= 1000 {
-        let never: Vec<_> = HAPPENS.iter().filter(|what| !all.contains_key(**what)).collect();
-        assert!(never.is_empty(), "never happens: {never:?}; but {all:#?}");
-    }
+    run_all(seeds, |seed| simulate(seed, |_| {}), &HAPPENS, "HEADWATER_LOG_SHOW");
 }
 
 /// In how many of so many seeds something left out is noticed, and what is said then.

@@ -3,15 +3,11 @@
 
 use headwater_model::generate::LENSED_FROM;
 use headwater_sim::{Faults, Seen};
+use many::{number, run_all};
 use std::ops::Range;
 use std::panic::catch_unwind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
 const HAPPENS: [&str; 35] = [
@@ -91,37 +87,5 @@ fn shards_answer_as_one_where_joins_look_at_values() {
 }
 
 fn answer_as_one(seeds: Range<u64>) {
-    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
-    let all = Mutex::new(Seen::new());
-    let count = || failed.lock().expect("no thread panics").len();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while count() < 5 {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    match run(seed, |_| {}) {
-                        Ok(seen) => {
-                            let mut all = all.lock().expect("no thread panics");
-                            seen.into_iter()
-                                .for_each(|(what, n)| *all.entry(what).or_default() += n);
-                        }
-                        Err(text) => failed.lock().expect("no thread panics").push(text),
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().expect("no thread panics");
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
-    let all = all.into_inner().expect("no thread panics");
-    if number("HEADWATER_SIM_SHOW").is_some() {
-        panic!("{all:#?}");
-    }
-    if seeds.end - seeds.start >= 1000 {
-        let never: Vec<_> = HAPPENS.iter().filter(|what| !all.contains_key(**what)).collect();
-        assert!(never.is_empty(), "never happens: {never:?}; but {all:#?}");
-    }
+    run_all(seeds, |seed| run(seed, |_| {}), &HAPPENS, "HEADWATER_SIM_SHOW");
 }
