@@ -178,7 +178,12 @@ impl Writer {
             let others = [&shared.meta, &shared.definitions, &shared.notes, &shared.tables];
             ended.extend(others.map(Keyspace::clone));
         }
+        // First the journal: the store syncs it as well before it writes tables, but takes with them what was ended meanwhile. A
+        // table that is safe while the state in the journal is lost would have keys of operations that count as not done.
         let done = catch_unwind(AssertUnwindSafe(|| {
+            if self.unsynced.is_some() {
+                self.sync()?;
+            }
             ended.iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(|_| ()))
         }));
         self.note(done, &VecDeque::new());

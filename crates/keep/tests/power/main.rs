@@ -76,6 +76,22 @@ fn apply(content: &mut Content, number: u64) {
     }
 }
 
+/// The keys that differ, the first few of them, with the lengths of their values.
+fn differences(expected: &Content, found: &Content) -> String {
+    let length = |content: &Content, key| content.get(key).map(Vec::len);
+    let keys: std::collections::BTreeSet<&Vec<u8>> = expected.keys().chain(found.keys()).collect();
+    let keys = keys.into_iter().filter(|&key| expected.get(key) != found.get(key));
+    let told = keys.take(20).map(|key| {
+        let (should, is) = (length(expected, key), length(found, key));
+        format!("{}: {is:?} bytes, not {should:?}; ", key.escape_ascii())
+    });
+    let told: String = told.collect();
+    if told.is_empty() {
+        return told;
+    }
+    format!("{told}of {} keys, and {} found", expected.len(), found.len())
+}
+
 fn options(durability: Durability) -> Options {
     let interval = Duration::from_millis(30);
     // So small that tables are written and merged all the time.
@@ -175,7 +191,8 @@ fn cut(durability: Durability, cuts: u64) {
             reached += 1;
             apply(&mut content, reached);
         }
-        assert!(found == content, "{what}: not the state at {position}");
+        let differences = differences(&content, &found);
+        assert!(differences.is_empty(), "{what}: not the state at {position}: {differences}");
         most = most.max(position - safe);
     }
     println!(
