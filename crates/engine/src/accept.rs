@@ -232,6 +232,22 @@ impl Engine {
     /// snapshot joins are read at their home alone.
     fn check_homes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
         let Some(placed) = &self.placed else { return Ok(()) };
+        let placing = placed.placement.boundary(&join.output.table);
+        if let Some(keep) = join.keep.filter(|keep| keep.components < placing) {
+            let shown = |components: usize| match components {
+                0 => String::from("the table's name alone"),
+                1 => String::from("the first component"),
+                more => format!("the first {more} components"),
+            };
+            return refused(format!(
+                "with several shards, keys of table '{}' are at home where {} of each say, and the join keeps {} of all keys that share {}: these would \
+                 be at several shards",
+                String::from_utf8_lossy(&join.output.table),
+                shown(placing),
+                keep.most,
+                shown(keep.components)
+            ));
+        }
         let reads_away = |reader: &Join, lazy: &Join| {
             lazy.mode != Mode::Push
                 && reader.sources.iter().any(|source| {

@@ -10,6 +10,7 @@
 //! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
 //! - C6. The depth of a join is one more than the greatest of those that it reads, or 1.
 
+use crate::kept::Kept;
 use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
@@ -36,8 +37,8 @@ pub(crate) struct Plan {
     pub(crate) operator: Operator,
     /// The value comes from the one tuple with the least or greatest value-source key.
     pub(crate) picks: Option<Pick>,
-    /// The first component of the output that a value gives.
-    pub(crate) valued_at: Option<usize>,
+    /// Outputs that share so many components are computed together, all or none: what follows is given by a value, or is kept in part.
+    pub(crate) together_at: Option<usize>,
     /// By source and number of leading components: the slots these hold.
     prefix_slots: Vec<Vec<u32>>,
 }
@@ -72,6 +73,8 @@ impl Plan {
             Component::Slot { slot, .. } => join.is_value_slot(*slot),
             Component::Literal(_) => false,
         });
+        let kept_at = join.keep.map(|keep| keep.components);
+        let together_at = valued_at.into_iter().chain(kept_at).min();
         let prefix_slots = join
             .sources
             .iter()
@@ -87,7 +90,7 @@ impl Plan {
                 masks
             })
             .collect();
-        Self { join, output_table, source_tables, operator, picks, valued_at, prefix_slots }
+        Self { join, output_table, source_tables, operator, picks, together_at, prefix_slots }
     }
 
     /// The slots in the first `components` of a source, as bits.
@@ -104,10 +107,10 @@ impl Plan {
         &self.join.sources[source].pattern
     }
 
-    /// Whether each output key comes from one tuple, whose value it shares, whatever that is.
+    /// Whether each tuple is an output key, which shares its value, whatever that is.
     pub(crate) fn is_plain_copy(&self) -> bool {
         let is_copy = self.operator == Operator::Copy && self.picks.is_none();
-        is_copy && !self.has_lens(self.value_source())
+        is_copy && !self.has_lens(self.value_source()) && self.join.keep.is_none()
     }
 
     /// All slots of a source, as bits.
@@ -151,6 +154,8 @@ pub(crate) struct Installed {
     /// How many slices have dropped what it has materialized, before it is dropped itself or all keys go.
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
+    /// By what the outputs of a group begin with, where the join keeps some of each: how many there are.
+    pub(crate) kept: BTreeMap<Box<[u8]>, Kept>,
     /// By source: bit k is set where updaters with k leading components may exist.
     pub(crate) depths: Vec<u32>,
     pub(crate) upstream: Vec<Vec<u32>>,

@@ -19,9 +19,9 @@ impl Execution<'_> {
         }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
         let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
-        let valued_at = self.plan.valued_at;
-        if let Some(at) = valued_at {
-            // A part of what a value tells apart would take all of its rows.
+        let together_at = self.plan.together_at;
+        if let Some(at) = together_at {
+            // A part of what belongs together would take all of its rows.
             keys = keys.into_iter().filter_map(|key| lead(key, at)).collect();
         }
         keys.sort_unstable();
@@ -31,7 +31,7 @@ impl Execution<'_> {
         if let Some(key) = found {
             return Some(key.to_vec());
         }
-        if valued_at.is_some() {
+        if together_at.is_some() {
             return None;
         }
         // All are one key, at the start of the range: it is a part of its own.

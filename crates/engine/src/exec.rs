@@ -11,6 +11,7 @@
 use crate::catalog::Plan;
 use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
+use crate::fold::Folded;
 use crate::gaps::Ahead;
 use crate::gather::Step;
 use crate::span::{Span, follow_span};
@@ -526,11 +527,20 @@ impl Engine {
     }
 
     /// What a join gives for `range`, computed now and stored nowhere, folded and in order.
-    pub(crate) fn compute(
+    pub(crate) fn compute(&mut self, join: u32, range: &KeyRange) -> Result<Vec<Folded>, Missing> {
+        if self.catalog.join(join).plan.join.keep.is_some() {
+            self.compute_kept(join, range)
+        } else {
+            self.compute_all(join, range)
+        }
+    }
+
+    /// The same, as if the join kept all outputs.
+    pub(crate) fn compute_all(
         &mut self,
         join: u32,
         range: &KeyRange,
-    ) -> Result<Vec<crate::fold::Folded>, Missing> {
+    ) -> Result<Vec<Folded>, Missing> {
         let plan = self.catalog.join(join).plan.clone();
         let Some(bindings) = headwater_pattern::fixed_slots(&plan.join.output, range) else {
             return Ok(Vec::new());

@@ -151,7 +151,7 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key) {
+        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
             return;
         }
         let join = self.statuses.get(status).join;
@@ -214,7 +214,7 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key) {
+        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
             return;
         }
         let join = self.statuses.get(status).join;
@@ -259,7 +259,7 @@ impl Engine {
         source_key: &[u8],
         (old, new): (ValueRef, ValueRef),
     ) {
-        if self.is_stale(status, key) {
+        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
             return;
         }
         let join = self.statuses.get(status).join;

@@ -166,8 +166,8 @@ impl Engine {
         rows: usize,
     ) -> Result<bool, Missing> {
         let installed = self.catalog.join(join);
-        // Where values give components, all that belongs together is asked for already.
-        if installed.plan.valued_at.is_some()
+        // All that belongs together is asked for already.
+        if installed.plan.together_at.is_some()
             || installed.upstream.iter().any(|joins| !joins.is_empty())
         {
             return Ok(false);
@@ -314,7 +314,7 @@ impl Engine {
         self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
-        self.put_all(join, folded);
+        self.put_all(join, gap, folded);
         self.drain();
         Ok(())
     }
@@ -368,7 +368,7 @@ impl Engine {
         self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
         self.catalog.join_mut(join).counters.fills += 1;
-        self.put_all(join, folded);
+        self.put_all(join, gap, folded);
         if !clean {
             self.invalidate(id);
         }

@@ -94,7 +94,9 @@ impl Engine {
 
     /// Begins to gather a range in which nothing is, and which has no targets.
     pub(crate) fn begin_gathering(&mut self, id: StatusId) {
-        let join = self.statuses.get(id).join;
+        let status = self.statuses.get(id);
+        let (join, range) = (status.join, status.range());
+        self.forget_kept(join, &range);
         self.catalog.join_mut(join).gatherings += 1;
         let rows = (self.slices.rows_max() / FIRST_SHARE).max(1);
         self.gatherings.insert(id, Gathering { at: None, rows });
@@ -150,7 +152,8 @@ impl Engine {
         if let (Some(gathering), Some(_)) = (self.gatherings.get_mut(&id), &next) {
             gathering.at.clone_from(&next);
             // As many as fill a slice, if they take what these took.
-            let fitting = most as u64 * self.slices.rows_max() as u64 / visited.max(1);
+            let fitting =
+                (most as u64).saturating_mul(self.slices.rows_max() as u64) / visited.max(1);
             gathering.rows = usize::try_from(fitting).unwrap_or(usize::MAX);
             gathering.rows = gathering.rows.clamp(1, self.slices.rows_max());
         }

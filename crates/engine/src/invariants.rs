@@ -13,7 +13,7 @@ use headwater_store::{Scan, TableId};
 
 impl Engine {
     /// Asserts what the essays of `status`, `updaters`, `catalog` and `marks` promise (R1, R3, R4, U1,
-    /// C2, C3, C6, V1, V2, Y1, O1–O3), and that what groups note of status ranges is so. Costs a walk over everything.
+    /// C2, C3, C6, KP1, V1, V2, Y1, O1–O3), and that what groups note of status ranges is so. Costs a walk over everything.
     ///
     /// # Panics
     /// Where an invariant does not hold.
@@ -41,6 +41,7 @@ impl Engine {
                     == (self.catalog.collides(join) && installed.mode() != Mode::Pull),
                 "C3"
             );
+            self.check_kept(join);
             assert_eq!(installed.rivals as usize, self.catalog.rivals(join).len(), "C3");
             let above = installed.upstream.iter().flatten().map(|&up| self.catalog.join(up).depth);
             assert_eq!(installed.depth, 1 + above.max().unwrap_or(0), "C6");

@@ -100,6 +100,7 @@ impl Engine {
             cover: BTreeMap::new(),
             frontiers: Vec::new(),
             part_ends: Vec::new(),
+            kept: BTreeMap::new(),
             folds: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             depths: alloc::vec![0; sources],
             upstream: alloc::vec![Vec::new(); sources],

@@ -34,6 +34,7 @@ mod handles;
 mod in_the_way;
 mod invariants;
 mod joins;
+mod kept;
 mod lifetime;
 mod limited;
 mod listing;

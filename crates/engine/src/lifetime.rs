@@ -300,6 +300,7 @@ impl Engine {
             }
         });
         held.retain(|key| !sifted || self.owns(key));
+        self.forget_kept(join, &range);
         for key in held {
             self.catalog.join_mut(join).folds.remove(&*key);
             self.save_pair(layer, &key);

@@ -111,7 +111,7 @@ impl Engine {
         let installed = self.catalog.join(join);
         let is_own = installed.upstream.iter().all(Vec::is_empty);
         let plan = &installed.plan;
-        (installed.mode() == Mode::Push && is_own && plan.valued_at.is_none()).then_some(join)
+        (installed.mode() == Mode::Push && is_own && plan.together_at.is_none()).then_some(join)
     }
 
     /// The part of what is left that a limited read has made current next, and whether it is all of that.

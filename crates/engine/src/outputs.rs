@@ -21,8 +21,33 @@ impl Engine {
         self.store.table(self.catalog.join(join).layer).get(key)
     }
 
-    /// Gives an output its value, of which one reference is taken over.
+    /// Gives an output its value, of which one reference is taken over. Where the join keeps some of each group, another one may go for it, or
+    /// it is none.
+    #[inline]
     pub(crate) fn put_output(
+        &mut self,
+        join: u32,
+        key: &[u8],
+        value: ValueRef,
+        fold: Option<Fold>,
+    ) {
+        match self.catalog.join(join).plan.join.keep {
+            None => self.set_output(join, key, value, fold),
+            Some(keep) => self.put_kept(join, keep, key, value, fold),
+        }
+    }
+
+    /// Removes an output, if it is there. Where the join keeps some of each group, another one may be missing then.
+    #[inline]
+    pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
+        match self.catalog.join(join).plan.join.keep {
+            None => self.unset_output(join, key),
+            Some(keep) => self.remove_kept(join, keep, key),
+        }
+    }
+
+    /// As [`Engine::put_output`], of an output that is kept.
+    pub(crate) fn set_output(
         &mut self,
         join: u32,
         key: &[u8],
@@ -62,8 +87,8 @@ impl Engine {
         }
     }
 
-    /// Removes an output, if it is there.
-    pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
+    /// As [`Engine::remove_output`], whatever is missing then.
+    pub(crate) fn unset_output(&mut self, join: u32, key: &[u8]) {
         let installed = self.catalog.join_mut(join);
         let (layer, table) = (installed.layer, installed.plan.output_table);
         if !installed.folds.is_empty() {

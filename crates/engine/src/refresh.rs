@@ -12,7 +12,9 @@
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
+use crate::kept::{is_group, is_short_group};
 use crate::status::StatusId;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
@@ -216,9 +218,15 @@ impl Engine {
         self.dirty(id).invalid = true;
     }
 
-    pub(crate) fn put_all(&mut self, join: u32, folded: Vec<Folded>) {
+    /// Puts the outputs of a range that was computed as a whole: of each group those that the join keeps.
+    pub(crate) fn put_all(&mut self, join: u32, range: &KeyRange, mut folded: Vec<Folded>) {
+        self.keep_best(join, range, &mut folded);
+        self.set_all(join, folded);
+    }
+
+    fn set_all(&mut self, join: u32, folded: Vec<Folded>) {
         for Folded { key, value, fold } in folded {
-            self.put_output(join, &key, value, fold);
+            self.set_output(join, &key, value, fold);
         }
     }
 
@@ -226,6 +234,10 @@ impl Engine {
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
         let status = self.statuses.get_mut(id);
         status.heat = self.memory.ranges.hit(status.heat);
+        let plan = &self.catalog.join(status.join).plan;
+        // Which outputs of a group are kept is decided by all that is to be done for it.
+        let group = plan.join.keep.is_some().then(|| plan.whole_groups(wanted));
+        let wanted = group.as_ref().unwrap_or(wanted);
         loop {
             // What is done below may change what the range reads, and so note more for it.
             self.feed_or_wait(id)?;
@@ -282,7 +294,10 @@ impl Engine {
     /// Recomputes the stale folds of `wanted`; whether there were any.
     fn recompute_stale(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
         let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
-        let stale: Vec<_> = work.stale.iter().filter(|key| wanted.contains(key)).cloned().collect();
+        let concerns = |key: &Box<[u8]>| wanted.contains(key) || is_short_group(key, wanted);
+        let mut stale: Vec<_> = work.stale.iter().filter(|key| concerns(key)).cloned().collect();
+        // What of a group is missing is known when the outputs are that there are.
+        stale.sort_by_key(|key| is_group(key));
         let join = self.statuses.get(id).join;
         let mut missing = Ok(());
         for (at, key) in stale.iter().enumerate() {
@@ -297,7 +312,14 @@ impl Engine {
                 break;
             }
             let before = self.counters.rows_read;
-            let Ok(folded) = self.compute(join, &KeyRange::point(key)) else {
+            let group = is_group(key).then(|| KeyRange::prefix(key));
+            let is_full = group.is_some() && !self.is_short(join, key);
+            let recomputed = match &group {
+                Some(_) if is_full => Ok(Vec::new()),
+                Some(group) => self.compute_all(join, group),
+                None => self.compute_all(join, &KeyRange::point(key)),
+            };
+            let Ok(folded) = recomputed else {
                 missing = Err(Missing);
                 break;
             };
@@ -309,10 +331,16 @@ impl Engine {
                 work.stale.remove(key);
                 work.refolded.took(visited);
             }
-            if folded.is_empty() {
-                self.remove_output(join, key);
+            match group {
+                Some(group) if !is_full => self.replace_outputs(id, &group, folded),
+                Some(_) => {}
+                None if folded.is_empty() => self.remove_output(join, key),
+                None => {
+                    for Folded { key, value, fold } in folded {
+                        self.put_output(join, &key, value, fold);
+                    }
+                }
             }
-            self.put_all(join, folded);
         }
         self.settle(id);
         self.drain();
@@ -323,7 +351,7 @@ impl Engine {
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
         let status = self.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
-        let (sifted, filed) = (status.sifted, status.filed());
+        let filed = status.filed();
         let plan = self.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
@@ -349,29 +377,38 @@ impl Engine {
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
         status.visited = visited;
         let folded = self.fold(&plan, tuples);
-        let mut held = Vec::new();
-        let layer = self.catalog.join(join).layer;
-        self.scan_table(layer, &range, &mut |key, _| {
-            if plan.join.output.matches(key) {
-                held.push(key.to_vec());
-            }
-        });
-        held.retain(|key| !sifted || self.owns(key));
         if let Some(work) = &mut self.statuses.get_mut(id).work {
             work.invalid = false;
         }
         self.link(id, spans, read);
         self.statuses.get_mut(id).since = self.now;
         self.settle(id);
-        for key in held {
-            if folded.binary_search_by(|folded| (*folded.key).cmp(&key)).is_err() {
-                self.remove_output(join, &key);
-            }
-        }
-        self.put_all(join, folded);
+        self.replace_outputs(id, &range, folded);
         self.catalog.join_mut(join).counters.rebuilds += 1;
         self.drain();
         Ok(())
+    }
+
+    /// Puts these outputs in the place of those that there are in a part of a status range, and changes only what differs.
+    fn replace_outputs(&mut self, id: StatusId, range: &KeyRange, mut folded: Vec<Folded>) {
+        let status = self.statuses.get(id);
+        let (join, sifted) = (status.join, status.sifted);
+        self.keep_best(join, range, &mut folded);
+        let installed = self.catalog.join(join);
+        let (plan, layer) = (installed.plan.clone(), installed.layer);
+        let mut held = Vec::new();
+        self.scan_table(layer, range, &mut |key, _| {
+            if plan.join.output.matches(key) {
+                held.push(key.to_vec());
+            }
+        });
+        held.retain(|key| !sifted || self.owns(key));
+        for key in held {
+            if folded.binary_search_by(|folded| (*folded.key).cmp(&key)).is_err() {
+                self.unset_output(join, &key);
+            }
+        }
+        self.set_all(join, folded);
     }
 
     /// Drops the snapshots that overlap `wanted` and whose time is over.

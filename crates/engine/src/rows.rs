@@ -85,9 +85,9 @@ impl Plan {
 
     /// What of `range` and beside it is computed at once where a value gives components of the output. What a value gives is
     /// not known before all values are read that the key's other slots admit: whoever asks for some of the board's scores has
-    /// the board computed, unless the other slots name a few keys of the source.
+    /// the board computed, unless the other slots name a few keys of the source. Which outputs of a group are kept is not known before all are.
     pub(crate) fn widened(&self, range: KeyRange) -> KeyRange {
-        let Some(at) = self.valued_at else { return range };
+        let Some(at) = self.together_at else { return range };
         let output = &self.join.output;
         let Some(fixed) = headwater_pattern::fixed_slots(output, &range) else { return range };
         let is_fixed = |component: &Component| match component {
@@ -96,13 +96,20 @@ impl Plan {
             }
             Component::Literal(_) => false,
         };
-        if output.components[at..].iter().any(is_fixed) {
+        if self.join.keep.is_none() && output.components[at..].iter().any(is_fixed) {
             return range;
         }
         let KeyRange { first, last } = range;
         let first = lead(&first, at).map(<[u8]>::to_vec).unwrap_or(first);
-        let last = lead(&last, at).map(headwater_base::prefix_end).unwrap_or(last);
+        // What ends where a group begins has nothing of that.
+        let within = lead(&last, at).filter(|lead| lead.len() < last.len());
+        let last = within.map(headwater_base::prefix_end).unwrap_or(last);
         KeyRange { first, last }
+    }
+
+    /// What of a range may hold outputs, with all of each group of which it has a part.
+    pub(crate) fn whole_groups(&self, range: &KeyRange) -> KeyRange {
+        self.widened(range.intersection(&self.join.output.range_of_all()))
     }
 }
 

@@ -13,7 +13,7 @@ mod commands;
 mod draws;
 mod lenses;
 
-pub use lenses::LENSED_FROM;
+pub use lenses::{KEPT_FROM, LENSED_FROM};
 
 /// What the keys and joins of one history are made from.
 pub struct World {
@@ -165,7 +165,7 @@ impl World {
             sources[0].1.parts.push(Part::Slot { name, width, form: None });
         }
         let output = self.output(rng, &slots, &sources);
-        let mut join = Join { output, mode: mode(rng), sources };
+        let mut join = Join { output, mode: mode(rng), sources, keep: None };
         if join.loses_slots()
             && let Some((operator, _)) =
                 join.sources.iter_mut().find(|(operator, _)| matches!(operator, Operator::Map(_)))

@@ -101,6 +101,17 @@ pub enum Mode {
     Snapshot(u64),
 }
 
+/// How many keys of each group a join makes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Keep {
+    /// How many.
+    pub most: usize,
+    /// Those with the greatest values behind the group; or with the least.
+    pub greatest: bool,
+    /// The slot that ends the group; `None`: it ends before the first slot with a form, or with the first of several slots.
+    pub per: Option<String>,
+}
+
 /// A cache join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Join {
@@ -110,6 +121,8 @@ pub struct Join {
     pub mode: Mode,
     /// What it reads, in the written order.
     pub sources: Vec<(Operator, Pattern)>,
+    /// How many keys of each group it makes; `None`: all.
+    pub keep: Option<Keep>,
 }
 
 /// What each slot of a join stands for, by name.
@@ -258,6 +271,18 @@ impl Pattern {
     }
 }
 
+impl Keep {
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace().peekable();
+        let most = words.next()?.parse().ok()?;
+        let greatest = words.next_if(|word| *word == "asc").is_none();
+        words.next_if(|word| *word == "desc");
+        let per = words.next_if(|word| *word == "per").and_then(|_| words.next());
+        let name = |word: &str| Some(word.strip_prefix('<')?.strip_suffix('>')?.to_string());
+        Some(Self { most, greatest, per: per.map(name).map_or(Some(None), |name| name.map(Some))? })
+    }
+}
+
 impl Join {
     /// Reads the `<slot>` form; `None` where the text is not in it. The text is taken to be
     /// valid: what a developer can get wrong is the engine's business.
@@ -282,7 +307,12 @@ impl Join {
             _ => {}
         }
         let mut sources = Vec::new();
+        let mut keep = None;
         while !rest.is_empty() {
+            if let Some(text) = rest.strip_prefix("keep ") {
+                keep = Some(Keep::parse(text)?);
+                break;
+            }
             let (operator, behind) = rest.split_once(char::is_whitespace)?;
             let behind = behind.trim_start();
             let (pattern, behind) = behind.split_once(char::is_whitespace).unwrap_or((behind, ""));
@@ -292,7 +322,49 @@ impl Join {
             sources.push((Operator::of(operator)?, pattern));
             rest = behind.trim_start();
         }
-        Some(Self { output, mode, sources })
+        Some(Self { output, mode, sources, keep })
+    }
+
+    /// How many of the output's parts make up a group, and whether of each group the last keys are made, not the first.
+    ///
+    /// # Panics
+    /// The slot that ends the group is none of the output's.
+    #[must_use]
+    pub fn group(&self, keep: &Keep) -> (usize, bool) {
+        let parts = &self.output.parts;
+        let slots: Vec<usize> =
+            (0..parts.len()).filter(|&at| matches!(parts[at], Part::Slot { .. })).collect();
+        let form = |at: usize| match &parts[at] {
+            Part::Slot { form, .. } => *form,
+            Part::Literal(_) => None,
+        };
+        let named = |name: &str| {
+            parts
+                .iter()
+                .rposition(|part| matches!(part, Part::Slot { name: own, .. } if own == name))
+        };
+        let end = match &keep.per {
+            Some(name) => named(name).expect("a slot of the output") + 1,
+            None => match slots.iter().copied().find(|&at| form(at).is_some()) {
+                Some(at) => at,
+                None if slots.len() > 1 => slots[0] + 1,
+                None => 0,
+            },
+        };
+        let ordered = slots.iter().copied().find(|&at| at >= end);
+        let turned = ordered.and_then(form).is_some_and(|form| form.descending);
+        (end, keep.greatest != turned)
+    }
+
+    /// Whether what it keeps can be said: a slot of the output follows the group.
+    #[must_use]
+    pub fn can_keep(&self, keep: &Keep) -> bool {
+        let is_named =
+            keep.per.as_ref().is_none_or(|name| self.output.slots().contains(&name.as_str()));
+        is_named && {
+            let (end, _) = self.group(keep);
+            self.output.parts[end..].iter().any(|part| matches!(part, Part::Slot { .. }))
+        }
     }
 
     /// How a slot stands in keys: its form in the output, and its width.
@@ -384,6 +456,12 @@ impl Display for Join {
         for (operator, pattern) in &self.sources {
             write!(f, " {} {pattern}", operator.word())?;
         }
+        if let Some(Keep { most, greatest, per }) = &self.keep {
+            write!(f, " keep {most} {}", if *greatest { "desc" } else { "asc" })?;
+            if let Some(slot) = per {
+                write!(f, " per <{slot}>")?;
+            }
+        }
         Ok(())
     }
 }
@@ -399,6 +477,8 @@ mod tests {
             "page|<a>|r = pull sum rank|<a>|<b>",
             "k|<a> = snapshot 2.05 check x|<a>| count y|<a>|<b>",
             "total = count y|<b>",
+            "t|<a>|<b> = check s|<a>|<c> copy p|<c>|<b> keep 3 desc per <a>",
+            "t|<a>|<b> = copy p|<a>|<b> as <c> keep 1 asc",
             "top|<v:number:desc>|<x> = pull index s|<x> as <v> check k|<x> as json(.a[0].b) <c> where not (value <= 5 or <x> in ('a', 7)) and json(.k) exists",
         ] {
             assert_eq!(Join::parse(text).expect(text).to_string(), text);

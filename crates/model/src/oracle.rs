@@ -192,7 +192,23 @@ fn make(join: &Join, seen: &BTreeMap<Vec<u8>, (Option<usize>, Vec<u8>)>) -> Pair
         let value = fold(operator, &key, &tuples);
         (key, value)
     });
-    folded.filter_map(|(key, value)| Some((key, value?))).collect()
+    let all = folded.filter_map(|(key, value)| Some((key, value?))).collect();
+    best(join, all)
+}
+
+/// Of each group of keys those that the join makes.
+fn best(join: &Join, all: Pairs) -> Pairs {
+    let Some(keep) = &join.keep else { return all };
+    let (parts, last) = join.group(keep);
+    let group_of = |key: &[u8]| {
+        key.split(|&byte| byte == b'|').take(1 + parts).map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    let is_kept = |key: &Vec<u8>| {
+        let same = all.keys().filter(|other| group_of(other) == group_of(key));
+        let better = same.filter(|other| if last { *other > key } else { *other < key });
+        better.count() < keep.most
+    };
+    all.iter().filter(|(key, _)| is_kept(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 fn matching<'a>(

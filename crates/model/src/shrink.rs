@@ -245,6 +245,10 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
     if let Some(without) = without_widths(join) {
         all.push(without);
     }
+    if join.keep.is_some() {
+        all.push(Join { keep: None, ..join.clone() });
+    }
+    all.retain(|join| join.keep.as_ref().is_none_or(|keep| join.can_keep(keep)));
     all
 }
 

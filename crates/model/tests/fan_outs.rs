@@ -62,7 +62,7 @@ fn with_many_ranges(seed: u64) -> Vec<Op> {
                     [("copied", copied, Mode::Push, copy), ("folded", folded, mode, fold)]
                 {
                     tables.push(output.table.clone());
-                    let join = Join { output, mode, sources: vec![source] };
+                    let join = Join { output, mode, sources: vec![source], keep: None };
                     ops.push(Op::JoinAdd { name: format!("{name}-{part}"), join, replace });
                 }
             }

@@ -306,8 +306,12 @@ fn with_snapshots_over_snapshots(seed: u64) -> Vec<Op> {
         for (at, mode) in modes.into_iter().enumerate() {
             let mut output = below.clone();
             output.table = format!("zz{}", at + 1);
-            let join =
-                Join { output: output.clone(), mode, sources: vec![(Operator::Copy, below)] };
+            let join = Join {
+                output: output.clone(),
+                mode,
+                sources: vec![(Operator::Copy, below)],
+                keep: None,
+            };
             ops.push(Op::JoinAdd { name: format!("{name}-{at}"), join, replace: *replace });
             below = output;
         }

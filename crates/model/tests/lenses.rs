@@ -2,7 +2,7 @@
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::equipped::Equipped;
-use headwater_model::generate::LENSED_FROM;
+use headwater_model::generate::{KEPT_FROM, LENSED_FROM};
 use headwater_model::subject::Plain;
 
 /// Its counts are what bounds of memory go by.
@@ -13,10 +13,14 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const HISTORIES: u64 = 10_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
+    holds_from(LENSED_FROM, kind, share, subject);
+}
+
+fn holds_from(first: u64, kind: Kind, share: u64, subject: MakeSubject) {
     let wanted = std::env::var("HEADWATER_HISTORIES").ok();
     let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let plan = Plan { subject, ..Plan::engine(kind, LENSED_FROM, histories / share, threads) };
+    let plan = Plan { subject, ..Plan::engine(kind, first, histories / share, threads) };
     let found = check(&plan, 1, &mut |_| {});
     assert!(found.is_empty(), "{}", found[0]);
 }
@@ -24,6 +28,18 @@ fn holds(kind: Kind, share: u64, subject: MakeSubject) {
 #[test]
 fn reads_equal_recomputation_where_joins_look_at_values() {
     holds(Kind::Plain, 1, || Box::new(Plain::default()));
+}
+
+#[test]
+fn so_they_do_where_joins_keep_some_outputs_of_each_group() {
+    let kept = |kind, share, subject| holds_from(KEPT_FROM, kind, share, subject);
+    kept(Kind::Plain, 1, || Box::new(Plain::default()));
+    kept(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
+    kept(Kind::Sources, 2, || Box::new(Plain::default()));
+    kept(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
+    kept(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
+    kept(Kind::Plain, 4, || Box::new(Equipped::pressed(30)));
+    kept(Kind::Plain, 8, || Box::new(Equipped::default().growing(0)));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The text of a join.
 //!
 //! ```text
-//! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source }
+//! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source } [ keep ]
 //! source   = operator pattern clauses
 //! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
 //! pattern  = table { "|" component }
@@ -9,7 +9,7 @@
 //! kind     = "text" | "number" | "time"
 //! ```
 //!
-//! Clauses are in `clauses.rs`. A kind may stand in the output alone, in a slot that a value binds.
+//! Clauses are in `clauses.rs`, `keep` is in `keep.rs`. A kind may stand in the output alone, in a slot that a value binds.
 //!
 //! Any ASCII white space separates words; `=` needs none. In the bare style (no `<` in the whole
 //! text) every component of a source is a slot, and one of the output is a slot if a source binds
@@ -33,6 +33,7 @@ use names::Names;
 pub(crate) use names::nearest;
 
 mod clauses;
+mod keep;
 mod names;
 
 const OPERATORS: &str =
@@ -51,6 +52,7 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
     let output = reader.output()?;
     let mode = reader.mode()?;
     let (sources, function) = reader.sources(limits.sources_max)?;
+    let keep = reader.keep()?;
     let mut names = Names { text, known: Vec::new(), slots_max: limits.slots_max.min(SLOTS_MAX) };
     let bound = names.bound_by(&sources)?;
     let forms = forms_of(&output);
@@ -63,8 +65,10 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
         resolved.push((at, Source { operator, pattern, lens }));
     }
     names.give_forms(&forms, &mut resolved)?;
+    let keep_of = |join: &Join| keep.map(|keep| keep.of(text, join)).transpose();
     let join = names.finish(output, mode, resolved, limits.key_bytes_max)?;
-    Ok(Join { function, ..join })
+    let keep = keep_of(&join)?;
+    Ok(Join { function, keep, ..join })
 }
 
 /// A piece of the text and its first byte.
@@ -214,7 +218,7 @@ impl<'t> Reader<'t> {
         let mut value: Option<Word<'t>> = None;
         loop {
             let word = self.peek();
-            if word.text.is_empty() {
+            if word.text.is_empty() || (word.text == keep::KEEP && !sources.is_empty()) {
                 break;
             }
             let operator = self.operator(word, sources.is_empty())?;

@@ -138,6 +138,19 @@ impl Source {
     }
 }
 
+/// How many outputs of each group a join has: the first ones, or the last, in some order. There are no others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keep {
+    /// How many; at least 1.
+    pub most: usize,
+    /// The greatest values of the component behind the group, not the least.
+    pub greatest: bool,
+    /// Components of the output that make up the group; it has more.
+    pub components: usize,
+    /// The slot that ends the group, where the text names it.
+    pub per: Option<SlotId>,
+}
+
 /// A cache join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Join {
@@ -147,6 +160,8 @@ pub struct Join {
     pub mode: Mode,
     /// Where they come from, in nested-loop order; exactly one source is not `check`.
     pub sources: Vec<Source>,
+    /// How many outputs of each group there are; `None`: all.
+    pub keep: Option<Keep>,
     /// The function that makes the value, where the value source is `map`.
     pub function: Option<String>,
     /// The slots' names, by [`SlotId`](crate::SlotId).
@@ -219,6 +234,15 @@ impl Join {
         near.collect()
     }
 
+    /// Whether the outputs of a group that [`Join::keep`] keeps are its last ones in the order of keys, not its first.
+    #[must_use]
+    pub fn keeps_last(&self, keep: &Keep) -> bool {
+        let ordered = self.output.components[keep.components..].iter().find_map(Component::slot);
+        let descends =
+            ordered.and_then(|slot| self.form_of(slot)).is_some_and(|form| form.descending);
+        keep.greatest != descends
+    }
+
     /// Whether a value binds `slot`.
     #[must_use]
     pub fn is_value_slot(&self, slot: SlotId) -> bool {
@@ -269,6 +293,12 @@ impl fmt::Display for Join {
             }
             write!(f, " {}", self.show(&source.pattern))?;
             write!(f, "{}", self.show_lens(source))?;
+        }
+        if let Some(Keep { most, greatest, per, .. }) = self.keep {
+            write!(f, " keep {most} {}", if greatest { "desc" } else { "asc" })?;
+            if let Some(slot) = per {
+                write!(f, " per <{}>", self.slots[slot])?;
+            }
         }
         Ok(())
     }

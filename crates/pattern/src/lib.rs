@@ -33,7 +33,7 @@ mod range;
 pub use bindings::Bindings;
 pub use error::JoinError;
 pub use filed::Filed;
-pub use join::{Join, Mode, Operator, Source};
+pub use join::{Join, Keep, Mode, Operator, Source};
 pub use pattern::{Component, Pattern};
 pub use range::{Passing, containing_range, fixed_slots};
 

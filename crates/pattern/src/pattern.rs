@@ -24,6 +24,17 @@ pub enum Component {
     },
 }
 
+impl Component {
+    /// The slot that stands here, if one does.
+    #[must_use]
+    pub fn slot(&self) -> Option<SlotId> {
+        match self {
+            Self::Slot { slot, .. } => Some(*slot),
+            Self::Literal(_) => None,
+        }
+    }
+}
+
 /// A table name and the components after it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pattern {

@@ -1,7 +1,7 @@
 //! What keys, joins and ranges a simulation is about: a small site, or anything.
 
 use headwater_base::KeyRange;
-use headwater_model::generate::{LENSED_FROM, World as AnyWorld};
+use headwater_model::generate::{KEPT_FROM, LENSED_FROM, World as AnyWorld};
 use headwater_model::join::{Join, Operator, Part, Pattern};
 use headwater_model::oracle::Installed;
 use headwater_model::rng::Rng;
@@ -35,6 +35,13 @@ const LENSED: [&str; 8] = [
     "o|<m:number:desc>|<p> = index k|<p> as <m>",
     "ba|<u>|<c>|<p> = check s|<u>|<p> where value > 50 copy p|<p>|<c>",
     "bb|<u> = pull sum s|<u>|<p> where value prefix '3'",
+];
+/// Views that keep some outputs of each group, which seeds from [`KEPT_FROM`] on have besides.
+const KEPT: [&str; 4] = [
+    "ka|<u>|<c>|<p> = check s|<u>|<p> copy p|<p>|<c> keep 3",
+    "kb|<p>|<n:number:desc>|<c> = index p|<p>|<c> as <n> keep 2 desc",
+    "kc|<u>|<p> = pull sum s|<u>|<p> keep 1 asc",
+    "kd|<p> = count ka|<u>|<c>|<p>",
 ];
 const COMPONENTS: [&[&str]; 3] =
     [&["a", "b", "ab", "a}", "~"], &["1", "10", "100", "2", "3"], &["x", "y", "x\u{0}", "{"]];
@@ -70,7 +77,8 @@ impl Domain {
 
     fn site(seed: u64, rng: &mut Rng) -> Self {
         let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
-        let joins = SITE.iter().chain(more).enumerate();
+        let kept = if seed < KEPT_FROM { &[][..] } else { &KEPT };
+        let joins = SITE.iter().chain(more).chain(kept).enumerate();
         let joins = joins.map(|(at, text)| {
             (format!("j{at}"), Join::parse(text).expect("known joins are well formed"))
         });

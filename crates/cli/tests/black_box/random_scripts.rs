@@ -6,6 +6,7 @@
 //! `HEADWATER_SERVER_WITHOUT=copies,busy` what is left out (`headwater_model::server::draw::SUBJECTS`).
 
 use crate::support::{Server, TempFile, program};
+use headwater_model::generate::KEPT_FROM;
 use headwater_model::server::{Script, check_script, check_seed, draw, run, run_at_once};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,7 +30,7 @@ fn number_from(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Runs random scripts on servers of so many shards each.
-fn every_reply_is_the_oracles(shards: &str, without: &str, rounds: u64) {
+fn every_reply_is_the_oracles(shards: &str, without: &str, first: u64, rounds: u64) {
     let mut running = start(shards);
     let mut servers = |failed: bool| -> Vec<SocketAddr> {
         if failed {
@@ -45,7 +46,7 @@ fn every_reply_is_the_oracles(shards: &str, without: &str, rounds: u64) {
     let named = std::env::var("HEADWATER_SERVER_WITHOUT");
     let without = named.unwrap_or_else(|_| without.to_owned());
     let without: Vec<String> = without.split(',').map(str::to_owned).collect();
-    let first = number_from("HEADWATER_SERVER_SEED", 1);
+    let first = number_from("HEADWATER_SERVER_SEED", first);
     let rounds = if std::env::var("HEADWATER_SERVER_SEED").is_ok() { 1 } else { rounds };
     for seed in first..first + number_from("HEADWATER_SERVER_ROUNDS", rounds) {
         let checked = check_seed(seed, &without, PATIENCE, &mut servers);
@@ -55,12 +56,18 @@ fn every_reply_is_the_oracles(shards: &str, without: &str, rounds: u64) {
 
 #[test]
 fn every_reply_is_the_oracles_with_one_shard() {
-    every_reply_is_the_oracles("1", WRONG_WITH_ONE, 60);
+    every_reply_is_the_oracles("1", WRONG_WITH_ONE, 1, 60);
 }
 
 #[test]
 fn every_reply_is_the_oracles_with_any_number_of_shards() {
-    every_reply_is_the_oracles("1,2,3,8", "", 40);
+    every_reply_is_the_oracles("1,2,3,8", "", 1, 40);
+}
+
+/// Views with conditions, with values in their keys, and with the best of each group.
+#[test]
+fn every_reply_is_the_oracles_where_joins_look_at_values() {
+    every_reply_is_the_oracles("1,2,3", WRONG_WITH_ONE, KEPT_FROM, 40);
 }
 
 #[test]

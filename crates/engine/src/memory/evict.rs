@@ -7,6 +7,7 @@ use crate::handles::Handle;
 use crate::joins::RANGE_ROWS;
 use crate::maintain::leading;
 use crate::relate::is_point;
+use crate::rows::lead;
 use crate::status::{StatusId, shared_prefix};
 use crate::updaters::Target;
 use alloc::collections::BTreeSet;
@@ -133,6 +134,9 @@ impl Engine {
             ControlFlow::Break(())
         });
         self.memory.outputs_gone += outputs;
+        if let (Some(split), Some(at)) = (&mut split, self.catalog.join(join).plan.together_at) {
+            split.truncate(lead(split, at).map_or(0, <[u8]>::len));
+        }
         let Some(split) = split.filter(|split| *split > range.first) else { return id };
         let is_one_moment = self.catalog.join(join).mode() != Mode::Push;
         if is_one_moment || self.is_followed(self.catalog.join(join).plan.output_table) {

@@ -1,13 +1,16 @@
 //! Joins that look at values: conditions, and slots that values bind.
 
 use super::World;
-use crate::join::{Join, Operator, Part};
+use crate::join::{Join, Keep, Operator, Part};
 use crate::lens::{Field, Filter, Lens, Literal};
 use crate::rng::Rng;
 use headwater_base::{Kind, Ordered};
 
 /// Seeds from here on have joins that look at values. What belongs to those before it is as it was before there were such joins.
 pub const LENSED_FROM: u64 = 1 << 40;
+
+/// Seeds from here on have joins that keep some outputs of each group, besides those that look at values.
+pub const KEPT_FROM: u64 = 1 << 41;
 
 const DOCUMENTS: [&str; 12] = [
     r#"{"n": 1, "c": "a", "ok": true}"#,
@@ -34,7 +37,27 @@ impl World {
         if seed >= LENSED_FROM {
             world.look(rng);
         }
+        if seed >= KEPT_FROM {
+            world.keep(rng);
+        }
         world
+    }
+
+    /// Has most joins keep a few outputs of each group.
+    fn keep(&mut self, rng: &mut Rng) {
+        for (_, join) in &mut self.joins {
+            let slots = join.output.slots();
+            let per =
+                (!slots.is_empty() && rng.chance(30)).then(|| (*rng.pick(&slots)).to_string());
+            let keep = Keep {
+                most: 1 + rng.weighted(&[30, 30, 20, 10, 10]),
+                greatest: rng.chance(60),
+                per,
+            };
+            if rng.chance(75) && join.can_keep(&keep) {
+                join.keep = Some(keep);
+            }
+        }
     }
 
     /// Gives lenses to most joins, and documents to the values.

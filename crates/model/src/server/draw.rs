@@ -2,7 +2,7 @@
 
 use super::commands::{LONG_KEY, Words};
 use super::script::{Script, Step};
-use crate::generate::LENSED_FROM;
+use crate::generate::{KEPT_FROM, LENSED_FROM};
 use crate::join::{Join, Part, Pattern};
 use crate::rng::Rng;
 
@@ -32,6 +32,12 @@ const LENSED: [&str; 6] = [
     "j|<p> = count p|<p>|<c> where not value prefix '1'",
     "d|<m:text>|<p>|<u> = index s|<u>|<p> as <m> where <u> != 'a'",
     "o|<m:number:desc>|<p> = index n|<p> as <m>",
+];
+/// Joins that keep some outputs of each group, which seeds from [`KEPT_FROM`] on have besides.
+const KEPT: [&str; 3] = [
+    "ka|<u>|<c>|<p> = check s|<u>|<p> copy p|<p>|<c> keep 3",
+    "kb|<p>|<n:number:desc>|<c> = index p|<p>|<c> as <n> keep 2 desc",
+    "kd|<p> = count ka|<u>|<c>|<p>",
 ];
 const SOURCES: [&str; 4] = ["s|<u>|<p>", "p|<p>|<c>", "p|<p>|<c>", "m|<u>|<c>|<p>"];
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "10", "1", "~x"];
@@ -104,7 +110,8 @@ struct Client {
 pub fn script(seed: u64, without: &[String]) -> Script {
     let mut rng = Rng::new(seed ^ 0x7365_7276_6572_0000);
     let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
-    let mut joins: Vec<_> = JOINS.iter().chain(more).enumerate().collect();
+    let kept = if seed < KEPT_FROM { &[][..] } else { &KEPT };
+    let mut joins: Vec<_> = JOINS.iter().chain(more).chain(kept).enumerate().collect();
     rng.shuffle(&mut joins);
     joins.truncate(rng.below(7));
     let join = |(at, text): &(usize, &&str)| {

@@ -247,6 +247,7 @@ impl<'t> Names<'t> {
         Ok(Join {
             output,
             mode,
+            keep: None,
             function: None,
             sources: sources.into_iter().map(|(_, source)| source).collect(),
             slots: self.known.iter().map(|known| known.name.to_string()).collect(),
