@@ -14,7 +14,6 @@ use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::kept::{is_group, is_short_group};
 use crate::status::StatusId;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
@@ -294,7 +293,7 @@ impl Engine {
     /// Recomputes the stale folds of `wanted`; whether there were any.
     fn recompute_stale(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
         let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
-        let concerns = |key: &Box<[u8]>| wanted.contains(key) || is_short_group(key, wanted);
+        let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
         let mut stale: Vec<_> = work.stale.iter().filter(|key| concerns(key)).cloned().collect();
         // What of a group is missing is known when the outputs are that there are.
         stale.sort_by_key(|key| is_group(key));
