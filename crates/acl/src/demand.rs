@@ -265,7 +265,7 @@ needs! {
         CommandDocs CommandList CommandGetKeys CommandGetKeysAndFlags CommandHelp Info Config
         ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp Time Memory MemoryStats
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
-        Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp Acl AclCat AclDelUser
+        Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
         AclUsers AclWhoAmI Debug DebugSleep DebugHelp Shutdown;
 }

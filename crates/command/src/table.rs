@@ -278,7 +278,7 @@ ids! {
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp
     Time Memory MemoryUsage MemoryStats MemoryPurge MemoryDoctor MemoryHelp
     Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
-    Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp
+    Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
     AclSetUser AclUsers AclWhoAmI
     Debug DebugSleep DebugHelp Shutdown

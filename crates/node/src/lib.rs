@@ -42,6 +42,6 @@ pub use headwater_flows::{
     Task,
 };
 pub use info::{InfoSection, memory_kinds};
-pub use node::{Node, Outcome};
+pub use node::{Lookups, Node, Outcome};
 pub use peers::{CLIENTS_FROM, Peers};
 pub use reach::DefinitionReach;

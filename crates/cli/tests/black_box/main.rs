@@ -11,6 +11,8 @@ mod certificates;
 mod data;
 mod doors;
 mod faults;
+
+mod figures;
 mod flow_actions;
 mod flow_crashes;
 mod flows;

@@ -94,6 +94,13 @@ pub enum Server<'a> {
         /// The event.
         event: &'a [u8],
     },
+    /// How the times of the named commands are spread (of all, where none is named).
+    LatencyHistogram {
+        /// The commands.
+        names: Args<'a>,
+    },
+    /// What the latency spikes say, in words.
+    LatencyDoctor,
     /// Forgets latency spikes of the named events (all, where none is named).
     LatencyReset {
         /// The events.

@@ -41,6 +41,8 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::SlowlogReset => Server::SlowlogReset,
         Id::LatencyLatest => Server::LatencyLatest,
         Id::LatencyHistory => Server::LatencyHistory { event: args.at(2) },
+        Id::LatencyHistogram => Server::LatencyHistogram { names: rest },
+        Id::LatencyDoctor => Server::LatencyDoctor,
         Id::LatencyReset => Server::LatencyReset { events: rest },
         Id::DebugSleep => Server::DebugSleep { seconds: seconds(args.at(2))? },
         Id::Shutdown => Server::Shutdown(shutdown(args.from(1))?),

@@ -26,6 +26,7 @@ mod connect;
 mod declared;
 mod dispatch;
 mod entrance;
+mod errors;
 mod flows;
 mod info;
 mod kept;
@@ -42,6 +43,7 @@ mod session;
 mod slowlog;
 mod sourced;
 mod stats;
+mod times;
 mod tracking;
 mod transaction;
 mod watching;
@@ -57,6 +59,7 @@ pub(crate) use reply::Form;
 pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
+pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
@@ -75,6 +78,7 @@ use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use entrance::Entrance;
+use errors::is_refusal;
 use hashbrown::HashMap;
 use headwater_base::functions::Source;
 use headwater_base::hash::{KeyHashBuilder, Secret};
@@ -85,7 +89,7 @@ use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
 use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
-use headwater_router::{Answer, AnswerWriter};
+use headwater_router::AnswerWriter;
 use headwater_spill::Directory;
 use reply::SessionReply;
 use slowlog::Slowlog;
@@ -271,6 +275,7 @@ impl Resp {
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
+        let spreads = transport.map(|transport| transport.spreads().clone()).unwrap_or_default();
         let mut service = Self {
             entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
             bounds: Bounds::of(&config.clients),
@@ -282,7 +287,7 @@ impl Resp {
             channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             watching: Watching::new(secret, run, shards.as_deref()),
-            stats: Stats::new(random()),
+            stats: Stats::new(random(), spreads),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::new(slow),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
@@ -463,8 +468,8 @@ impl Resp {
                 Parsed::Error(error) => {
                     let before = work.out.len();
                     encoder(work).error("ERR", format_args!("{error}"));
+                    self.note_error(before, work);
                     Self::keep_order(before, work);
-                    self.stats.errors += 1;
                     break Stopped::Closing;
                 }
             }
@@ -579,14 +584,4 @@ fn encoder<'w>(work: &'w mut Turn<'_>) -> SessionReply<'w> {
         Encoder::holding(work.out, work.held, session.version)
     };
     SessionReply::Client(encoder.with_blob_errors(session.blob_errors))
-}
-
-/// Whether what was answered behind the first `before` bytes is an error.
-fn is_refusal(before: usize, work: &Turn<'_>) -> bool {
-    match work.connection.session.form {
-        Form::Client => work.out.get(before) == Some(&b'-'),
-        Form::Typed => {
-            work.out.get(before..).and_then(Answer::first).is_some_and(|it| it.0.is_error())
-        }
-    }
 }

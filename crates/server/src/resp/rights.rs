@@ -117,7 +117,7 @@ impl Resp {
         connection: &Connection<Session>,
     ) -> bool {
         let mut client = String::new();
-        describe(connection, self.time.uptime, &mut client);
+        describe(connection, self.time.uptime, None, &mut client);
         let now = self.time.wall.0;
         self.stats.denied[match reason {
             AclReason::Auth => 0,
@@ -320,7 +320,6 @@ impl Resp {
         user: &User,
         connection: &Connection<Session>,
     ) -> String {
-        self.stats.errors += 1;
         let name = user.shown();
         let (reason, object, text) = match why {
             NotAllowed::Denied(denied) => (denied.reason(), denied.object(), denied.refusal(&name)),

@@ -30,6 +30,8 @@ impl Resp {
             Server::ConfigResetStat => {
                 self.stats.reset();
                 self.node.engine_mut().reset_counters();
+                self.node.reset_lookups();
+                self.memcached.counts = crate::memcached::Counts::default();
                 encoder(work).ok();
             }
             Server::ConfigRewrite => encoder(work).error(
@@ -45,6 +47,8 @@ impl Resp {
             }
             Server::LatencyLatest => self.latency_latest(work),
             Server::LatencyHistory { event } => self.latency_history(event, work),
+            Server::LatencyHistogram { names } => self.latency_histogram(*names, work),
+            Server::LatencyDoctor => self.latency_doctor(work),
             Server::LatencyReset { events } => {
                 let count = self.latency_reset(*events);
                 encoder(work).integer(count as i64);

@@ -76,7 +76,6 @@ impl Resp {
         };
         if let Some(text) = refusal {
             queue.broken = true;
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
@@ -273,7 +272,6 @@ impl Resp {
         match stop {
             Stop::Wait(ticket) => self.park(ticket, args, work),
             Stop::Failed(error) => {
-                self.stats.errors += 1;
                 encoder(work).error(error.code(), format_args!("{error}"));
                 Flow::Next
             }

@@ -19,7 +19,7 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, TrackingNote};
+use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, Spreads, TrackingNote};
 use crate::service::WireProtocol;
 use crate::sources;
 use crate::tls::ClientStream;
@@ -222,6 +222,8 @@ pub(crate) struct Transport {
     heard: Heard,
     /// The slow commands of all shards.
     slow: SlowCommands,
+    /// How long the commands of all shards take.
+    spreads: Spreads,
     /// Transactions of which stores keep records.
     recorded: Recorded,
     /// What is known of those who come in.
@@ -285,6 +287,7 @@ impl Transport {
             sources,
             heard,
             slow,
+            spreads: Spreads::default(),
             recorded,
             entrance,
             users,
@@ -314,6 +317,11 @@ impl Transport {
     /// The users, and what they have defined.
     pub(crate) fn users(&self) -> &Arc<UserRegistry> {
         &self.users
+    }
+
+    /// How long the commands of all shards take.
+    pub(crate) fn spreads(&self) -> &Spreads {
+        &self.spreads
     }
 
     /// The slow commands of all shards.

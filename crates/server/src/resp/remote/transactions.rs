@@ -75,7 +75,6 @@ impl Resp {
         let session = &mut work.connection.session;
         let elsewhere = session.pending().map_or(0, |pending| pending.watched().len());
         if session.watched.len() + elsewhere + keys.len() > most {
-            self.stats.errors += 1;
             let text = format_args!("more than {most} watched keys (watched-keys-max)");
             encoder(work).error("ERR", text);
             return Some(Flow::Next);
