@@ -267,7 +267,7 @@ needs! {
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
         Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
-        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Shutdown;
+        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Monitor Shutdown;
 }
 
 /// What a request needs besides the right to its command. What joins and flows read and write is not said here: their

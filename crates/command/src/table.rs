@@ -281,7 +281,7 @@ ids! {
     Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
     AclSetUser AclUsers AclWhoAmI
-    Debug DebugSleep DebugHelp Shutdown
+    Debug DebugSleep DebugHelp Monitor Shutdown
 }
 
 #[cfg(test)]

@@ -90,6 +90,7 @@ fn is_about_all_keys(command: &Described) -> bool {
         "verify",
         "fn.range",
         "table.set",
+        "monitor",
     ];
     names.contains(&name.as_str())
 }

@@ -31,6 +31,7 @@ mod logging;
 mod long_answers;
 mod long_values;
 mod memcached;
+mod monitor;
 mod near_caches;
 mod partitions;
 mod partitions_kept;

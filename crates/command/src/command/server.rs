@@ -115,6 +115,8 @@ pub enum Server<'a> {
     MemoryPurge,
     /// What may be wrong with memory, in words.
     MemoryDoctor,
+    /// Shows what all clients ask, line by line.
+    Monitor,
     /// Ends the server.
     Shutdown(ShutdownOptions),
 }

@@ -37,6 +37,7 @@ const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const ALWAYS_DANGEROUS: Flags = Flags::LOADING.and(Flags::STALE).and(Flags::DANGEROUS);
 const ADMIN: Flags =
     Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE).and(Flags::DANGEROUS);
+const OBSERVE: Flags = ADMIN.and(Flags::NO_MULTI);
 const END: Flags = Flags::ADMIN
     .and(Flags::NOSCRIPT)
     .and(Flags::LOADING)
@@ -452,6 +453,9 @@ pub static SPECS: &[Spec] = &[
     spec!(Debug "debug" -2, ADMIN, KeyArgs::NONE, Server, "1.0.0",
         "",
         "For tests.", DEBUG),
+    spec!(Monitor "monitor" 1, OBSERVE, KeyArgs::NONE, Server, "1.0.0",
+        "",
+        "Shows what all clients ask, line by line."),
     spec!(Shutdown "shutdown" -1, END, KeyArgs::NONE, Server, "1.0.0",
         "[NOSAVE|SAVE] [NOW] [FORCE] [ABORT]",
         "Ends the server."),

@@ -45,6 +45,7 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::LatencyDoctor => Server::LatencyDoctor,
         Id::LatencyReset => Server::LatencyReset { events: rest },
         Id::DebugSleep => Server::DebugSleep { seconds: seconds(args.at(2))? },
+        Id::Monitor => Server::Monitor,
         Id::Shutdown => Server::Shutdown(shutdown(args.from(1))?),
         Id::CommandHelp => return Ok(help("command")),
         Id::ConfigHelp => return Ok(help("config")),

@@ -116,6 +116,7 @@ pub(super) fn describe(
     let queued = session.queue.as_deref();
     let tracks = session.tracking.as_deref();
     let mut flags = String::from(match () {
+        () if session.monitors => "O",
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
         () if session.waiting.is_some() => "b",

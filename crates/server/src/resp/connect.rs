@@ -159,6 +159,7 @@ impl Resp {
         let id = work.connection.id;
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
+        self.forget_monitor(id, session);
         self.forget_range_watches(session);
         self.forget_watches(session);
         self.forget_tracking(id, session);

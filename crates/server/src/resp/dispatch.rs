@@ -208,6 +208,9 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
+        if is_first && self.monitors.any() {
+            self.show(spec, args, work);
+        }
         if self.shards.is_some() && may_define(spec) {
             self.note_asker(work);
         }

@@ -32,6 +32,7 @@ mod info;
 mod kept;
 mod memory;
 mod metrics;
+mod monitor;
 mod notices;
 mod remote;
 mod reply;
@@ -54,6 +55,7 @@ mod tests;
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::CommonEntrance;
 pub(crate) use info::cpu_seconds;
+pub(crate) use monitor::CommonMonitors;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
 pub(crate) use rights::NotAllowed;
@@ -151,6 +153,7 @@ pub(crate) struct Resp {
     channels: Channels,
     tracking: Tracking,
     watching: Watching,
+    monitors: monitor::Monitors,
     pub(crate) stats: Stats,
     pub(crate) clock: CommandClock,
     slowlog: Slowlog,
@@ -275,6 +278,7 @@ impl Resp {
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
+        let monitors = transport.map(|transport| transport.monitors().clone()).unwrap_or_default();
         let spreads = transport.map(|transport| transport.spreads().clone()).unwrap_or_default();
         let mut service = Self {
             entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
@@ -286,6 +290,7 @@ impl Resp {
             scout: RequestParser::new(),
             channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
+            monitors: monitor::Monitors::new(monitors),
             watching: Watching::new(secret, run, shards.as_deref()),
             stats: Stats::new(random(), spreads),
             clock: CommandClock::new(&config.observe),

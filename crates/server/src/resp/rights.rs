@@ -89,6 +89,7 @@ impl Resp {
         if before.is_some_and(|before| *before != *user) {
             // What it watches, hears and tracks is by the rights of the one it was.
             self.forget_subscriptions(connection.id, &mut connection.session);
+            self.forget_monitor(connection.id, &mut connection.session);
             self.forget_range_watches(&mut connection.session);
             self.forget_tracking(connection.id, &mut connection.session);
         }
@@ -465,6 +466,7 @@ impl Resp {
         session.user = None;
         (session.authenticated, session.unrestricted) = (false, false);
         self.forget_subscriptions(id, session);
+        self.forget_monitor(id, session);
         self.forget_range_watches(session);
         self.forget_tracking(id, session);
     }
@@ -486,6 +488,9 @@ impl Resp {
         if has_lost && session.expects() && !changes_users {
             // Other shards go by what was judged here when it was asked.
             return Renewed::Ends("its user has lost a right while it was asking other shards");
+        }
+        if has_lost && session.monitors {
+            return Renewed::Ends("its user has lost a right while it was shown what others ask");
         }
         if let Some(subscriptions) = &session.subscriptions {
             let mut channels = subscriptions.channels.iter().map(|it| Demand::Channel(it));

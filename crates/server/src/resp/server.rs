@@ -66,6 +66,7 @@ impl Resp {
                 *b"txt",
                 b"No memory problem was found: see INFO memory and MEMORY STATS for what is used.",
             ),
+            Server::Monitor => return self.monitor(work),
             Server::Shutdown(options) => return self.shutdown(*options, work),
         }
         Flow::Next

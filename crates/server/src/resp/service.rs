@@ -345,13 +345,15 @@ impl Service for Resp {
     fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
         let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
-        let may_be_silent =
-            session.is_subscriber() || session.is_waiting() || connection.is_remote();
+        let may_be_silent = session.is_subscriber()
+            || session.monitors
+            || session.is_waiting()
+            || connection.is_remote();
         most > 0 && !may_be_silent && now > connection.heard + most
     }
 
     fn output_bytes_max(&self, session: &Session) -> usize {
-        if session.subscriptions.is_some() {
+        if session.subscriptions.is_some() || session.monitors {
             self.lowered.clients.pubsub_output_bytes_max
         } else {
             self.lowered.clients.output_bytes_max
@@ -402,6 +404,7 @@ impl Service for Resp {
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
+        self.forget_monitor(id, &mut connection.session);
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);

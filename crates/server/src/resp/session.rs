@@ -219,6 +219,8 @@ pub(crate) struct Session {
     pub(crate) user: Option<Arc<User>>,
     /// Whether it is answered.
     pub(crate) answering: Answering,
+    /// It is shown what all clients ask.
+    pub(crate) monitors: bool,
     /// CLIENT NO-EVICT.
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.

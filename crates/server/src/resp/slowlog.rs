@@ -6,6 +6,7 @@ use crate::log::event;
 use headwater_base::Millis;
 use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, Reply, Spec};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -100,7 +101,7 @@ fn event_named(name: &[u8]) -> Option<usize> {
 }
 
 /// From which word of a command on nothing is shown, because it is a password.
-fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
+pub(super) fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
     let auth = |at: &usize| args[*at].eq_ignore_ascii_case(b"auth");
     match name {
         "auth" => 1,
@@ -129,13 +130,18 @@ fn remembered(name: &str, args: &[&[u8]]) -> Vec<Vec<u8>> {
     arguments
 }
 
+/// A word without what proves who asks in URLs.
+pub(super) fn without_secrets(word: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(word);
+    let redacted = text.contains("://").then(|| redact_words(&text).into_bytes());
+    redacted.map_or(Cow::Borrowed(word), Cow::Owned)
+}
+
 /// The beginning of a word.
 fn shortened(arg: &[u8]) -> Vec<u8> {
     // A password before the cut is known by what is behind it.
     let head = &arg[..arg.len().min(8 * ARGUMENT_BYTES_MAX)];
-    let text = String::from_utf8_lossy(head);
-    let redacted = text.contains("://").then(|| redact_words(&text).into_bytes());
-    let shown = redacted.as_deref().unwrap_or(head);
+    let shown = without_secrets(head);
     let more = arg.len() - head.len() + shown.len().saturating_sub(ARGUMENT_BYTES_MAX);
     let mut short = shown[..shown.len().min(ARGUMENT_BYTES_MAX)].to_vec();
     if more > 0 {

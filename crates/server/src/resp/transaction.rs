@@ -178,6 +178,7 @@ impl Resp {
             }
         }
         self.forget_watches(&mut work.connection.session);
+        self.show_queue(&queue.requests, work);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
         self.run_queue(queue, 0, work)

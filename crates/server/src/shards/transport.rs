@@ -19,7 +19,9 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, Spreads, TrackingNote};
+use crate::resp::{
+    CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
+};
 use crate::service::WireProtocol;
 use crate::sources;
 use crate::tls::ClientStream;
@@ -96,6 +98,11 @@ pub(crate) enum ShardMessage {
         /// Bytes of the channel's name.
         name: usize,
         /// Where name and message end.
+        end: usize,
+    },
+    /// What a client has asked, for the monitors of the receiver.
+    Monitored {
+        /// Where the line ends.
         end: usize,
     },
     /// Something about clients' watches of ranges.
@@ -222,6 +229,8 @@ pub(crate) struct Transport {
     heard: Heard,
     /// The slow commands of all shards.
     slow: SlowCommands,
+    /// Where clients monitor.
+    monitors: CommonMonitors,
     /// How long the commands of all shards take.
     spreads: Spreads,
     /// Transactions of which stores keep records.
@@ -288,6 +297,7 @@ impl Transport {
             heard,
             slow,
             spreads: Spreads::default(),
+            monitors: CommonMonitors::default(),
             recorded,
             entrance,
             users,
@@ -317,6 +327,11 @@ impl Transport {
     /// The users, and what they have defined.
     pub(crate) fn users(&self) -> &Arc<UserRegistry> {
         &self.users
+    }
+
+    /// Where clients monitor.
+    pub(crate) fn monitors(&self) -> &CommonMonitors {
+        &self.monitors
     }
 
     /// How long the commands of all shards take.

@@ -154,12 +154,14 @@ impl Resp {
             && !watches_here
             && (!watches_elsewhere || shards.len() == 1)
         {
+            self.show_queue(&queue.requests, work);
             self.ask_exec(at, queue.requests, work);
             if let Some(pending) = work.connection.session.pending() {
                 pending.end_watches();
             }
             return Some(Flow::Next);
         }
+        self.show_queue(&queue.requests, work);
         Some(self.coordinate(plan, queue.requests, true, work))
     }
 
