@@ -126,16 +126,20 @@ fn access_of(spec: &Spec, request: Args<'_>, first: bool) -> &'static [&'static 
         Id::Set | Id::SetEx | Id::PSetEx | Id::MSet => &["OW", "update"],
         Id::SetNx | Id::MSetNx => &["OW", "insert"],
         Id::Del | Id::Unlink => &["RM", "delete"],
-        Id::GetDel => &["RW", "access", "delete"],
+        Id::GetDel | Id::DelIfEq => &["RW", "access", "delete"],
         Id::Rename | Id::RenameNx if first => &["RW", "access", "delete"],
         Id::RenameNx => &["OW", "insert"],
         Id::Rename => &["OW", "update"],
         Id::Copy if first => &["RO", "access"],
         Id::Copy => &["OW", "update"],
         Id::Append | Id::StreamAppend => &["RW", "insert"],
-        Id::SetRange | Id::Expire | Id::PExpire | Id::ExpireAt | Id::PExpireAt | Id::Persist => {
-            &["RW", "update"]
-        }
+        Id::SetRange
+        | Id::Expire
+        | Id::PExpire
+        | Id::ExpireAt
+        | Id::PExpireAt
+        | Id::Persist
+        | Id::PExpireIfEq => &["RW", "update"],
         Id::Exists
         | Id::StrLen
         | Id::Type
@@ -210,6 +214,7 @@ fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
         ("@dangerous", is(Flags::DANGEROUS)),
         ("@connection", spec.group == Group::Connection),
         ("@transaction", spec.group == Group::Transactions),
+        ("@scripting", spec.group == Group::Scripting),
         ("@define", defines(spec)),
         ("@connect", spec.group == Group::Source && is(Flags::ADMIN)),
         ("@audit", matches!(spec.id, Id::Explain | Id::ExplainRange | Id::Verify)),

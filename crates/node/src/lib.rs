@@ -19,6 +19,7 @@ mod info;
 mod items;
 mod keys;
 mod lcs;
+mod locks;
 mod node;
 mod numbers;
 mod peers;

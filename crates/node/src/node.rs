@@ -9,7 +9,9 @@
 
 use crate::flows::Working;
 use crate::scan::Cursors;
-use crate::{catalog, expiry, functions, keys, lcs, numbers, ranges, scan, streams, strings};
+use crate::{
+    catalog, expiry, functions, keys, lcs, locks, numbers, ranges, scan, streams, strings,
+};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -261,6 +263,12 @@ impl Node {
             }
             Strings::IncrBy { key, by } => numbers::incr(engine, key, by, reply),
             Strings::IncrByFloat { key, by } => numbers::incr_float(engine, key, by, reply),
+            Strings::DelIfEqual { key, value } => locks::del_if_equal(engine, key, value, reply),
+            Strings::ExpireIfEqual { key, value, millis, add, expires } => {
+                let new = locks::NewExpiry { millis, add, expires };
+                locks::expire_if_equal(engine, key, value, &new, reply)
+            }
+            Strings::Throttle { key, limit } => locks::throttle(engine, key, &limit, reply),
             Strings::Lcs { left, right, answer } => {
                 lcs::run(engine, [left, right], answer, lookups, reply)
             }
@@ -373,7 +381,10 @@ fn only_key<'a>(command: &Data<'a>) -> Option<&'a [u8]> {
         | Strings::Append { key, .. }
         | Strings::SetRange { key, .. }
         | Strings::IncrBy { key, .. }
-        | Strings::IncrByFloat { key, .. } => Some(key),
+        | Strings::IncrByFloat { key, .. }
+        | Strings::DelIfEqual { key, .. }
+        | Strings::ExpireIfEqual { key, .. }
+        | Strings::Throttle { key, .. } => Some(key),
         _ => None,
     }
 }

@@ -115,6 +115,18 @@ pub enum Server<'a> {
     MemoryPurge,
     /// What may be wrong with memory, in words.
     MemoryDoctor,
+    /// The SHA-1 of a known script.
+    ScriptLoad {
+        /// In hexadecimal.
+        sha: &'a str,
+    },
+    /// Which scripts are known.
+    ScriptExists {
+        /// Their SHA-1s, in hexadecimal.
+        shas: Args<'a>,
+    },
+    /// Forgets nothing: the known scripts stay.
+    ScriptFlush,
     /// Shows what all clients ask, line by line.
     Monitor,
     /// Ends the server.

@@ -266,3 +266,18 @@ pub(super) static ACL: &[Spec] = &[
         "",
         "The user of this connection."),
 ];
+
+pub(super) static SCRIPT: &[Spec] = &[
+    sub!(ScriptLoad "script" "load" 3, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "script",
+        "The SHA-1 of a known script."),
+    sub!(ScriptExists "script" "exists" -3, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "sha1 [sha1 ...]",
+        "Which scripts are known."),
+    sub!(ScriptFlush "script" "flush" -2, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "[ASYNC|SYNC]",
+        "Does nothing: the known scripts stay."),
+    sub!(ScriptHelp "script" "help" 2, ALWAYS, KeyArgs::NONE, Scripting, "5.0.0",
+        "",
+        "These lines."),
+];

@@ -278,7 +278,6 @@ impl Resp {
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
-        let monitors = transport.map(|transport| transport.monitors().clone()).unwrap_or_default();
         let spreads = transport.map(|transport| transport.spreads().clone()).unwrap_or_default();
         let mut service = Self {
             entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
@@ -290,7 +289,7 @@ impl Resp {
             scout: RequestParser::new(),
             channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
-            monitors: monitor::Monitors::new(monitors),
+            monitors: monitor::Monitors::of(transport),
             watching: Watching::new(secret, run, shards.as_deref()),
             stats: Stats::new(random(), spreads),
             clock: CommandClock::new(&config.observe),

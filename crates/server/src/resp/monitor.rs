@@ -11,7 +11,7 @@ use super::slowlog::{first_hidden, without_secrets};
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
-use crate::shards::ShardMessage;
+use crate::shards::{ShardMessage, Transport};
 use core::fmt::Write;
 use headwater_acl::{Access, Demand};
 use headwater_base::{KeyRange, Shard};
@@ -57,7 +57,8 @@ pub(super) struct Monitors {
 }
 
 impl Monitors {
-    pub(super) fn new(common: CommonMonitors) -> Self {
+    pub(super) fn of(transport: Option<&Arc<Transport>>) -> Self {
+        let common = transport.map(|transport| transport.monitors().clone()).unwrap_or_default();
         Self { common, own: BTreeSet::new() }
     }
 

@@ -3,7 +3,7 @@
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
-use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe};
+use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
@@ -66,6 +66,15 @@ impl Resp {
                 *b"txt",
                 b"No memory problem was found: see INFO memory and MEMORY STATS for what is used.",
             ),
+            Server::ScriptLoad { sha } => encoder(work).bulk(sha.as_bytes()),
+            Server::ScriptExists { shas } => {
+                let mut out = encoder(work);
+                out.array(shas.len());
+                for sha in shas.iter() {
+                    out.integer(i64::from(lock_script(sha).is_some()));
+                }
+            }
+            Server::ScriptFlush => encoder(work).ok(),
             Server::Monitor => return self.monitor(work),
             Server::Shutdown(options) => return self.shutdown(*options, work),
         }
