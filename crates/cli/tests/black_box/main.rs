@@ -22,6 +22,7 @@ mod functions;
 mod hostile;
 mod http;
 mod http_hostile;
+mod installed;
 mod invoke;
 mod items;
 mod items_shards;
