@@ -9,6 +9,7 @@ mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod data;
+mod deploy;
 mod doors;
 mod faults;
 
