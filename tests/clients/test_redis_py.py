@@ -51,6 +51,63 @@ def client(server, request):
         yield client
 
 
+def test_locks(client):
+    """redis-py's own Lock, whose scripts are commands here."""
+    lock = client.lock("lock|ann", timeout=20)
+    other = client.lock("lock|ann", timeout=20, blocking=False)
+    assert lock.acquire() and not other.acquire()
+    assert lock.locked() and lock.owned() and not other.owned()
+    assert lock.extend(30)
+    assert 49_000 <= client.pttl("lock|ann") <= 50_000
+    assert lock.extend(5, replace_ttl=True)
+    assert 4_000 <= client.pttl("lock|ann") <= 5_000
+    assert lock.reacquire()
+    assert 19_000 <= client.pttl("lock|ann") <= 20_000
+    # Somebody else has it: its holder may neither keep it nor give it back.
+    client.set("lock|ann", "another", px=60_000)
+    for act in (lock.reacquire, lambda: lock.extend(1)):
+        with pytest.raises(redis.exceptions.LockNotOwnedError):
+            act()
+    with pytest.raises(redis.exceptions.LockNotOwnedError):
+        lock.release()
+    assert client.get("lock|ann") == "another"
+    client.delete("lock|ann")
+    assert other.acquire()
+    other.release()
+    assert client.exists("lock|ann") == 0
+    assert client.script_exists(client.script_load(lock.LUA_RELEASE_SCRIPT), "0" * 40) == [True, False]
+    assert client.eval(lock.LUA_RELEASE_SCRIPT, 1, "lock|ann", "token") == 0
+    script = client.register_script("return 1")
+    with pytest.raises(redis.exceptions.ResponseError, match="DELIFEQ"):
+        script()
+
+
+def test_locks_of_many_threads(client):
+    """No two hold a lock at once, and nobody waits for ever."""
+    held, seen = [], []
+
+    def work(number):
+        for _ in range(20):
+            with client.lock("lock|all", timeout=30, sleep=0.002):
+                held.append(number)
+                seen.append(len(held))
+                held.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert seen == [1] * 80
+
+
+def test_rate_limits(client):
+    answers = [client.execute_command("CL.THROTTLE", "limit|ann", 2, 1, 3600) for _ in range(4)]
+    assert [answer[0] for answer in answers] == [0, 0, 0, 1]
+    assert answers[0] == [0, 3, 2, -1, 3600]
+    assert answers[3][3] in (3599, 3600)
+
+
 def test_strings(client):
     assert client.set("k", "v") is True
     assert client.get("k") == "v"

@@ -241,7 +241,7 @@ needs! {
         ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount MemoryUsage Watch;
     Writes: SetNx SetEx PSetEx MSet MSetNx Append SetRange Del Unlink Expire PExpire ExpireAt
         PExpireAt Persist StreamAppend StreamTrim;
-    Both: GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
+    Both: DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
     SetOptions: Set;
     CallOptions: FnCall;
     Moves: Rename RenameNx;
@@ -265,9 +265,10 @@ needs! {
         CommandDocs CommandList CommandGetKeys CommandGetKeysAndFlags CommandHelp Info Config
         ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp Time Memory MemoryStats
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
-        Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp Acl AclCat AclDelUser
+        Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
-        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Shutdown;
+        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Monitor Script
+        ScriptLoad ScriptExists ScriptFlush ScriptHelp Shutdown;
 }
 
 /// What a request needs besides the right to its command. What joins and flows read and write is not said here: their

@@ -101,7 +101,8 @@ pub fn command_getkeys(request: Args<'_>, flags: bool, reply: &mut impl Reply) {
         }
         reply.array(2);
         reply.bulk(request.at(at));
-        write_texts(&mut access(spec).iter().copied(), reply);
+        let first = at == spec.keys.first as usize;
+        write_texts(&mut access_of(spec, request, first).iter().copied(), reply);
     }
 }
 
@@ -114,6 +115,45 @@ fn find(name: &[u8]) -> Option<&'static Spec> {
 
 fn access(spec: &Spec) -> &'static [&'static str] {
     if spec.flags.has(Flags::WRITE) { &["RW", "access", "update"] } else { &["RO", "access"] }
+}
+
+/// What a request does to its first key, or to another one, in Redis's words.
+fn access_of(spec: &Spec, request: Args<'_>, first: bool) -> &'static [&'static str] {
+    match spec.id {
+        Id::Set if request.iter().any(|word| word.eq_ignore_ascii_case(b"get")) => {
+            &["RW", "access", "update"]
+        }
+        Id::Set | Id::SetEx | Id::PSetEx | Id::MSet => &["OW", "update"],
+        Id::SetNx | Id::MSetNx => &["OW", "insert"],
+        Id::Del | Id::Unlink => &["RM", "delete"],
+        Id::GetDel | Id::DelIfEq => &["RW", "access", "delete"],
+        Id::Rename | Id::RenameNx if first => &["RW", "access", "delete"],
+        Id::RenameNx => &["OW", "insert"],
+        Id::Rename => &["OW", "update"],
+        Id::Copy if first => &["RO", "access"],
+        Id::Copy => &["OW", "update"],
+        Id::Append | Id::StreamAppend => &["RW", "insert"],
+        Id::SetRange
+        | Id::Expire
+        | Id::PExpire
+        | Id::ExpireAt
+        | Id::PExpireAt
+        | Id::Persist
+        | Id::PExpireIfEq => &["RW", "update"],
+        Id::Exists
+        | Id::StrLen
+        | Id::Type
+        | Id::Touch
+        | Id::Watch
+        | Id::MemoryUsage
+        | Id::StreamLen
+        | Id::StreamInfo
+        | Id::ObjectEncoding
+        | Id::ObjectIdleTime
+        | Id::ObjectFreq
+        | Id::ObjectRefCount => &["RO"],
+        _ => access(spec),
+    }
 }
 
 fn write_texts(texts: &mut (impl Iterator<Item = &'static str> + Clone), reply: &mut impl Reply) {
@@ -174,6 +214,7 @@ fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
         ("@dangerous", is(Flags::DANGEROUS)),
         ("@connection", spec.group == Group::Connection),
         ("@transaction", spec.group == Group::Transactions),
+        ("@scripting", spec.group == Group::Scripting),
         ("@define", defines(spec)),
         ("@connect", spec.group == Group::Source && is(Flags::ADMIN)),
         ("@audit", matches!(spec.id, Id::Explain | Id::ExplainRange | Id::Verify)),

@@ -17,9 +17,11 @@ pub mod glob;
 pub mod items;
 pub mod number;
 mod reply;
+mod scripts;
 pub mod table;
 
 pub use args::{ArgVec, Args, OwnedArgs, Span};
 pub use command::*;
 pub use reply::{Counted, Mark, Reply};
+pub use scripts::{LOCK_SCRIPTS, LockScript, lock_script};
 pub use table::{Flags, Id, Spec};

@@ -145,6 +145,8 @@ pub enum Group {
     Function,
     /// Channels.
     PubSub,
+    /// Scripts that are commands here.
+    Scripting,
     /// Transactions.
     Transactions,
     /// The connection itself.
@@ -169,6 +171,7 @@ impl Group {
             Self::Flow => "flow",
             Self::Function => "function",
             Self::PubSub => "pubsub",
+            Self::Scripting => "scripting",
             Self::Transactions => "transactions",
             Self::Connection => "connection",
             Self::Server => "server",
@@ -226,6 +229,7 @@ impl Spec {
             Id::Del
                 | Id::Unlink
                 | Id::GetDel
+                | Id::DelIfEq
                 | Id::FlushAll
                 | Id::FlushDb
                 | Id::RangeDel
@@ -259,6 +263,7 @@ ids! {
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo
+    DelIfEq PExpireIfEq ClThrottle Eval EvalSha Script ScriptLoad ScriptExists ScriptFlush ScriptHelp
     Range Prefix RangeDel RangeWatch RangeUnwatch Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo JoinKey JoinDecode
     TableSet TableList TableInfo
@@ -278,10 +283,10 @@ ids! {
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp
     Time Memory MemoryUsage MemoryStats MemoryPurge MemoryDoctor MemoryHelp
     Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
-    Latency LatencyLatest LatencyHistory LatencyReset LatencyHelp
+    Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
     AclSetUser AclUsers AclWhoAmI
-    Debug DebugSleep DebugHelp Shutdown
+    Debug DebugSleep DebugHelp Monitor Shutdown
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Execution of the commands about when keys expire.
 
+use crate::node::Lookups;
 use headwater_base::Millis;
 use headwater_command::{Deadline, ExpireCondition, Expiry, Reply, TimeUnit};
 use headwater_engine::{Engine, Stop};
@@ -25,6 +26,7 @@ pub(crate) fn set_until(
 pub(crate) fn run(
     engine: &mut Engine,
     command: &Expiry<'_>,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     let answer = match *command {
@@ -33,9 +35,15 @@ pub(crate) fn run(
         }
         Expiry::Remaining { key, unit } => {
             let now = engine.now();
-            told(engine.expiry(key)?, unit, |at| at.since(now))
+            let found = engine.expiry(key)?;
+            lookups.note(found.is_some());
+            told(found, unit, |at| at.since(now))
         }
-        Expiry::Moment { key, unit } => told(engine.expiry(key)?, unit, |at| at.0),
+        Expiry::Moment { key, unit } => {
+            let found = engine.expiry(key)?;
+            lookups.note(found.is_some());
+            told(found, unit, |at| at.0)
+        }
         Expiry::Persist { key } => match engine.expiry(key)? {
             Some(Some(_)) => i64::from(engine.set_expiry(key, None)?),
             _ => 0,

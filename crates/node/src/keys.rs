@@ -1,6 +1,6 @@
 //! Execution of the commands about keys as such.
 
-use crate::node::{check_writable, is_there};
+use crate::node::{Lookups, check_writable, is_there};
 use crate::numbers::integer_of;
 use crate::streams;
 use alloc::vec::Vec;
@@ -46,18 +46,28 @@ pub(crate) fn know_all<'k>(
 pub(crate) fn exists(
     engine: &mut Engine,
     keys: Args<'_>,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     let mut there = 0;
     for key in keys.iter() {
-        there += i64::from(is_there(engine, key)?);
+        let found = is_there(engine, key)?;
+        lookups.note(found);
+        there += i64::from(found);
     }
     reply.integer(there);
     Ok(())
 }
 
-pub(crate) fn type_of(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
-    reply.simple(match is_there(engine, key)? {
+pub(crate) fn type_of(
+    engine: &mut Engine,
+    key: &[u8],
+    lookups: &mut Lookups,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let found = is_there(engine, key)?;
+    lookups.note(found);
+    reply.simple(match found {
         true if engine.is_stream(key) => STREAM,
         true => STRING,
         false => "none",
@@ -123,8 +133,7 @@ pub(crate) fn rename(
 
 pub(crate) fn copy(
     engine: &mut Engine,
-    from: &[u8],
-    to: &[u8],
+    (from, to): (&[u8], &[u8]),
     replace: bool,
     scratch: &mut Vec<u8>,
     reply: &mut impl Reply,
@@ -160,6 +169,7 @@ pub(crate) fn object(
     engine: &mut Engine,
     fact: ObjectFact,
     key: &[u8],
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     // Before the look at the value counts as a use.
@@ -167,7 +177,9 @@ pub(crate) fn object(
     let encoding: &[u8] = if engine.is_stream(key) {
         b"chunks"
     } else {
-        let Some(value) = engine.get(key)? else {
+        let found = engine.get(key)?;
+        lookups.note(found.is_some());
+        let Some(value) = found else {
             reply.null();
             return Ok(());
         };
@@ -183,7 +195,11 @@ pub(crate) fn object(
         (ObjectFact::Encoding, _) => reply.bulk(encoding),
         (ObjectFact::References, _) => reply.integer(1),
         (ObjectFact::IdleTime, _) => {
-            reply.error("ERR", format_args!("the time of the last use is not tracked"));
+            // How often is what the bound on memory goes by.
+            let text = "An LFU maxmemory policy is selected, idle time not tracked. Please note that \
+                        when switching between policies at runtime LRU and LFU data will take some \
+                        time to adjust.";
+            reply.error("ERR", format_args!("{text}"));
         }
         (ObjectFact::Frequency, Some(uses)) => reply.integer(i64::from(uses)),
         (ObjectFact::Frequency, None) => reply.error(

@@ -4,20 +4,25 @@
 //! Time and memory are the product of the two lengths; memory is bounded by the longest value
 //! that is allowed.
 
+use crate::node::Lookups;
 use alloc::vec::Vec;
 use headwater_command::{Counted, LcsAnswer, Reply};
 use headwater_engine::{Engine, Stop};
 
 pub(crate) fn run(
     engine: &mut Engine,
-    left: &[u8],
-    right: &[u8],
+    keys: [&[u8]; 2],
     answer: LcsAnswer,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    let a = engine.get(left)?.map(|value| value.to_vec()).unwrap_or_default();
-    let b = engine.get(right)?.map(|value| value.to_vec()).unwrap_or_default();
-    of(engine, &a, &b, answer, reply);
+    let mut values = [Vec::new(), Vec::new()];
+    for (key, value) in keys.into_iter().zip(&mut values) {
+        let found = engine.get(key)?;
+        lookups.note(found.is_some());
+        *value = found.map(|value| value.to_vec()).unwrap_or_default();
+    }
+    of(engine, &values[0], &values[1], answer, reply);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ mod info;
 mod items;
 mod keys;
 mod lcs;
+mod locks;
 mod node;
 mod numbers;
 mod peers;
@@ -42,6 +43,6 @@ pub use headwater_flows::{
     Task,
 };
 pub use info::{InfoSection, memory_kinds};
-pub use node::{Node, Outcome};
+pub use node::{Lookups, Node, Outcome};
 pub use peers::{CLIENTS_FROM, Peers};
 pub use reach::DefinitionReach;

@@ -9,7 +9,9 @@
 
 use crate::flows::Working;
 use crate::scan::Cursors;
-use crate::{catalog, expiry, functions, keys, lcs, numbers, ranges, scan, streams, strings};
+use crate::{
+    catalog, expiry, functions, keys, lcs, locks, numbers, ranges, scan, streams, strings,
+};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -35,6 +37,23 @@ pub enum Outcome {
     Broken,
 }
 
+/// Keys that commands looked up to read them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lookups {
+    /// Those that were there, or that a join gives.
+    pub hits: u64,
+    /// Those that were not.
+    pub misses: u64,
+}
+
+impl Lookups {
+    #[inline]
+    pub(crate) fn note(&mut self, is_there: bool) {
+        self.hits += u64::from(is_there);
+        self.misses += u64::from(!is_there);
+    }
+}
+
 /// One shard: its engine and what commands keep between them.
 pub struct Node {
     pub(crate) engine: Engine,
@@ -46,6 +65,7 @@ pub struct Node {
     /// State of the generator that RANDOMKEY draws from.
     draws: u64,
     pub(crate) working: Working,
+    pub(crate) lookups: Lookups,
     /// Tables whose writes the engine notes.
     pub(crate) noted_tables: BTreeSet<Vec<u8>>,
     /// Commands are executed as a whole, without others in between.
@@ -68,6 +88,7 @@ impl Node {
         Self {
             draws: settings.draws,
             working: Working::new(Box::<Memory>::default(), false, settings.draws),
+            lookups: Lookups::default(),
             noted_tables: BTreeSet::new(),
             is_whole: false,
             unfinished: None,
@@ -87,6 +108,17 @@ impl Node {
     /// The engine, to change.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// The keys that commands looked up.
+    #[must_use]
+    pub fn lookups(&self) -> Lookups {
+        self.lookups
+    }
+
+    /// Counts the keys that are looked up from zero on.
+    pub fn reset_lookups(&mut self) {
+        self.lookups = Lookups::default();
     }
 
     /// Lets clients call the functions alone whose names match one of the glob patterns, which spaces
@@ -136,6 +168,7 @@ impl Node {
         let told = self.engine.base_store_written();
         let gone = |engine: &Engine| engine.expired_count() + engine.removals_begun();
         let gone_before = gone(&self.engine);
+        let lookups = self.lookups;
         loop {
             let alone = self.engine.begin_calls();
             let done = self.run(command, reply);
@@ -145,6 +178,8 @@ impl Node {
             self.record_writes();
             let Err(stop) = done else { return self.unfinished.take().unwrap_or(Outcome::Done) };
             reply.rewind(mark);
+            // It may be run again, or has failed.
+            self.lookups = lookups;
             // Keys whose time has come go with whoever looks at them, whatever comes of it; and a removal in slices has
             // begun when it waits.
             debug_assert!(
@@ -182,12 +217,14 @@ impl Node {
             self.engine.admit_write(only_key(command))?;
         }
         match command {
-            Data::Strings(Strings::Get { key }) => strings::get(&mut self.engine, key, reply),
+            Data::Strings(Strings::Get { key }) => {
+                strings::get(&mut self.engine, key, &mut self.lookups, reply)
+            }
             Data::Strings(strings) => self.run_strings(strings, reply),
             Data::Streams(command) => streams::run(&mut self.engine, command, reply),
             Data::Ranges(ranges) => ranges::run(self, ranges, reply),
             Data::Keys(keys) => self.run_keys(keys, reply),
-            Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, reply),
+            Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, &mut self.lookups, reply),
             Data::Joins(joins) => catalog::joins(&mut self.engine, joins, reply),
             Data::Functions(functions) => functions::run(self, functions, reply),
             Data::Tables(tables) => catalog::tables(&mut self.engine, tables, reply),
@@ -196,27 +233,28 @@ impl Node {
     }
 
     fn run_strings(&mut self, command: &Strings<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
-        let engine = &mut self.engine;
+        let (engine, lookups) = (&mut self.engine, &mut self.lookups);
         match *command {
-            Strings::Get { key } => strings::get(engine, key, reply),
+            Strings::Get { key } => strings::get(engine, key, lookups, reply),
             Strings::Set { key, value, condition, expiry, get } => strings::set(
                 engine,
                 key,
                 value,
                 &strings::SetOptions { condition, expiry, get },
+                lookups,
                 reply,
             ),
             Strings::SetNx { key, value } => strings::set_nx(engine, key, value, reply),
-            Strings::GetSet { key, value } => strings::get_set(engine, key, value, reply),
-            Strings::GetDel { key } => strings::get_del(engine, key, reply),
-            Strings::GetEx { key, expiry } => strings::get_ex(engine, key, expiry, reply),
-            Strings::MGet { keys } => strings::mget(engine, keys, reply),
+            Strings::GetSet { key, value } => strings::get_set(engine, key, value, lookups, reply),
+            Strings::GetDel { key } => strings::get_del(engine, key, lookups, reply),
+            Strings::GetEx { key, expiry } => strings::get_ex(engine, key, expiry, lookups, reply),
+            Strings::MGet { keys } => strings::mget(engine, keys, lookups, reply),
             Strings::MSet { pairs } => strings::mset(engine, pairs, reply),
             Strings::MSetNx { pairs } => strings::mset_nx(engine, pairs, reply),
             Strings::Append { key, tail } => strings::append(engine, key, tail, reply),
-            Strings::StrLen { key } => strings::len(engine, key, reply),
+            Strings::StrLen { key } => strings::str_len(engine, key, lookups, reply),
             Strings::GetRange { key, start, end } => {
-                strings::get_range(engine, key, start, end, reply)
+                strings::get_range(engine, key, (start, end), lookups, reply)
             }
             Strings::SetRange { key, offset, bytes } => {
                 let done = strings::set_range(engine, key, offset, bytes, &mut self.scratch, reply);
@@ -225,27 +263,37 @@ impl Node {
             }
             Strings::IncrBy { key, by } => numbers::incr(engine, key, by, reply),
             Strings::IncrByFloat { key, by } => numbers::incr_float(engine, key, by, reply),
-            Strings::Lcs { left, right, answer } => lcs::run(engine, left, right, answer, reply),
+            Strings::DelIfEqual { key, value } => locks::del_if_equal(engine, key, value, reply),
+            Strings::ExpireIfEqual { key, value, millis, add, expires } => {
+                let new = locks::NewExpiry { millis, add, expires };
+                locks::expire_if_equal(engine, key, value, &new, reply)
+            }
+            Strings::Throttle { key, limit } => locks::throttle(engine, key, &limit, reply),
+            Strings::Lcs { left, right, answer } => {
+                lcs::run(engine, [left, right], answer, lookups, reply)
+            }
         }
     }
 
     fn run_keys(&mut self, command: &Keys<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
-        let engine = &mut self.engine;
+        let (engine, lookups) = (&mut self.engine, &mut self.lookups);
         if let Keys::Scan { .. } | Keys::RandomKey | Keys::DbSize = command {
             // They count what is stored, or walk over it.
             engine.settle_dead()?;
         }
         match *command {
             Keys::Del { keys } => keys::del(engine, keys, reply),
-            Keys::Exists { keys } | Keys::Touch { keys } => keys::exists(engine, keys, reply),
-            Keys::Type { key } => keys::type_of(engine, key, reply),
+            Keys::Exists { keys } | Keys::Touch { keys } => {
+                keys::exists(engine, keys, lookups, reply)
+            }
+            Keys::Type { key } => keys::type_of(engine, key, lookups, reply),
             Keys::Rename { from, to, if_absent } => {
                 let done = keys::rename(engine, from, to, if_absent, &mut self.scratch, reply);
                 self.trim_scratch();
                 done
             }
             Keys::Copy { from, to, replace } => {
-                let done = keys::copy(engine, from, to, replace, &mut self.scratch, reply);
+                let done = keys::copy(engine, (from, to), replace, &mut self.scratch, reply);
                 self.trim_scratch();
                 done
             }
@@ -273,7 +321,7 @@ impl Node {
                 reply.ok();
                 Ok(())
             }
-            Keys::Object { fact, key } => keys::object(engine, fact, key, reply),
+            Keys::Object { fact, key } => keys::object(engine, fact, key, lookups, reply),
             Keys::MemoryUsage { key } => keys::memory_usage(engine, key, reply),
             Keys::MemoryStats => {
                 crate::info::memory_stats(engine, reply);
@@ -333,7 +381,10 @@ fn only_key<'a>(command: &Data<'a>) -> Option<&'a [u8]> {
         | Strings::Append { key, .. }
         | Strings::SetRange { key, .. }
         | Strings::IncrBy { key, .. }
-        | Strings::IncrByFloat { key, .. } => Some(key),
+        | Strings::IncrByFloat { key, .. }
+        | Strings::DelIfEqual { key, .. }
+        | Strings::ExpireIfEqual { key, .. }
+        | Strings::Throttle { key, .. } => Some(key),
         _ => None,
     }
 }

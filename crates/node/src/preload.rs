@@ -74,7 +74,10 @@ fn strings(engine: &mut Engine, command: &Strings<'_>) -> Result<(), Stop> {
         | Strings::Append { key, .. }
         | Strings::SetRange { key, .. }
         | Strings::IncrBy { key, .. }
-        | Strings::IncrByFloat { key, .. } => know(engine, [key]),
+        | Strings::IncrByFloat { key, .. }
+        | Strings::DelIfEqual { key, .. }
+        | Strings::ExpireIfEqual { key, .. }
+        | Strings::Throttle { key, .. } => know(engine, [key]),
     }
 }
 

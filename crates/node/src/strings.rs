@@ -2,14 +2,21 @@
 
 use crate::expiry::{moment, set_until};
 use crate::keys::know_all;
-use crate::node::{check_lengths, check_writable, is_there};
+use crate::node::{Lookups, check_lengths, check_writable, is_there};
 use alloc::vec::Vec;
 use headwater_command::{Args, GetExpiry, Reply, SetCondition, SetExpiry};
 use headwater_engine::{Engine, EngineError, Expiry, Stop};
 
 #[inline]
-pub(crate) fn get(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
-    match engine.get(key)? {
+pub(crate) fn get(
+    engine: &mut Engine,
+    key: &[u8],
+    lookups: &mut Lookups,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let found = engine.get(key)?;
+    lookups.note(found.is_some());
+    match found {
         Some(value) => reply.value(&value),
         None => reply.null(),
     }
@@ -29,6 +36,7 @@ pub(crate) fn set(
     key: &[u8],
     value: &[u8],
     how: &SetOptions,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     if how.condition == SetCondition::Always && !how.get && how.expiry == SetExpiry::Never {
@@ -36,7 +44,7 @@ pub(crate) fn set(
         reply.ok();
         return Ok(());
     }
-    set_with_options(engine, key, value, how, reply)
+    set_with_options(engine, key, value, how, lookups, reply)
 }
 
 fn set_with_options(
@@ -44,10 +52,11 @@ fn set_with_options(
     key: &[u8],
     value: &[u8],
     how: &SetOptions,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     if how.get {
-        get(engine, key, reply)?;
+        get(engine, key, lookups, reply)?;
     }
     let acts = match how.condition {
         SetCondition::Always => true,
@@ -92,14 +101,20 @@ pub(crate) fn get_set(
     engine: &mut Engine,
     key: &[u8],
     value: &[u8],
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    get(engine, key, reply)?;
+    get(engine, key, lookups, reply)?;
     Ok(engine.set(key, value, Expiry::Never)?)
 }
 
-pub(crate) fn get_del(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Result<(), Stop> {
-    get(engine, key, reply)?;
+pub(crate) fn get_del(
+    engine: &mut Engine,
+    key: &[u8],
+    lookups: &mut Lookups,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    get(engine, key, lookups, reply)?;
     engine.remove(key).map(|_was_there| ())
 }
 
@@ -107,9 +122,10 @@ pub(crate) fn get_ex(
     engine: &mut Engine,
     key: &[u8],
     expiry: GetExpiry,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    get(engine, key, reply)?;
+    get(engine, key, lookups, reply)?;
     let now = engine.now();
     match expiry {
         GetExpiry::Keep => Ok(()),
@@ -124,12 +140,13 @@ pub(crate) fn get_ex(
 pub(crate) fn mget(
     engine: &mut Engine,
     keys: Args<'_>,
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     reply.array(keys.len());
     let mut waits = None;
     for key in keys.iter() {
-        match get(engine, key, reply) {
+        match get(engine, key, lookups, reply) {
             Ok(()) => {}
             // As in Redis, MGET has nothing to say of keys that hold something else.
             Err(Stop::Failed(EngineError::WrongType)) => reply.null(),
@@ -198,14 +215,30 @@ pub(crate) fn len(engine: &mut Engine, key: &[u8], reply: &mut impl Reply) -> Re
     Ok(())
 }
 
+/// STRLEN.
+pub(crate) fn str_len(
+    engine: &mut Engine,
+    key: &[u8],
+    lookups: &mut Lookups,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    let found = engine.get(key)?;
+    lookups.note(found.is_some());
+    let len = found.map_or(0, |value| value.len());
+    reply.integer(len as i64);
+    Ok(())
+}
+
 pub(crate) fn get_range(
     engine: &mut Engine,
     key: &[u8],
-    start: i64,
-    end: i64,
+    (start, end): (i64, i64),
+    lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    let Some(value) = engine.get(key)? else {
+    let found = engine.get(key)?;
+    lookups.note(found.is_some());
+    let Some(value) = found else {
         reply.bulk(b"");
         return Ok(());
     };
@@ -244,7 +277,15 @@ pub(crate) fn set_range(
     }
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     let end = offset.saturating_add(bytes.len());
-    check_lengths(engine, key, end)?;
+    if let Err(error) = check_lengths(engine, key, end) {
+        if !matches!(error, EngineError::ValueTooLong { .. }) {
+            return Err(error.into());
+        }
+        // Redis's own words; the bound is value-bytes-max.
+        let text = "string exceeds maximum allowed size (proto-max-bulk-len)";
+        reply.error("ERR", format_args!("{text}"));
+        return Ok(());
+    }
     scratch.clear();
     if let Some(value) = engine.get(key)? {
         value.write_to(scratch);

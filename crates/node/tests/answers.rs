@@ -107,12 +107,10 @@ fn several_keys_are_set_all_or_none() {
         "-ERR a key has at least one byte "
     );
     assert_eq!(answer(&mut node, &["DBSIZE"]), ":0 ");
-    assert_eq!(
-        answer(&mut node, &["SETRANGE", "a", "4294967295", "x"]).get(..22),
-        Some("-ERR value of 42949672")
-    );
+    let beyond = "-ERR string exceeds maximum allowed size (proto-max-bulk-len) ";
+    assert_eq!(answer(&mut node, &["SETRANGE", "a", "4294967295", "x"]), beyond);
     assert_eq!(answer(&mut node, &["SETRANGE", "a", "4", "x"]), ":5 ");
-    assert_eq!(answer(&mut node, &["SETRANGE", "a", "5", "x"]), large);
+    assert_eq!(answer(&mut node, &["SETRANGE", "a", "5", "x"]), beyond);
 }
 
 #[test]

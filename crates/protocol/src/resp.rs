@@ -20,6 +20,7 @@ mod pubsub;
 mod ranges;
 mod refusal;
 mod replies;
+mod scripts;
 mod shards;
 mod streams;
 mod strings;

@@ -413,6 +413,13 @@ impl<'a> Answer<'a> {
         self.bytes.first() == Some(&tag::ERROR)
     }
 
+    /// Whether the first answer in `bytes` is an error.
+    #[inline]
+    #[must_use]
+    pub fn is_error_first(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&tag::ERROR)
+    }
+
     /// Whether it is nothing.
     #[must_use]
     pub fn is_nothing(self) -> bool {

@@ -7,6 +7,7 @@
 mod check;
 mod doors;
 mod flows;
+mod hints;
 mod http;
 mod log;
 mod port;

@@ -361,11 +361,16 @@ impl<S> Connection<S> {
             Wire::Pipe(pipe) => pipe.write(out),
         };
         let count = match written {
-            Ok(count) if count == out.len() => {
-                out.clear();
-                return true;
+            Ok(count) => {
+                if !self.is_remote() {
+                    service.sent(count);
+                }
+                if count == out.len() {
+                    out.clear();
+                    return true;
+                }
+                count
             }
-            Ok(count) => count,
             Err(error) if may_retry(&error) => 0,
             Err(_) => return false,
         };
@@ -376,6 +381,7 @@ impl<S> Connection<S> {
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
     fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
         while !self.write_blocked && (self.output.may_send() || self.unflushed > 0) {
+            let before = self.output.unsent();
             let written = match &mut self.wire {
                 Wire::Socket(socket) => self.output.write(socket, service),
                 Wire::Encrypted(stream) => {
@@ -393,7 +399,12 @@ impl<S> Connection<S> {
                 Wire::Pipe(pipe) => self.output.write(pipe, service),
             };
             match written {
-                Ok(()) => self.taken = now,
+                Ok(()) => {
+                    self.taken = now;
+                    if !self.is_remote() {
+                        service.sent(before - self.output.unsent());
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,
                 Err(error) if may_retry(&error) => {}
                 Err(_) => return false,

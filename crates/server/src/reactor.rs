@@ -434,7 +434,8 @@ impl<S: Service> Reactor<S> {
         let kept = connection.input_filled;
         if kept > COPIED_INPUT_MAX {
             return match connection.receive_more() {
-                Received::Bytes(_) => {
+                Received::Bytes(count) => {
+                    self.service.received(count);
                     connection.heard = self.time.uptime;
                     self.execute_kept(connection, left);
                     true
@@ -447,6 +448,7 @@ impl<S: Service> Reactor<S> {
         read[..kept].copy_from_slice(&connection.input[..kept]);
         let received = connection.receive(&mut read[kept..]);
         if let Received::Bytes(count) = received {
+            self.service.received(count);
             connection.heard = self.time.uptime;
             connection.input_filled = 0;
             let filled = kept + count;

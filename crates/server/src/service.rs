@@ -151,6 +151,14 @@ pub(crate) trait Service {
     #[inline]
     fn moved(&mut self, _clients_bytes: usize) {}
 
+    /// A client has sent so many bytes.
+    #[inline]
+    fn received(&mut self, _bytes: usize) {}
+
+    /// A client was sent so many bytes.
+    #[inline]
+    fn sent(&mut self, _bytes: usize) {}
+
     /// Executes the requests in `work.input`, as far as they are complete.
     fn serve(&mut self, work: Work<'_, Self::Session>) -> Served;
 

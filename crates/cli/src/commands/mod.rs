@@ -3,8 +3,10 @@
 mod bench;
 mod check;
 mod cli;
+mod config;
 mod demo;
 mod function;
+mod manual;
 mod serve;
 
 use clap::Subcommand;
@@ -24,6 +26,12 @@ pub(crate) enum Command {
     /// Begin, build and test functions that run next to the data.
     #[command(name = "fn")]
     Function(function::Args),
+    /// Look at a configuration file without starting a server.
+    Config(config::Args),
+    /// Write completions for a shell.
+    Completions(manual::CompletionArgs),
+    /// Write the manual's pages.
+    Man(manual::ManualArgs),
     /// Measure speed and memory, beside other systems.
     Bench(bench::Args),
 }
@@ -37,6 +45,9 @@ impl Command {
             Self::Cli(args) => args.run(),
             Self::Check(args) => args.run(),
             Self::Function(args) => args.run(),
+            Self::Config(args) => args.run(),
+            Self::Completions(args) => args.run(),
+            Self::Man(args) => args.run(),
             Self::Bench(args) => args.run(),
         }
     }

@@ -259,5 +259,6 @@ pub(crate) fn say_ready(addresses: &[std::net::SocketAddr]) -> anyhow::Result<()
     let mut out = std::io::stdout().lock();
     writeln!(out, "headwater {} ready on {}", env!("CARGO_PKG_VERSION"), texts.join(", "))?;
     out.flush()?;
-    Ok(())
+    drop(out);
+    crate::notify::ready()
 }

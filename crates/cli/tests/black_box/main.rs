@@ -9,8 +9,11 @@ mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod data;
+mod deploy;
 mod doors;
 mod faults;
+
+mod figures;
 mod flow_actions;
 mod flow_crashes;
 mod flows;
@@ -20,6 +23,7 @@ mod functions;
 mod hostile;
 mod http;
 mod http_hostile;
+mod installed;
 mod invoke;
 mod items;
 mod items_shards;
@@ -29,6 +33,7 @@ mod logging;
 mod long_answers;
 mod long_values;
 mod memcached;
+mod monitor;
 mod near_caches;
 mod partitions;
 mod partitions_kept;

@@ -94,6 +94,13 @@ pub enum Server<'a> {
         /// The event.
         event: &'a [u8],
     },
+    /// How the times of the named commands are spread (of all, where none is named).
+    LatencyHistogram {
+        /// The commands.
+        names: Args<'a>,
+    },
+    /// What the latency spikes say, in words.
+    LatencyDoctor,
     /// Forgets latency spikes of the named events (all, where none is named).
     LatencyReset {
         /// The events.
@@ -108,6 +115,20 @@ pub enum Server<'a> {
     MemoryPurge,
     /// What may be wrong with memory, in words.
     MemoryDoctor,
+    /// The SHA-1 of a known script.
+    ScriptLoad {
+        /// In hexadecimal.
+        sha: &'a str,
+    },
+    /// Which scripts are known.
+    ScriptExists {
+        /// Their SHA-1s, in hexadecimal.
+        shas: Args<'a>,
+    },
+    /// Forgets nothing: the known scripts stay.
+    ScriptFlush,
+    /// Shows what all clients ask, line by line.
+    Monitor,
     /// Ends the server.
     Shutdown(ShutdownOptions),
 }

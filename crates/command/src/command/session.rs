@@ -232,8 +232,8 @@ pub enum Connection<'a> {
     ClientTracking(Tracking<'a>),
     /// Whether the reads of the next command are remembered.
     ClientCaching {
-        /// They are.
-        yes: bool,
+        /// They are; `None`: the word is neither YES nor NO.
+        yes: Option<bool>,
     },
     /// How the client tracks.
     ClientTrackingInfo,

@@ -62,6 +62,19 @@ pub enum LcsAnswer {
     },
 }
 
+/// What a rate limit allows, and how much of it is used now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateLimit {
+    /// Uses at once beyond one.
+    pub burst: u32,
+    /// Uses in `seconds`, at least one.
+    pub count: u32,
+    /// At least one.
+    pub seconds: u32,
+    /// Uses that count now; 0 asks how it stands.
+    pub quantity: u32,
+}
+
 /// Commands about values.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Strings<'a> {
@@ -167,6 +180,33 @@ pub enum Strings<'a> {
         key: &'a [u8],
         /// What is added, as text.
         by: &'a [u8],
+    },
+    /// Removes a key if it holds a value; answers 1 or 0.
+    DelIfEqual {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// Changes the expiry of a key if it holds a value; answers 1 or 0.
+    ExpireIfEqual {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+        /// How long from now on.
+        millis: i64,
+        /// That is added to the expiry that it has.
+        add: bool,
+        /// Only if it expires at all.
+        expires: bool,
+    },
+    /// Counts a use against a rate limit.
+    Throttle {
+        /// The key, which stands for whoever is limited.
+        key: &'a [u8],
+        /// What is allowed.
+        limit: RateLimit,
     },
     /// The longest common subsequence of two values.
     Lcs {

@@ -37,6 +37,8 @@ const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const ALWAYS_DANGEROUS: Flags = Flags::LOADING.and(Flags::STALE).and(Flags::DANGEROUS);
 const ADMIN: Flags =
     Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE).and(Flags::DANGEROUS);
+const EVALUATE: Flags = Flags::WRITE.and(Flags::NOSCRIPT);
+const OBSERVE: Flags = ADMIN.and(Flags::NO_MULTI);
 const END: Flags = Flags::ADMIN
     .and(Flags::NOSCRIPT)
     .and(Flags::LOADING)
@@ -47,6 +49,7 @@ const END: Flags = Flags::ADMIN
 
 const ONE: KeyArgs = KeyArgs { first: 1, last: 1, step: 1 };
 const SECOND: KeyArgs = KeyArgs { first: 2, last: 2, step: 1 };
+const THIRD: KeyArgs = KeyArgs { first: 3, last: 3, step: 1 };
 const ALL: KeyArgs = KeyArgs { first: 1, last: -1, step: 1 };
 const PAIRS: KeyArgs = KeyArgs { first: 1, last: -1, step: 2 };
 const TWO: KeyArgs = KeyArgs { first: 1, last: 2, step: 1 };
@@ -148,6 +151,24 @@ pub static SPECS: &[Spec] = &[
     spec!(Lcs "lcs" -3, READ, TWO, String, "7.0.0",
         "key key [LEN] [IDX] [MINMATCHLEN length] [WITHMATCHLEN]",
         "The longest common subsequence of two values."),
+    spec!(DelIfEq "delifeq" 3, WRITE_FAST, ONE, String, "9.0.0",
+        "key value",
+        "Removes a key if it holds a value."),
+    spec!(PExpireIfEq "pexpireifeq" -4, WRITE_FAST, ONE, String, "0.2.0",
+        "key value milliseconds [ADD|XX]",
+        "Sets the expiry of a key if it holds a value, from now or (ADD) from the one that it has."),
+    spec!(ClThrottle "cl.throttle" -5, STORE_FAST, ONE, String, "0.2.0",
+        "key max_burst count seconds [quantity]",
+        "Counts a use against a rate limit, and tells whether it is allowed."),
+    spec!(Eval "eval" -3, EVALUATE, THIRD, Scripting, "2.6.0",
+        "script numkeys [key [key ...]] [arg [arg ...]]",
+        "One of the scripts of redis-py's Lock; there are no others."),
+    spec!(EvalSha "evalsha" -3, EVALUATE, THIRD, Scripting, "2.6.0",
+        "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+        "One of the scripts of redis-py's Lock, by its SHA-1."),
+    spec!(Script "script" -2, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "",
+        "Which scripts are known.", SCRIPT),
     spec!(Del "del" -2, WRITE, ALL, Generic, "1.0.0",
         "key [key ...]",
         "Removes keys."),
@@ -452,6 +473,9 @@ pub static SPECS: &[Spec] = &[
     spec!(Debug "debug" -2, ADMIN, KeyArgs::NONE, Server, "1.0.0",
         "",
         "For tests.", DEBUG),
+    spec!(Monitor "monitor" 1, OBSERVE, KeyArgs::NONE, Server, "1.0.0",
+        "",
+        "Shows what all clients ask, line by line."),
     spec!(Shutdown "shutdown" -1, END, KeyArgs::NONE, Server, "1.0.0",
         "[NOSAVE|SAVE] [NOW] [FORCE] [ABORT]",
         "Ends the server."),

@@ -199,6 +199,12 @@ pub(super) static LATENCY: &[Spec] = &[
     sub!(LatencyHistory "latency" "history" 3, ADMIN, KeyArgs::NONE, Server, "2.8.13",
         "event",
         "The spikes of one event."),
+    sub!(LatencyHistogram "latency" "histogram" -2, ADMIN, KeyArgs::NONE, Server, "7.0.0",
+        "[command ...]",
+        "How the times of commands are spread, by doublings."),
+    sub!(LatencyDoctor "latency" "doctor" 2, ADMIN, KeyArgs::NONE, Server, "2.8.13",
+        "",
+        "What the spikes say, in words."),
     sub!(LatencyReset "latency" "reset" -2, ADMIN, KeyArgs::NONE, Server, "2.8.13",
         "[event ...]",
         "Forgets spikes."),
@@ -259,4 +265,19 @@ pub(super) static ACL: &[Spec] = &[
     sub!(AclWhoAmI "acl" "whoami" 2, OWN, KeyArgs::NONE, Server, "6.0.0",
         "",
         "The user of this connection."),
+];
+
+pub(super) static SCRIPT: &[Spec] = &[
+    sub!(ScriptLoad "script" "load" 3, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "script",
+        "The SHA-1 of a known script."),
+    sub!(ScriptExists "script" "exists" -3, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "sha1 [sha1 ...]",
+        "Which scripts are known."),
+    sub!(ScriptFlush "script" "flush" -2, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
+        "[ASYNC|SYNC]",
+        "Does nothing: the known scripts stay."),
+    sub!(ScriptHelp "script" "help" 2, ALWAYS, KeyArgs::NONE, Scripting, "5.0.0",
+        "",
+        "These lines."),
 ];

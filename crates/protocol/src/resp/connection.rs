@@ -33,9 +33,12 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         },
         Id::ClientReply => Connection::ClientReply(reply_mode(args.at(2))?),
         Id::ClientTracking => Connection::ClientTracking(tracking(args)?),
-        Id::ClientCaching if is(args.at(2), "yes") => Connection::ClientCaching { yes: true },
-        Id::ClientCaching if is(args.at(2), "no") => Connection::ClientCaching { yes: false },
-        Id::ClientCaching => return Err(Refusal::Syntax),
+        // Whether the client tracks at all is asked before the word.
+        Id::ClientCaching => {
+            let word = args.at(2);
+            let yes = is(word, "yes");
+            Connection::ClientCaching { yes: (yes || is(word, "no")).then_some(yes) }
+        }
         Id::ClientTrackingInfo => Connection::ClientTrackingInfo,
         Id::ClientGetRedir => Connection::ClientGetRedir,
         Id::ClientHelp => return Ok(super::introspection::help("client")),

@@ -8,8 +8,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    connection, flows, functions, introspection, keys, pubsub, ranges, shards, streams, strings,
-    tables, transactions,
+    connection, flows, functions, introspection, keys, pubsub, ranges, scripts, shards, streams,
+    strings, tables, transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
@@ -67,6 +67,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::Flow => flows::decode(spec, args),
         Group::Function => functions::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),
+        Group::Scripting => scripts::decode(spec, args),
         Group::Transactions => Ok(transactions::decode(spec, args)),
         Group::Connection => connection::decode(spec, args),
         Group::Server => introspection::decode(spec, args),

@@ -54,6 +54,15 @@ pub enum Refusal<'a> {
 const QUOTED_BYTES_MAX: usize = 128;
 
 impl Refusal<'_> {
+    /// The command that is refused, where only its arguments are wrong in number.
+    #[must_use]
+    pub fn spec(&self) -> Option<&'static Spec> {
+        match self {
+            Self::Arity(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
     /// The word that the error starts with.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -3,7 +3,8 @@
 use super::options::{Unit, deadline, integer, is};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, Command, Data, GetExpiry, Id, LcsAnswer, SetCondition, SetExpiry, Spec, Strings,
+    Args, Command, Data, GetExpiry, Id, LcsAnswer, RateLimit, SetCondition, SetExpiry, Spec,
+    Strings,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
@@ -40,8 +41,41 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         }
         Id::IncrByFloat => Strings::IncrByFloat { key, by: args.at(2) },
         Id::Lcs => lcs(args)?,
+        Id::DelIfEq => Strings::DelIfEqual { key, value: args.at(2) },
+        Id::PExpireIfEq => expire_if_equal(args)?,
+        Id::ClThrottle => throttle(spec, args)?,
         _ => Strings::Get { key },
     })))
+}
+
+fn expire_if_equal(args: Args<'_>) -> Result<Strings<'_>, Refusal<'_>> {
+    let (add, expires) = match args.get(4) {
+        None => (false, false),
+        Some(word) if args.len() == 5 && is(word, "add") => (true, true),
+        Some(word) if args.len() == 5 && is(word, "xx") => (false, true),
+        Some(_) => return Err(Refusal::Syntax),
+    };
+    let millis = integer(args.at(3))?;
+    Ok(Strings::ExpireIfEqual { key: args.at(1), value: args.at(2), millis, add, expires })
+}
+
+fn throttle<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Strings<'a>, Refusal<'a>> {
+    if args.len() > 6 {
+        return Err(Refusal::Arity(spec));
+    }
+    let number = |at: usize, least: u32| {
+        let number = u32::try_from(integer(args.at(at))?).ok().filter(|number| *number >= least);
+        number.ok_or(Refusal::Text(
+            "max_burst and quantity are 0 or more, count and seconds 1 or more, each below 2^32",
+        ))
+    };
+    let limit = RateLimit {
+        burst: number(2, 0)?,
+        count: number(3, 1)?,
+        seconds: number(4, 1)?,
+        quantity: if args.len() > 5 { number(5, 0)? } else { 1 },
+    };
+    Ok(Strings::Throttle { key: args.at(1), limit })
 }
 
 fn pairs<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Args<'a>, Refusal<'a>> {

@@ -12,6 +12,8 @@ use headwater_command::number::Human;
 const NOT_ADDED: &[&str] = &[
     "redis_version",
     "headwater_version",
+    "server_time_usec",
+    "cluster_enabled",
     "arch_bits",
     "process_id",
     "tcp_port",
@@ -113,6 +115,9 @@ pub(super) fn merged(replies: &[Answer<'_>]) -> String {
     {
         lines.all[at].value = Human(bytes).to_string();
     }
+    for line in lines.all.iter_mut().filter(|line| line.name.starts_with("cmdstat_")) {
+        line.value = with_mean(&line.value);
+    }
     let mut merged = String::new();
     let mut next = lines.first;
     while let Some(Line { name, value, behind }) = next.map(|at| &lines.all[at]) {
@@ -129,9 +134,29 @@ pub(super) fn merged(replies: &[Answer<'_>]) -> String {
     merged
 }
 
+/// A line of COMMANDSTATS, with the mean that its sums have.
+fn with_mean(value: &str) -> String {
+    const MEAN: &str = "usec_per_call";
+    let number = |wanted: &str| {
+        let mut parts = value.split(',').filter_map(|part| part.split_once('='));
+        parts.find(|(name, _)| *name == wanted).and_then(|(_, number)| number.parse::<f64>().ok())
+    };
+    let (Some(calls), Some(micros)) = (number("calls"), number("usec")) else {
+        return value.to_owned();
+    };
+    let parts = value.split(',').map(|part| match part.split_once('=') {
+        Some((MEAN, _)) => format!("{MEAN}={:.2}", micros / calls.max(1.0)),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
 fn added(one: &str, other: &str) -> String {
     if let (Ok(one), Ok(other)) = (one.parse::<i64>(), other.parse::<i64>()) {
         return (one + other).to_string();
+    }
+    if let (Ok(one), Ok(other)) = (one.parse::<f64>(), other.parse::<f64>()) {
+        return format!("{:.2}", one + other);
     }
     if !one.contains('=') {
         // What is not well with one shard is not well.
@@ -169,6 +194,18 @@ mod tests {
         );
         let two = bulk(
             "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:3\r\nmode:x\r\nstatus:err\r\n\r\n# Keyspace\r\ndb0:keys=2,expires=1\r\n",
+        );
+        let stats = |calls: i64, usec: i64, mean: &str| {
+            bulk(&format!(
+                "# Commandstats\r\ncmdstat_get:calls={calls},usec={usec},usec_per_call={mean}\r\n\
+                 # Stats\r\nkbps:1.25\r\nserver_time_usec:7\r\n"
+            ))
+        };
+        let parts = [stats(4, 10, "2.50"), stats(-1, 2, "2.00")];
+        assert_eq!(
+            merged(&parts.each_ref().map(|part| Answer::whole(part).unwrap())),
+            "# Commandstats\r\ncmdstat_get:calls=3,usec=12,usec_per_call=4.00\r\n\r\n\
+             # Stats\r\nkbps:2.50\r\nserver_time_usec:7\r\n"
         );
         let three = bulk("# Keyspace\r\ndb0:keys=5,expires=0\r\n");
         assert_eq!(

@@ -4,13 +4,36 @@ use super::http::HTTP_HEADER_BYTES_MIN;
 use super::{Config, ConfigError};
 use crate::log::{Format, Levels};
 use headwater_base::Limits;
-use headwater_engine::Policy;
+use headwater_engine::{Engine, Policy, Settings, TableOptions};
 use headwater_keep::Durability;
 
 /// Most shards.
 pub(crate) const SHARDS_MAX: usize = 256;
 
 impl Config {
+    /// Checks all that can be told without a server, its sources, and its data: settings, files with secrets, tables and joins.
+    ///
+    /// # Errors
+    /// A setting is out of its bounds, a file cannot be read, or a join cannot be accepted.
+    pub fn check_whole(&mut self) -> Result<(), ConfigError> {
+        self.read_secrets()?;
+        self.check()?;
+        let limits = self.limits.to_limits();
+        let mut engine = Engine::new(Settings { limits, ..Settings::default() });
+        for table in &self.tables {
+            let options = TableOptions { boundary: table.boundary, ..TableOptions::default() };
+            engine
+                .table_set(table.name.as_bytes(), &options)
+                .map_err(|error| ConfigError(format!("table '{}': {error}", table.name)))?;
+        }
+        for join in &self.joins {
+            engine
+                .join_add(&join.name, &join.spec, false)
+                .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
+        }
+        Ok(())
+    }
+
     /// Checks what no single setting can tell.
     ///
     /// # Errors

@@ -33,7 +33,11 @@ pub(super) fn without_values(text: &str, error: &toml::de::Error) -> String {
     if error.message().starts_with("unknown field") {
         // Its name is told, and what it may be; its value may be a secret whose name was mistyped.
         let number = text[..start].lines().count() + 1;
-        return format!("line {number}: {}", error.message());
+        return format!(
+            "line {number}: {}{}",
+            error.message(),
+            super::hints::hint(error.message())
+        );
     }
     let rest = &text[start..];
     let line = rest.lines().next().unwrap_or_default().to_ascii_lowercase();

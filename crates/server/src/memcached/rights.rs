@@ -131,6 +131,7 @@ impl Resp {
             why.map_or(Ok(()), |why| Err(NotAllowed::Suspended(why.to_owned())))
         });
         let Err(why) = denied else { return Ok(()) };
+        self.stats.errors += 1;
         let text = self.note_not_allowed(&why, spec.full_name, &user, work.connection);
         if !judged.noreply {
             super::encoder(work).line(&format!("CLIENT_ERROR NOPERM {text}"));

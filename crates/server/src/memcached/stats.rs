@@ -13,8 +13,8 @@ use headwater_protocol::memcached::{Encoder, VERSION, Words};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) requests: u64,
-    pub(super) get_hits: u64,
-    pub(super) get_misses: u64,
+    pub(crate) get_hits: u64,
+    pub(crate) get_misses: u64,
     pub(super) sets: u64,
     pub(super) flushes: u64,
     pub(super) invoked: u64,

@@ -69,7 +69,6 @@ impl Resp {
             }
         };
         if let Err(why) = done {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{why}"));
         }
         Flow::Next

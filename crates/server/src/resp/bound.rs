@@ -278,7 +278,6 @@ impl Resp {
 
     #[cold]
     fn refuse_for_room(&mut self, work: &mut Turn<'_>) {
-        self.stats.errors += 1;
         encoder(work).error("OOM", format_args!("{}", EngineError::OutOfMemory));
     }
 
@@ -359,7 +358,6 @@ impl Resp {
             }
             encoder.rewind(Mark(before));
         }
-        self.stats.errors += 1;
         encoder(work).error(
             "OOM",
             format_args!("the reply has too many bytes for 'maxmemory': read it in parts."),
@@ -392,7 +390,6 @@ impl Resp {
             && let Some(why) = self.write_refusal()
         {
             // Its removals would be carried out without what belongs to them.
-            self.stats.errors += 1;
             let text = format_args!("Transaction discarded because of: MISCONF {why}");
             encoder(work).error("EXECABORT", text);
             return QueueRoom::Lacks;
@@ -413,7 +410,6 @@ impl Resp {
         if may_wait && self.gauge.gains_soon() {
             return QueueRoom::Comes;
         }
-        self.stats.errors += 1;
         self.notice_no_room();
         let text =
             format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);

@@ -1,7 +1,7 @@
 //! CLIENT LIST, INFO and KILL.
 
 use super::tracking::redirect_of;
-use super::{Flow, Resp, Session, Turn, encoder};
+use super::{Flow, Resp, Session, Turn, Waiting, encoder};
 use crate::connection::Connection;
 use core::fmt::Write;
 use headwater_command::{Args, ClientKind, KillFilter, Reply, number};
@@ -10,6 +10,8 @@ use headwater_protocol::resp::Version;
 impl Resp {
     /// CLIENT LIST: a line for each connection chosen.
     pub(super) fn client_list(&self, kind: Option<ClientKind>, ids: Args<'_>, work: &mut Turn<'_>) {
+        let options = kind.map_or(0, |_| "type".len()) + ids.bytes();
+        let words = "clientlist".len() + options;
         let numbers: Vec<u64> = ids.iter().filter_map(number::parse_u64).collect();
         let chosen = |connection: &&Connection<Session>| {
             !connection.is_remote()
@@ -21,7 +23,9 @@ impl Resp {
         all.sort_unstable_by_key(|connection| connection.id.number);
         let mut text = String::new();
         for connection in all.into_iter().filter(chosen) {
-            describe(connection, work.time.uptime, &mut text);
+            let asks = connection.id == work.connection.id;
+            let request = asks.then_some(RequestBytes { input: work.input.len(), words });
+            describe(connection, work.time.uptime, request, &mut text);
         }
         encoder(work).verbatim(*b"txt", text.as_bytes());
     }
@@ -29,7 +33,8 @@ impl Resp {
     /// CLIENT INFO: the line of the connection that asks.
     pub(super) fn client_info(&self, work: &mut Turn<'_>) {
         let mut text = String::new();
-        describe(work.connection, work.time.uptime, &mut text);
+        let request = RequestBytes { input: work.input.len(), words: "clientinfo".len() };
+        describe(work.connection, work.time.uptime, Some(request), &mut text);
         encoder(work).verbatim(*b"txt", text.as_bytes());
     }
 
@@ -85,8 +90,22 @@ fn named(name: &str) -> String {
     " cert=".chars().chain(shown).collect()
 }
 
-/// One line, in the fields and order of Redis.
-pub(super) fn describe(connection: &Connection<Session>, now: u64, out: &mut String) {
+/// What of a client's request is in memory that all connections share, while it is executed.
+#[derive(Clone, Copy)]
+pub(super) struct RequestBytes {
+    /// What it has sent with it.
+    input: usize,
+    /// The words of the request.
+    words: usize,
+}
+
+/// One line, in the fields and order of Redis. `request`: of the client that asks, what it has sent.
+pub(super) fn describe(
+    connection: &Connection<Session>,
+    now: u64,
+    request: Option<RequestBytes>,
+    out: &mut String,
+) {
     let Connection { id, session, peer, local, since, heard, .. } = connection;
     let (input, output) = connection.reserved_bytes();
     let identity = session.identity.as_deref();
@@ -97,6 +116,7 @@ pub(super) fn describe(connection: &Connection<Session>, now: u64, out: &mut Str
     let queued = session.queue.as_deref();
     let tracks = session.tracking.as_deref();
     let mut flags = String::from(match () {
+        () if session.monitors => "O",
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
         () if session.waiting.is_some() => "b",
@@ -110,13 +130,17 @@ pub(super) fn describe(connection: &Connection<Session>, now: u64, out: &mut Str
     ] {
         flags.extend(is.then_some(flag));
     }
-    let memory = input + output + size_of::<Connection<Session>>();
+    let waits = session.waiting.as_deref().and_then(Waiting::request);
+    let words = request.map_or(0, |it| it.words) + waits.map_or(0, |words| words.bytes());
+    let shared = request.map_or(0, |it| it.input);
+    let events = if connection.unsent() > 0 { "rw" } else { "r" };
+    let memory = input + output + shared + size_of::<Connection<Session>>();
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
-         psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 \
-         oll={} omem={output} tot-mem={memory} events=r cmd={} user={} redir={} resp={} \
+         psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
+         rbp={output} obl=0 oll={} omem={} tot-mem={memory} events={events} cmd={} user={} redir={} resp={} \
          lib-name={} lib-ver={} range-watches={}{}",
         id.number,
         connection.descriptor(),
@@ -126,10 +150,11 @@ pub(super) fn describe(connection: &Connection<Session>, now: u64, out: &mut Str
         subscriptions.map_or(0, |subscriptions| subscriptions.channels.len()),
         subscriptions.map_or(0, |subscriptions| subscriptions.patterns.len()),
         queued.map_or(-1, |queue| queue.requests.len() as i64),
-        connection.input_filled,
+        connection.input_filled + shared,
         input - connection.input_filled,
         queued.map_or(0, |queue| queue.bytes),
-        usize::from(output > 0),
+        usize::from(connection.unsent() > 0),
+        connection.unsent(),
         if session.last_command.is_empty() { "NULL" } else { session.last_command },
         session.user.as_ref().map_or_else(|| String::from("(none)"), |user| user.shown()),
         redirect_of(tracks),

@@ -59,7 +59,6 @@ impl Resp {
                 encoder(work).ok();
             }
             Err(why) => {
-                self.stats.errors += 1;
                 encoder(work).error("ERR", format_args!("{why}"));
             }
         }

@@ -91,19 +91,16 @@ impl Resp {
         if let Some(credentials) = credentials
             && !self.authenticate(&credentials, work.connection)
         {
-            self.stats.errors += 1;
             encoder(work).error("WRONGPASS", format_args!("{WRONG_PASSWORD}"));
             return;
         }
         if !work.connection.session.authenticated {
-            self.stats.errors += 1;
             encoder(work).error("NOAUTH", format_args!("{HELLO_WITHOUT_PASSWORD}"));
             return;
         }
         if let Some(name) = name
             && !set_name(&mut work.connection.session, name)
         {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{BAD_NAME}"));
             return;
         }
@@ -134,12 +131,10 @@ impl Resp {
 
     fn auth(&mut self, credentials: &Credentials<'_>, work: &mut Turn<'_>) {
         if credentials.user.is_none() && !self.needs_password() {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{NO_PASSWORD_SET}"));
         } else if self.authenticate(credentials, work.connection) {
             encoder(work).ok();
         } else {
-            self.stats.errors += 1;
             encoder(work).error("WRONGPASS", format_args!("{WRONG_PASSWORD}"));
         }
     }
@@ -164,6 +159,7 @@ impl Resp {
         let id = work.connection.id;
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
+        self.forget_monitor(id, session);
         self.forget_range_watches(session);
         self.forget_watches(session);
         self.forget_tracking(id, session);

@@ -51,10 +51,11 @@ impl Resp {
         if let Some(queue) = &mut work.connection.session.queue {
             queue.broken = true;
         }
-        self.stats.errors += 1;
         self.end_caching(None, &mut work.connection.session);
-        self.answered(work, |_, work| {
+        self.answered(work, |service, work| {
+            let before = work.out.len();
             refusal.write(&mut encoder(work));
+            service.note_rejected(refusal.spec(), before, work);
             Flow::Next
         })
     }
@@ -65,31 +66,36 @@ impl Resp {
             self.tell_watchers(work);
         }
         self.answered(work, |service, work| {
+            let before = work.out.len();
             let session = &mut work.connection.session;
             if !session.authenticated && !is_before_authentication(spec.id) {
                 if let Some(queue) = &mut session.queue {
                     queue.broken = true;
                 }
-                service.stats.errors += 1;
                 encoder(work).error("NOAUTH", format_args!("Authentication required."));
+                service.note_rejected(Some(spec), before, work);
                 return Flow::Next;
             }
             if !session.unrestricted
                 && !is_before_authentication(spec.id)
                 && !service.is_allowed(spec, args, work)
             {
+                service.note_rejected(Some(spec), before, work);
                 service.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
             let session = &mut work.connection.session;
             if session.queue.is_some() && !is_never_queued(spec.id) {
-                return service.enqueue(spec, args, work);
+                let flow = service.enqueue(spec, args, work);
+                if is_refusal(before, work) {
+                    service.note_rejected(Some(spec), before, work);
+                }
+                return flow;
             }
             if session.is_subscriber()
                 && session.version == Version::Resp2
                 && !is_for_subscribers(spec.id)
             {
-                service.stats.errors += 1;
                 let name = spec.full_name;
                 let watches = !session.watches.is_empty();
                 let also = if watches { "RANGE.WATCH / RANGE.UNWATCH / " } else { "" };
@@ -100,6 +106,7 @@ impl Resp {
                          QUIT / RESET are allowed in this context"
                     ),
                 );
+                service.note_rejected(Some(spec), before, work);
                 service.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
@@ -155,7 +162,13 @@ impl Resp {
         if !session.is_remote() || self.executing_queue && !session.in_transaction() {
             self.stats.count(spec.id);
         }
-        self.carry_out(spec, args, work)
+        self.stats.times.enter(spec.id);
+        let before = work.out.len();
+        let flow = self.run_once(spec, args, true, work);
+        if flow != Flow::Parked {
+            self.note_outcome(spec, args, before, work);
+        }
+        flow
     }
 
     /// As [`Resp::execute`], what is a part of a command that was counted, or is tried again.
@@ -165,10 +178,25 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
+        self.stats.times.enter(spec.id);
+        let before = work.out.len();
+        let flow = self.run_once(spec, args, false, work);
+        if flow != Flow::Parked {
+            self.note_outcome(spec, args, before, work);
+        }
+        flow
+    }
+
+    fn run_once(
+        &mut self,
+        spec: &'static Spec,
+        args: Args<'_>,
+        is_first: bool,
+        work: &mut Turn<'_>,
+    ) -> Flow {
         let command = match decode(spec, args) {
             Ok(command) => command,
             Err(refusal) => {
-                self.stats.errors += 1;
                 refusal.write(&mut encoder(work));
                 self.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
@@ -177,9 +205,11 @@ impl Resp {
         if spec.flags.has(Flags::ADMIN)
             && let Err(text) = self.check_reach(&command, work.connection)
         {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
+        }
+        if is_first && self.monitors.any() {
+            self.show(spec, args, work);
         }
         if self.shards.is_some() && may_define(spec) {
             self.note_asker(work);
@@ -190,16 +220,21 @@ impl Resp {
             self.end_caching(Some(spec), &mut work.connection.session);
             return flow;
         }
+        if is_first {
+            self.stats.times.count();
+        }
         if let Some(flow) = self.wait_for_locks(spec, &command, args, work) {
             return flow;
         }
         if let Err(flow) = self.admission(spec, args, &command, work) {
             if flow == Flow::Next {
+                self.stats.is_rejected = true;
                 self.end_caching(Some(spec), &mut work.connection.session);
             }
             return flow;
         }
         if !self.may_write(spec, work) {
+            self.stats.is_rejected = true;
             self.end_caching(Some(spec), &mut work.connection.session);
             return Flow::Next;
         }
@@ -279,8 +314,9 @@ impl Resp {
             return flow;
         }
         if let Some(error) = &failure {
-            self.stats.errors += 1;
+            let before = work.out.len();
             encoder(work).error(error.code(), format_args!("{error}"));
+            self.note_late_failure(waiting.request(), before, work);
             self.hub.forget_named(work.connection.id);
         }
         if let Waiting::Exec { .. } | Waiting::Sending(_) = waiting {
@@ -330,7 +366,9 @@ impl Resp {
                 self.discard(&mut work.connection.session);
             }
             return self.answered(work, |service, work| {
+                let before = work.out.len();
                 service.refuse_late(most, work);
+                service.note_late_failure(Some(postponed.request.args()), before, work);
                 Flow::Next
             });
         }
@@ -345,7 +383,6 @@ impl Resp {
 
     /// Refuses to go on with a command that has taken longer than it may.
     pub(super) fn refuse_late(&mut self, most: u64, work: &mut Turn<'_>) {
-        self.stats.errors += 1;
         encoder(work).error(
             "TIMEOUT",
             format_args!("the command took longer than {most} ms (command-milliseconds-max)"),
@@ -358,7 +395,9 @@ impl Resp {
         match find(args) {
             // It was admitted when it came, and is not queued now; its user may have lost a right meanwhile.
             Ok(spec) => self.answered(work, |service, work| {
+                let before = work.out.len();
                 if !work.connection.session.unrestricted && !service.is_allowed(spec, args, work) {
+                    service.note_outcome(spec, args, before, work);
                     return Flow::Next;
                 }
                 service.carry_out(spec, args, work)

@@ -147,7 +147,6 @@ impl Resp {
         let Some(wait) = tries.then(|| self.login_wait(work.connection)).flatten() else {
             return false;
         };
-        self.stats.errors += 1;
         encoder(work).error(
             "ERR",
             format_args!("too many wrong passwords from this address: try again in {wait} ms"),

@@ -1,7 +1,7 @@
 //! INFO: the state of the server as text that people and monitoring tools read.
 
 use super::connect::REDIS_VERSION;
-use super::stats::all_specs;
+use super::stats::{Calls, all_specs};
 use super::{Resp, Turn, encoder};
 use core::fmt::Write;
 use headwater_base::Shard;
@@ -9,7 +9,7 @@ use headwater_command::{Args, Reply};
 use headwater_node::InfoSection;
 
 /// The sections, in order; those not shown unless asked for come with `false`.
-const SECTIONS: [(&str, bool); 15] = [
+const SECTIONS: [(&str, bool); 18] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -18,6 +18,9 @@ const SECTIONS: [(&str, bool); 15] = [
     ("replication", true),
     ("cpu", true),
     ("commandstats", false),
+    ("errorstats", true),
+    ("latencystats", false),
+    ("cluster", true),
     ("engine", true),
     ("joins", true),
     ("tables", true),
@@ -65,15 +68,17 @@ impl Resp {
                 line(out, "master_repl_offset", 0);
             }
             "cpu" => write_cpu(out),
-            "commandstats" => {
-                out.push_str("# Commandstats\r\n");
-                for spec in all_specs() {
-                    let calls = self.stats.calls(spec);
-                    if calls > 0 {
-                        // Writing to a String cannot fail.
-                        let _ = write!(out, "cmdstat_{}:calls={calls}\r\n", spec.full_name);
-                    }
+            "commandstats" => self.write_command_stats(out),
+            "errorstats" => {
+                out.push_str("# Errorstats\r\n");
+                for (code, count) in self.stats.errors_by_code() {
+                    line(out, &format!("errorstat_{code}"), format_args!("count={count}"));
                 }
+            }
+            "latencystats" => self.write_latency_stats(out),
+            "cluster" => {
+                out.push_str("# Cluster\r\n");
+                line(out, "cluster_enabled", 0);
             }
             "engine" => self.node.write_info(InfoSection::Engine, out),
             "joins" => self.node.write_info(InfoSection::Joins, out),
@@ -83,6 +88,39 @@ impl Resp {
             "functions" => self.node.write_info(InfoSection::Functions, out),
             "tables" => self.node.write_info(InfoSection::Tables, out),
             _ => self.node.write_info(InfoSection::Keyspace, out),
+        }
+    }
+
+    fn write_command_stats(&self, out: &mut String) {
+        out.push_str("# Commandstats\r\n");
+        for spec in all_specs() {
+            let Calls { executed, rejected, failed } = self.stats.calls(spec);
+            let micros = self.stats.times.micros(spec.id);
+            if executed == 0 && rejected == 0 && failed == 0 && micros == 0 {
+                continue;
+            }
+            let mean = micros as f64 / executed.max(1) as f64;
+            let name = format!("cmdstat_{}", spec.full_name);
+            let facts = format_args!(
+                "calls={executed},usec={micros},usec_per_call={mean:.2},rejected_calls={rejected},\
+                 failed_calls={failed}"
+            );
+            line(out, &name, facts);
+        }
+    }
+
+    /// The shards know one another's times: one tells of them.
+    fn write_latency_stats(&self, out: &mut String) {
+        out.push_str("# Latencystats\r\n");
+        if self.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+            return;
+        }
+        for spec in all_specs() {
+            let Some(spread) = self.stats.times.all.of(spec.id) else { continue };
+            let micros = |part| spread.of_thousand(part) as f64 / 1000.0;
+            let facts = [("p50", 500), ("p99", 990), ("p99.9", 999)]
+                .map(|(name, part)| format!("{name}={:.3}", micros(part)));
+            line(out, &format!("latency_percentiles_usec_{}", spec.full_name), facts.join(","));
         }
     }
 
@@ -184,6 +222,12 @@ impl Resp {
         let commands = self.stats.commands() + self.memcached.counts.requests;
         line(out, "total_commands_processed", commands);
         line(out, "instantaneous_ops_per_sec", self.stats.rate);
+        line(out, "total_net_input_bytes", self.stats.received_bytes);
+        line(out, "total_net_output_bytes", self.stats.sent_bytes);
+        for (name, rate) in ["input", "output"].iter().zip(self.stats.byte_rates) {
+            let kilobytes = format_args!("{:.2}", rate as f64 / 1024.0);
+            line(out, &format!("instantaneous_{name}_kbps"), kilobytes);
+        }
         line(out, "rejected_connections", self.stats.connections_refused);
         line(out, "expired_keys", engine.expired);
         let evicted = self.node.engine().evicted();
@@ -191,6 +235,10 @@ impl Resp {
         line(out, "evicted_ranges", evicted.ranges);
         line(out, "evicted_loaded_ranges", evicted.loaded);
         line(out, "evicted_clients", self.stats.clients_evicted);
+        let lookups = self.node.lookups();
+        let items = self.memcached.counts;
+        line(out, "keyspace_hits", lookups.hits + items.get_hits);
+        line(out, "keyspace_misses", lookups.misses + items.get_misses);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
         let [_, keys, copies, prefixes] = self.tracking.counts();
@@ -200,7 +248,9 @@ impl Resp {
         for (name, number) in self.watching.counts() {
             line(out, name, number);
         }
-        line(out, "total_error_replies", self.stats.errors);
+        line(out, "total_error_replies", self.stats.errors_all());
+        line(out, "total_reads_processed", self.stats.reads);
+        line(out, "total_writes_processed", self.stats.writes);
         let names = ["auth", "cmd", "key", "channel"];
         for (name, denied) in names.iter().zip(self.stats.denied) {
             line(out, &format!("acl_access_denied_{name}"), denied);

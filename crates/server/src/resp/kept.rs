@@ -33,7 +33,6 @@ impl Resp {
         if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.takes_removals() {
             return true;
         }
-        self.stats.errors += 1;
         encoder(work).error("MISCONF", format_args!("{why}"));
         false
     }

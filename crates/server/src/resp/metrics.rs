@@ -99,7 +99,15 @@ impl Resp {
             Counter,
             self.stats.clients_evicted,
         );
-        one("errors", "Replies that were errors", Counter, self.stats.errors);
+        one("errors", "Replies that were errors", Counter, self.stats.errors_all());
+        one("received_bytes", "Bytes that clients sent", Counter, self.stats.received_bytes);
+        one("sent_bytes", "Bytes that clients were sent", Counter, self.stats.sent_bytes);
+        let lookups = self.node.lookups();
+        let (hits, misses) = (self.memcached.counts.get_hits, self.memcached.counts.get_misses);
+        let help = "Keys that reading commands looked up and found";
+        one("lookup_hits", help, Counter, lookups.hits + hits);
+        let help = "Keys that reading commands looked up in vain";
+        one("lookup_misses", help, Counter, lookups.misses + misses);
         one("keys", "Keys stored or materialized", Gauge, stats.keys);
         one("expired_keys", "Keys whose time was over", Counter, stats.expired);
         one("evicted_keys", "Keys evicted", Counter, evicted.keys);
@@ -129,10 +137,21 @@ impl Resp {
             .map(|(what, count)| (vec![("what", (*what).to_owned())], *count as f64));
         metrics.push(labelled("work", "What the engine has done", Counter, work.collect()));
         let commands = all_specs().filter_map(|spec| {
-            let calls = self.stats.calls(spec);
-            (calls > 0).then(|| (vec![("command", spec.full_name.to_owned())], calls as f64))
+            let calls = self.stats.calls(spec).executed;
+            (calls != 0).then(|| (vec![("command", spec.full_name.to_owned())], calls as f64))
         });
         metrics.push(labelled("commands", "Commands, by name", Counter, commands.collect()));
+        let seconds = all_specs().filter_map(|spec| {
+            let micros = self.stats.times.micros(spec.id);
+            (micros > 0)
+                .then(|| (vec![("command", spec.full_name.to_owned())], micros as f64 / 1e6))
+        });
+        let help = "Time that commands took, by name";
+        metrics.push(labelled("command_seconds", help, Counter, seconds.collect()));
+        let errors = self.stats.errors_by_code();
+        let errors = errors.map(|(code, count)| (vec![("code", code.to_owned())], count as f64));
+        let help = "Errors in the protocol of Redis, by code";
+        metrics.push(labelled("error_replies", help, Counter, errors.collect()));
         let tables = self.node.engine().tables();
         let keys = tables.iter().map(|table| {
             (vec![("table", table.name.escape_ascii().to_string())], table.keys as f64)

@@ -26,11 +26,13 @@ mod connect;
 mod declared;
 mod dispatch;
 mod entrance;
+mod errors;
 mod flows;
 mod info;
 mod kept;
 mod memory;
 mod metrics;
+mod monitor;
 mod notices;
 mod remote;
 mod reply;
@@ -42,6 +44,7 @@ mod session;
 mod slowlog;
 mod sourced;
 mod stats;
+mod times;
 mod tracking;
 mod transaction;
 mod watching;
@@ -52,11 +55,13 @@ mod tests;
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::CommonEntrance;
 pub(crate) use info::cpu_seconds;
+pub(crate) use monitor::CommonMonitors;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
 pub(crate) use reply::Form;
 pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
+pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
@@ -75,6 +80,7 @@ use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use entrance::Entrance;
+use errors::is_refusal;
 use hashbrown::HashMap;
 use headwater_base::functions::Source;
 use headwater_base::hash::{KeyHashBuilder, Secret};
@@ -85,7 +91,7 @@ use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
 use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
-use headwater_router::{Answer, AnswerWriter};
+use headwater_router::AnswerWriter;
 use headwater_spill::Directory;
 use reply::SessionReply;
 use slowlog::Slowlog;
@@ -147,6 +153,7 @@ pub(crate) struct Resp {
     channels: Channels,
     tracking: Tracking,
     watching: Watching,
+    monitors: monitor::Monitors,
     pub(crate) stats: Stats,
     pub(crate) clock: CommandClock,
     slowlog: Slowlog,
@@ -271,6 +278,7 @@ impl Resp {
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
+        let spreads = transport.map(|transport| transport.spreads().clone()).unwrap_or_default();
         let mut service = Self {
             entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
             bounds: Bounds::of(&config.clients),
@@ -281,8 +289,9 @@ impl Resp {
             scout: RequestParser::new(),
             channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
+            monitors: monitor::Monitors::of(transport),
             watching: Watching::new(secret, run, shards.as_deref()),
-            stats: Stats::new(random()),
+            stats: Stats::new(random(), spreads),
             clock: CommandClock::new(&config.observe),
             slowlog: Slowlog::new(slow),
             tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
@@ -463,8 +472,8 @@ impl Resp {
                 Parsed::Error(error) => {
                     let before = work.out.len();
                     encoder(work).error("ERR", format_args!("{error}"));
+                    self.note_error(before, work);
                     Self::keep_order(before, work);
-                    self.stats.errors += 1;
                     break Stopped::Closing;
                 }
             }
@@ -579,14 +588,4 @@ fn encoder<'w>(work: &'w mut Turn<'_>) -> SessionReply<'w> {
         Encoder::holding(work.out, work.held, session.version)
     };
     SessionReply::Client(encoder.with_blob_errors(session.blob_errors))
-}
-
-/// Whether what was answered behind the first `before` bytes is an error.
-fn is_refusal(before: usize, work: &Turn<'_>) -> bool {
-    match work.connection.session.form {
-        Form::Client => work.out.get(before) == Some(&b'-'),
-        Form::Typed => {
-            work.out.get(before..).and_then(Answer::first).is_some_and(|it| it.0.is_error())
-        }
-    }
 }

@@ -89,6 +89,7 @@ impl Resp {
         if before.is_some_and(|before| *before != *user) {
             // What it watches, hears and tracks is by the rights of the one it was.
             self.forget_subscriptions(connection.id, &mut connection.session);
+            self.forget_monitor(connection.id, &mut connection.session);
             self.forget_range_watches(&mut connection.session);
             self.forget_tracking(connection.id, &mut connection.session);
         }
@@ -117,7 +118,7 @@ impl Resp {
         connection: &Connection<Session>,
     ) -> bool {
         let mut client = String::new();
-        describe(connection, self.time.uptime, &mut client);
+        describe(connection, self.time.uptime, None, &mut client);
         let now = self.time.wall.0;
         self.stats.denied[match reason {
             AclReason::Auth => 0,
@@ -320,7 +321,6 @@ impl Resp {
         user: &User,
         connection: &Connection<Session>,
     ) -> String {
-        self.stats.errors += 1;
         let name = user.shown();
         let (reason, object, text) = match why {
             NotAllowed::Denied(denied) => (denied.reason(), denied.object(), denied.refusal(&name)),
@@ -466,6 +466,7 @@ impl Resp {
         session.user = None;
         (session.authenticated, session.unrestricted) = (false, false);
         self.forget_subscriptions(id, session);
+        self.forget_monitor(id, session);
         self.forget_range_watches(session);
         self.forget_tracking(id, session);
     }
@@ -487,6 +488,9 @@ impl Resp {
         if has_lost && session.expects() && !changes_users {
             // Other shards go by what was judged here when it was asked.
             return Renewed::Ends("its user has lost a right while it was asking other shards");
+        }
+        if has_lost && session.monitors {
+            return Renewed::Ends("its user has lost a right while it was shown what others ask");
         }
         if let Some(subscriptions) = &session.subscriptions {
             let mut channels = subscriptions.channels.iter().map(|it| Demand::Channel(it));

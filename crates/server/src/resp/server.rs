@@ -3,7 +3,7 @@
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
-use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe};
+use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
@@ -30,6 +30,8 @@ impl Resp {
             Server::ConfigResetStat => {
                 self.stats.reset();
                 self.node.engine_mut().reset_counters();
+                self.node.reset_lookups();
+                self.memcached.counts = crate::memcached::Counts::default();
                 encoder(work).ok();
             }
             Server::ConfigRewrite => encoder(work).error(
@@ -45,6 +47,8 @@ impl Resp {
             }
             Server::LatencyLatest => self.latency_latest(work),
             Server::LatencyHistory { event } => self.latency_history(event, work),
+            Server::LatencyHistogram { names } => self.latency_histogram(*names, work),
+            Server::LatencyDoctor => self.latency_doctor(work),
             Server::LatencyReset { events } => {
                 let count = self.latency_reset(*events);
                 encoder(work).integer(count as i64);
@@ -62,6 +66,16 @@ impl Resp {
                 *b"txt",
                 b"No memory problem was found: see INFO memory and MEMORY STATS for what is used.",
             ),
+            Server::ScriptLoad { sha } => encoder(work).bulk(sha.as_bytes()),
+            Server::ScriptExists { shas } => {
+                let mut out = encoder(work);
+                out.array(shas.len());
+                for sha in shas.iter() {
+                    out.integer(i64::from(lock_script(sha).is_some()));
+                }
+            }
+            Server::ScriptFlush => encoder(work).ok(),
+            Server::Monitor => return self.monitor(work),
             Server::Shutdown(options) => return self.shutdown(*options, work),
         }
         Flow::Next

@@ -14,6 +14,62 @@ use headwater_engine::{Effect, Value, ValueRef};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+impl Resp {
+    /// One connection's turn.
+    fn serve_turn(&mut self, mut work: Turn<'_>) -> Served {
+        if !self.keeps_rights(&mut work) {
+            return Served { consumed: 0, stopped: Stopped::Closing };
+        }
+        if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
+            self.blocked_sessions.push(work.connection.id);
+            return Served { consumed: 0, stopped: Stopped::Parked };
+        }
+        self.before_request(&mut work);
+        self.post_news(&mut work);
+        if work.connection.session.is_remote() {
+            return self.serve_remote(work);
+        }
+        if work.connection.session.memcached.is_some() {
+            return self.serve_memcached(work);
+        }
+        if let Some(waiting) = work.connection.session.waiting.take() {
+            let before = work.out.len();
+            let flow = self.resume(*waiting, &mut work);
+            Self::keep_order(before, &mut work);
+            self.tell_own(&mut work);
+            match flow {
+                Flow::Next => {}
+                Flow::Parked => return Served { consumed: 0, stopped: Self::parked(&mut work) },
+                Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
+            }
+            if work.connection.is_unplugged() {
+                return Served { consumed: 0, stopped: Stopped::Closing };
+            }
+            if self.quiesces && self.must_be_blocked(work.connection) {
+                // What it was allowed to go on with is done.
+                self.blocked_sessions.push(work.connection.id);
+                return Served { consumed: 0, stopped: Stopped::Parked };
+            }
+        }
+        let mut parser = match work.connection.session.parser.take() {
+            Some(parser) => *parser,
+            None => core::mem::take(&mut self.parser),
+        };
+        let served = self.batch(&mut parser, &mut work);
+        self.tell_watchers(&mut work);
+        if self.serves_others {
+            self.post_copies();
+        }
+        self.defer(&mut work);
+        if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
+            work.connection.session.parser = Some(Box::new(parser));
+        } else {
+            self.parser = parser;
+        }
+        served
+    }
+}
+
 impl Service for Resp {
     type Session = Session;
 
@@ -79,57 +135,23 @@ impl Service for Resp {
         self.share_with_clients_of_others(clients_bytes);
     }
 
-    fn serve(&mut self, mut work: Turn<'_>) -> Served {
-        if !self.keeps_rights(&mut work) {
-            return Served { consumed: 0, stopped: Stopped::Closing };
-        }
-        if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
-            self.blocked_sessions.push(work.connection.id);
-            return Served { consumed: 0, stopped: Stopped::Parked };
-        }
-        self.before_request(&mut work);
-        self.post_news(&mut work);
-        if work.connection.session.is_remote() {
-            return self.serve_remote(work);
-        }
-        if work.connection.session.memcached.is_some() {
-            return self.serve_memcached(work);
-        }
-        if let Some(waiting) = work.connection.session.waiting.take() {
-            let before = work.out.len();
-            let flow = self.resume(*waiting, &mut work);
-            Self::keep_order(before, &mut work);
-            self.tell_own(&mut work);
-            match flow {
-                Flow::Next => {}
-                Flow::Parked => return Served { consumed: 0, stopped: Self::parked(&mut work) },
-                Flow::Close => return Served { consumed: 0, stopped: Stopped::Closing },
-            }
-            if work.connection.is_unplugged() {
-                return Served { consumed: 0, stopped: Stopped::Closing };
-            }
-            if self.quiesces && self.must_be_blocked(work.connection) {
-                // What it was allowed to go on with is done.
-                self.blocked_sessions.push(work.connection.id);
-                return Served { consumed: 0, stopped: Stopped::Parked };
-            }
-        }
-        let mut parser = match work.connection.session.parser.take() {
-            Some(parser) => *parser,
-            None => core::mem::take(&mut self.parser),
-        };
-        let served = self.batch(&mut parser, &mut work);
-        self.tell_watchers(&mut work);
-        if self.serves_others {
-            self.post_copies();
-        }
-        self.defer(&mut work);
-        if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
-            work.connection.session.parser = Some(Box::new(parser));
-        } else {
-            self.parser = parser;
-        }
+    #[inline]
+    fn serve(&mut self, work: Turn<'_>) -> Served {
+        let served = self.serve_turn(work);
+        self.stats.times.rest();
         served
+    }
+
+    #[inline]
+    fn received(&mut self, bytes: usize) {
+        self.stats.reads += 1;
+        self.stats.received_bytes += bytes as u64;
+    }
+
+    #[inline]
+    fn sent(&mut self, bytes: usize) {
+        self.stats.writes += 1;
+        self.stats.sent_bytes += bytes as u64;
     }
 
     fn set_waker(&mut self, waker: Arc<mio::Waker>) {
@@ -323,13 +345,15 @@ impl Service for Resp {
     fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
         let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
-        let may_be_silent =
-            session.is_subscriber() || session.is_waiting() || connection.is_remote();
+        let may_be_silent = session.is_subscriber()
+            || session.monitors
+            || session.is_waiting()
+            || connection.is_remote();
         most > 0 && !may_be_silent && now > connection.heard + most
     }
 
     fn output_bytes_max(&self, session: &Session) -> usize {
-        if session.subscriptions.is_some() {
+        if session.subscriptions.is_some() || session.monitors {
             self.lowered.clients.pubsub_output_bytes_max
         } else {
             self.lowered.clients.output_bytes_max
@@ -380,6 +404,7 @@ impl Service for Resp {
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
+        self.forget_monitor(id, &mut connection.session);
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);

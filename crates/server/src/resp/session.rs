@@ -8,7 +8,7 @@ use crate::connection::ConnectionId;
 use crate::memcached;
 use headwater_acl::User;
 use headwater_base::Shard;
-use headwater_command::OwnedArgs;
+use headwater_command::{Args, OwnedArgs};
 use headwater_engine::Ticket;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
@@ -81,6 +81,21 @@ pub(crate) enum Waiting {
     Asked(Vec<u8>),
     /// RANGE.WATCH: until the watch of this number has begun at all homes of its range.
     Watch(u32),
+}
+
+impl Waiting {
+    /// The request that waits, where it is one of a client.
+    pub(crate) fn request(&self) -> Option<Args<'_>> {
+        match self {
+            Self::Request(request) | Self::Shards(request, ..) | Self::Locked(request) => {
+                Some(request.args())
+            }
+            Self::Data(postponed) => Some(postponed.request.args()),
+            Self::Sending(sending) => Some(sending.request.args()),
+            Self::Exec { queue, next } => queue.requests.get(*next).map(OwnedArgs::args),
+            Self::Blocked(_) | Self::Coordinated(_) | Self::Asked(_) | Self::Watch(_) => None,
+        }
+    }
 }
 
 /// A request that is run again when its data is there, or when it is its turn to go on.
@@ -204,6 +219,8 @@ pub(crate) struct Session {
     pub(crate) user: Option<Arc<User>>,
     /// Whether it is answered.
     pub(crate) answering: Answering,
+    /// It is shown what all clients ask.
+    pub(crate) monitors: bool,
     /// CLIENT NO-EVICT.
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.

@@ -1,10 +1,12 @@
 //! SLOWLOG and LATENCY: which commands took long.
 
+use super::stats::all_specs;
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_base::Millis;
 use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, Reply, Spec};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -99,7 +101,7 @@ fn event_named(name: &[u8]) -> Option<usize> {
 }
 
 /// From which word of a command on nothing is shown, because it is a password.
-fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
+pub(super) fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
     let auth = |at: &usize| args[*at].eq_ignore_ascii_case(b"auth");
     match name {
         "auth" => 1,
@@ -128,13 +130,18 @@ fn remembered(name: &str, args: &[&[u8]]) -> Vec<Vec<u8>> {
     arguments
 }
 
+/// A word without what proves who asks in URLs.
+pub(super) fn without_secrets(word: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(word);
+    let redacted = text.contains("://").then(|| redact_words(&text).into_bytes());
+    redacted.map_or(Cow::Borrowed(word), Cow::Owned)
+}
+
 /// The beginning of a word.
 fn shortened(arg: &[u8]) -> Vec<u8> {
     // A password before the cut is known by what is behind it.
     let head = &arg[..arg.len().min(8 * ARGUMENT_BYTES_MAX)];
-    let text = String::from_utf8_lossy(head);
-    let redacted = text.contains("://").then(|| redact_words(&text).into_bytes());
-    let shown = redacted.as_deref().unwrap_or(head);
+    let shown = without_secrets(head);
     let more = arg.len() - head.len() + shown.len().saturating_sub(ARGUMENT_BYTES_MAX);
     let mut short = shown[..shown.len().min(ARGUMENT_BYTES_MAX)].to_vec();
     if more > 0 {
@@ -260,6 +267,65 @@ impl Resp {
                 out.integer(millis as i64);
             }
         });
+    }
+
+    /// LATENCY DOCTOR.
+    pub(super) fn latency_doctor(&self, work: &mut Turn<'_>) {
+        let least = self.config.observe.latency_milliseconds_min;
+        let spikes = self.slowlog.slow.with(|slow| {
+            let told = slow.spikes.iter().enumerate().filter(|(_, spikes)| !spikes.is_empty());
+            let told = told.map(|(event, spikes)| {
+                let sum: u64 = spikes.iter().map(|(_, millis)| millis).sum();
+                let (name, count, worst) = (EVENTS[event], spikes.len(), slow.worst[event]);
+                let mean = sum / count as u64;
+                format!("{name}: {count} spikes, mean {mean} ms, worst {worst} ms.\n")
+            });
+            told.collect::<Vec<_>>().concat()
+        });
+        let text = match (least, spikes.is_empty()) {
+            (0, _) => String::from(
+                "Spikes are not noted: CONFIG SET latency-monitor-threshold <milliseconds> begins it.\n",
+            ),
+            (_, true) => {
+                format!("No command took {least} ms or more since the last LATENCY RESET.\n")
+            }
+            (_, false) => format!(
+                "{spikes}SLOWLOG GET shows the commands, LATENCY HISTOGRAM how the times of each kind are spread. \
+                 EXPLAIN says what a read of a join has to compute; \
+                 slice-rows bounds what one command keeps others waiting for.\n"
+            ),
+        };
+        encoder(work).verbatim(*b"txt", text.as_bytes());
+    }
+
+    /// LATENCY HISTOGRAM: the named commands, those within a container with it, or all.
+    pub(super) fn latency_histogram(&self, names: Args<'_>, work: &mut Turn<'_>) {
+        let is_named = |spec: &Spec| {
+            let container = spec.full_name.split('|').next().unwrap_or_default().as_bytes();
+            names.is_empty()
+                || names.iter().any(|name| {
+                    name.eq_ignore_ascii_case(spec.full_name.as_bytes())
+                        || name.eq_ignore_ascii_case(container)
+                })
+        };
+        let known = all_specs().filter(|spec| is_named(spec));
+        let known = known.filter_map(|spec| Some((spec, self.stats.times.all.of(spec.id)?)));
+        let known: Vec<_> = known.collect();
+        let mut out = encoder(work);
+        out.map(known.len());
+        for (spec, spread) in known {
+            out.bulk(spec.full_name.as_bytes());
+            out.map(2);
+            out.bulk(b"calls");
+            out.integer(spread.count as i64);
+            out.bulk(b"histogram_usec");
+            let doublings = spread.doublings();
+            out.map(doublings.len());
+            for (micros, count) in doublings {
+                out.integer(micros);
+                out.integer(count as i64);
+            }
+        }
     }
 
     /// LATENCY RESET: how many events had something to forget.

@@ -345,7 +345,6 @@ impl Resp {
             _ => self.write_through(data, args, work),
         };
         done.unwrap_or_else(|text| {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             Flow::Next
         })
@@ -461,7 +460,6 @@ impl Resp {
             Sources::Position { name } => self.source_position(name, args, work),
         };
         done.unwrap_or_else(|text| {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             Flow::Next
         })

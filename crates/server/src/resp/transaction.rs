@@ -76,7 +76,6 @@ impl Resp {
         };
         if let Some(text) = refusal {
             queue.broken = true;
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
@@ -179,6 +178,7 @@ impl Resp {
             }
         }
         self.forget_watches(&mut work.connection.session);
+        self.show_queue(&queue.requests, work);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
         self.run_queue(queue, 0, work)
@@ -273,7 +273,6 @@ impl Resp {
         match stop {
             Stop::Wait(ticket) => self.park(ticket, args, work),
             Stop::Failed(error) => {
-                self.stats.errors += 1;
                 encoder(work).error(error.code(), format_args!("{error}"));
                 Flow::Next
             }

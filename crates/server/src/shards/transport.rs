@@ -19,7 +19,9 @@ use super::turns::Turns;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
-use crate::resp::{CommonEntrance, Note, Origin, SlowCommands, TrackingNote};
+use crate::resp::{
+    CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
+};
 use crate::service::WireProtocol;
 use crate::sources;
 use crate::tls::ClientStream;
@@ -96,6 +98,11 @@ pub(crate) enum ShardMessage {
         /// Bytes of the channel's name.
         name: usize,
         /// Where name and message end.
+        end: usize,
+    },
+    /// What a client has asked, for the monitors of the receiver.
+    Monitored {
+        /// Where the line ends.
         end: usize,
     },
     /// Something about clients' watches of ranges.
@@ -222,6 +229,10 @@ pub(crate) struct Transport {
     heard: Heard,
     /// The slow commands of all shards.
     slow: SlowCommands,
+    /// Where clients monitor.
+    monitors: CommonMonitors,
+    /// How long the commands of all shards take.
+    spreads: Spreads,
     /// Transactions of which stores keep records.
     recorded: Recorded,
     /// What is known of those who come in.
@@ -285,6 +296,8 @@ impl Transport {
             sources,
             heard,
             slow,
+            spreads: Spreads::default(),
+            monitors: CommonMonitors::default(),
             recorded,
             entrance,
             users,
@@ -314,6 +327,16 @@ impl Transport {
     /// The users, and what they have defined.
     pub(crate) fn users(&self) -> &Arc<UserRegistry> {
         &self.users
+    }
+
+    /// Where clients monitor.
+    pub(crate) fn monitors(&self) -> &CommonMonitors {
+        &self.monitors
+    }
+
+    /// How long the commands of all shards take.
+    pub(crate) fn spreads(&self) -> &Spreads {
+        &self.spreads
     }
 
     /// The slow commands of all shards.

@@ -359,7 +359,6 @@ impl Resp {
                 Flow::Parked
             }
             Err(Stop::Failed(error)) => {
-                self.stats.errors += 1;
                 encoder(work).error(error.code(), format_args!("{error}"));
                 Flow::Next
             }

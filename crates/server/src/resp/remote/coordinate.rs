@@ -285,17 +285,20 @@ impl Resp {
             Finished::Changed => encoder(work).null_array(),
             Finished::Taken => encoder(work).integer(0),
             Finished::InTheWay(keys) => {
-                self.stats.errors += 1;
                 let error = EngineError::KeysInTheWay(keys);
+                let before = work.out.len();
                 encoder(work).error(error.code(), format_args!("{error}"));
+                self.note_error(before, work);
             }
             Finished::Refused(error) if is_moved(&error) => {
                 return self.begin_anew(coordinated, work);
             }
             Finished::Refused(error) => {
+                let before = work.out.len();
                 Answer::whole(&error)
                     .into_iter()
                     .for_each(|error| error.replay(&mut encoder(work)));
+                self.note_error(before, work);
             }
         }
         if coordinated.is_exec && !is_done {

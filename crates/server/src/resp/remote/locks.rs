@@ -78,7 +78,6 @@ impl Resp {
             return if work.connection.session.waiting.is_some() {
                 Flow::Parked
             } else {
-                self.stats.errors += 1;
                 self.unlock(Owner::Transaction(transaction), work.peers);
                 encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
                 Flow::Next
@@ -431,7 +430,6 @@ impl Resp {
         self.forget_locked(id, work.peers);
         match turn {
             LockTurn::Late => {
-                self.stats.errors += 1;
                 if work.connection.session.queue.is_some() {
                     self.discard(&mut work.connection.session);
                 }

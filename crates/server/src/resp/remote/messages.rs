@@ -102,6 +102,10 @@ impl Resp {
                     self.publish_from_flow(channel, message, connections);
                     begin = end;
                 }
+                ShardMessage::Monitored { end } => {
+                    self.show_line(&bytes[begin..end], None, connections);
+                    begin = end;
+                }
                 ShardMessage::Flow(message) => self.node.receive_remote(from, *message),
                 ShardMessage::FindKeys { partition } => self.begin_survey(partition, from),
                 ShardMessage::KeysFound => self.keys_found(),

@@ -61,7 +61,6 @@ impl Resp {
                 return Flow::Parked;
             }
             Err(text) => {
-                self.stats.errors += 1;
                 encoder(work).error("ERR", format_args!("{text}"));
             }
         }

@@ -48,7 +48,6 @@ impl Resp {
             _ => return None,
         };
         Some(done.unwrap_or_else(|text| {
-            self.stats.errors += 1;
             encoder(work).error("ERR", format_args!("{text}"));
             Flow::Next
         }))

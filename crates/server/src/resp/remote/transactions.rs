@@ -75,7 +75,6 @@ impl Resp {
         let session = &mut work.connection.session;
         let elsewhere = session.pending().map_or(0, |pending| pending.watched().len());
         if session.watched.len() + elsewhere + keys.len() > most {
-            self.stats.errors += 1;
             let text = format_args!("more than {most} watched keys (watched-keys-max)");
             encoder(work).error("ERR", text);
             return Some(Flow::Next);
@@ -155,12 +154,14 @@ impl Resp {
             && !watches_here
             && (!watches_elsewhere || shards.len() == 1)
         {
+            self.show_queue(&queue.requests, work);
             self.ask_exec(at, queue.requests, work);
             if let Some(pending) = work.connection.session.pending() {
                 pending.end_watches();
             }
             return Some(Flow::Next);
         }
+        self.show_queue(&queue.requests, work);
         Some(self.coordinate(plan, queue.requests, true, work))
     }
 

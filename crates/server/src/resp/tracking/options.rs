@@ -104,7 +104,6 @@ impl Resp {
     }
 
     fn refuse_tracking(&mut self, text: &str, work: &mut Turn<'_>) {
-        self.stats.errors += 1;
         encoder(work).error("ERR", format_args!("{text}"));
     }
 
@@ -184,16 +183,17 @@ impl Resp {
     }
 
     /// CLIENT CACHING.
-    pub(in crate::resp) fn client_caching(&mut self, yes: bool, work: &mut Turn<'_>) {
+    pub(in crate::resp) fn client_caching(&mut self, yes: Option<bool>, work: &mut Turn<'_>) {
         let text = match work.connection.session.tracking.as_deref_mut() {
             None => {
                 "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
                  OPTOUT mode enabled"
             }
-            Some(tracks) if yes && !tracks.opt_in => {
+            Some(_) if yes.is_none() => "syntax error",
+            Some(tracks) if yes == Some(true) && !tracks.opt_in => {
                 "CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode."
             }
-            Some(tracks) if !yes && !tracks.opt_out => {
+            Some(tracks) if yes == Some(false) && !tracks.opt_out => {
                 "CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode."
             }
             Some(tracks) => {

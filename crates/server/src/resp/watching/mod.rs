@@ -103,7 +103,6 @@ impl Resp {
     }
 
     fn refuse_watch(&mut self, text: core::fmt::Arguments<'_>, work: &mut Turn<'_>) {
-        self.stats.errors += 1;
         encoder(work).error("ERR", text);
     }
 
@@ -160,8 +159,9 @@ impl Resp {
             work.connection.session.watches.retain(|&other| other != id);
             let bytes = self.end_watch(id);
             work.connection.session.watch_bytes -= bytes;
-            self.stats.errors += 1;
+            let before = work.out.len();
             encoder(work).error(refusal.code, format_args!("{}", refusal.text));
+            self.note_error(before, work);
         }
     }
 

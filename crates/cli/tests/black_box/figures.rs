@@ -1,0 +1,260 @@
+//! The figures that a server tells of itself mean what they say, with one shard and with several.
+
+use crate::support::{Server, request};
+use redis::{Connection, Value, cmd};
+use std::collections::BTreeMap;
+
+fn section(client: &mut Connection, name: &str) -> BTreeMap<String, String> {
+    let text: String = cmd("INFO").arg(name).query(client).unwrap();
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn number(client: &mut Connection, part: &str, name: &str) -> u64 {
+    let all = section(client, part);
+    all.get(name).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {all:?}"))
+}
+
+/// The numbers of a line such as `calls=1,usec=2`.
+fn facts(client: &mut Connection, part: &str, name: &str) -> BTreeMap<String, f64> {
+    let all = section(client, part);
+    let Some(line) = all.get(name) else { return BTreeMap::new() };
+    let facts = line.split(',').filter_map(|fact| fact.split_once('='));
+    facts.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+fn command(client: &mut Connection, name: &str) -> [f64; 3] {
+    let facts = facts(client, "commandstats", &format!("cmdstat_{name}"));
+    ["calls", "rejected_calls", "failed_calls"]
+        .map(|fact| facts.get(fact).copied().unwrap_or_default())
+}
+
+fn errors(client: &mut Connection, code: &str) -> f64 {
+    let facts = facts(client, "errorstats", &format!("errorstat_{code}"));
+    facts.get("count").copied().unwrap_or_default()
+}
+
+fn servers() -> [Server; 2] {
+    [Server::start(&["--shards", "1"]), Server::start(&["--shards", "3"])]
+}
+
+fn key(at: usize) -> String {
+    format!("k|{at}|x")
+}
+
+fn refused(client: &mut Connection, words: &[&str]) -> String {
+    let mut all = cmd(words[0]);
+    words[1..].iter().for_each(|word| {
+        all.arg(word);
+    });
+    format!("{}", all.query::<Value>(client).unwrap_err())
+}
+
+#[test]
+fn lookups_are_hits_and_misses() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let before = ["keyspace_hits", "keyspace_misses"].map(|it| number(client, "stats", it));
+        assert_eq!(before, [0, 0]);
+        for at in 0..6 {
+            let _: () = cmd("SET").arg(key(at)).arg("v").query(client).unwrap();
+        }
+        for at in 0..9 {
+            let _: Value = cmd("GET").arg(key(at)).query(client).unwrap();
+        }
+        let all: Vec<String> = (0..9).map(key).collect();
+        let _: Value = cmd("MGET").arg(&all).query(client).unwrap();
+        let _: Value = cmd("EXISTS").arg(key(0)).arg("none").query(client).unwrap();
+        let _: Value = cmd("TTL").arg("none").query(client).unwrap();
+        let _: Value = cmd("GETDEL").arg(key(0)).query(client).unwrap();
+        // What writes looks nothing up.
+        let _: Value = cmd("INCR").arg("count").query(client).unwrap();
+        let after = ["keyspace_hits", "keyspace_misses"].map(|it| number(client, "stats", it));
+        assert_eq!(after, [6 + 6 + 1 + 1, 3 + 3 + 1 + 1]);
+        let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        assert_eq!(number(client, "stats", "keyspace_hits"), 0);
+    }
+}
+
+#[test]
+fn commands_that_are_refused_and_that_fail_are_told_apart() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let _: () = cmd("SET").arg("text").arg("no number").query(client).unwrap();
+        for at in 0..5 {
+            let _: () = cmd("SET").arg(key(at)).arg("no number").query(client).unwrap();
+            refused(client, &["INCR", &key(at)]);
+        }
+        refused(client, &["GET"]);
+        refused(client, &["SET", "a", "b", "NONSENSE"]);
+        refused(client, &["NOSUCH"]);
+        // Every shard has a part in it, and it is one error.
+        refused(client, &["CONFIG", "SET", "nosuch", "1"]);
+        assert_eq!(command(client, "incr"), [5.0, 0.0, 5.0]);
+        assert_eq!(command(client, "get"), [0.0, 1.0, 0.0]);
+        assert_eq!(command(client, "set"), [7.0, 0.0, 1.0]);
+        assert_eq!(command(client, "config|set"), [1.0, 0.0, 1.0]);
+        assert_eq!(errors(client, "ERR"), 9.0);
+        let mut other = server.client(3);
+        let _: () = cmd("ACL")
+            .arg(&["SETUSER", "ann", "on", "nopass", "+get", "~*"])
+            .query(client)
+            .unwrap();
+        let _: () = cmd("AUTH").arg(&["ann", "x"]).query(&mut other).unwrap();
+        refused(&mut other, &["SET", "a", "b"]);
+        assert_eq!(command(client, "set"), [7.0, 1.0, 1.0]);
+        assert_eq!(errors(client, "NOPERM"), 1.0);
+        refused(&mut server.client(3), &["EXEC"]);
+        let sum = section(client, "errorstats").len();
+        assert_eq!(sum, 2, "ERR and NOPERM");
+        assert_eq!(number(client, "stats", "total_error_replies"), 11);
+        let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        assert_eq!(section(client, "errorstats").len(), 0);
+    }
+}
+
+#[test]
+fn a_transaction_counts_each_of_its_commands() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for at in 0..6 {
+            pipe.cmd("SET").arg(key(at)).arg("x");
+            pipe.cmd("INCR").arg(key(at));
+        }
+        let _ = pipe.query::<Value>(client);
+        assert_eq!(command(client, "set"), [6.0, 0.0, 0.0]);
+        assert_eq!(command(client, "incr"), [6.0, 0.0, 6.0]);
+        assert_eq!(errors(client, "ERR"), 6.0);
+        assert_eq!(command(client, "exec"), [1.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn times_are_told_of_all_shards_together() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        for at in 0..30 {
+            let _: () = cmd("SET").arg(key(at)).arg("v").query(client).unwrap();
+        }
+        let _: () = cmd("DEBUG").arg("SLEEP").arg("0.05").query(client).unwrap();
+        let slept = facts(client, "commandstats", "cmdstat_debug|sleep");
+        assert!(slept["usec"] >= 50_000.0 && slept["usec_per_call"] >= 50_000.0, "{slept:?}");
+        let set = facts(client, "commandstats", "cmdstat_set");
+        let mean = set["usec"] / set["calls"];
+        assert!((set["usec_per_call"] - mean).abs() < 0.01, "{set:?}");
+        let spread = facts(client, "latencystats", "latency_percentiles_usec_debug|sleep");
+        assert!(spread["p50"] >= 50_000.0 && spread["p99.9"] >= spread["p50"], "{spread:?}");
+        type Histogram = BTreeMap<String, BTreeMap<String, Value>>;
+        let told: Histogram =
+            cmd("LATENCY").arg(&["HISTOGRAM", "set", "debug", "nosuch"]).query(client).unwrap();
+        assert_eq!(told.keys().collect::<Vec<_>>(), ["debug|sleep", "set"]);
+        assert_eq!(told["set"]["calls"], Value::Int(30));
+        let Value::Map(steps) = &told["set"]["histogram_usec"] else { panic!("{told:?}") };
+        assert_eq!(steps.last().unwrap().1, Value::Int(30), "they are added up");
+        let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        let told: Histogram = cmd("LATENCY").arg(&["HISTOGRAM", "set"]).query(client).unwrap();
+        assert!(told.is_empty());
+        let words: String = cmd("LATENCY").arg("DOCTOR").query(client).unwrap();
+        assert!(!words.is_empty());
+    }
+}
+
+#[test]
+fn bytes_are_those_of_clients() {
+    for server in servers() {
+        let client = &mut server.client(2);
+        let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        let mut sockets: Vec<_> = (0..6).map(|_| server.socket()).collect();
+        let (asked, answer) = (request(&[b"ECHO", &[b'x'; 1000]]), 1000 + 9);
+        for socket in &mut sockets {
+            socket.send(&asked);
+            socket.take(answer);
+        }
+        let (sent, told) = (6 * asked.len() as u64, 6 * answer as u64);
+        let of = |client: &mut Connection, name: &str| number(client, "stats", name);
+        // What this client says itself is some hundred bytes.
+        let input = of(client, "total_net_input_bytes");
+        assert!((sent..sent + 500).contains(&input), "{input}, {sent}");
+        let output = of(client, "total_net_output_bytes");
+        assert!((told..told + 16_000).contains(&output), "{output}, {told}");
+        assert!(of(client, "total_reads_processed") >= 6);
+        assert!(of(client, "total_writes_processed") >= 6);
+        let rates = section(client, "stats");
+        for name in ["instantaneous_input_kbps", "instantaneous_output_kbps"] {
+            assert!(rates[name].parse::<f64>().is_ok(), "{rates:?}");
+        }
+        let time = number(client, "server", "server_time_usec");
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+        assert!(time <= now && now - time < 3_600_000_000, "{time}");
+        assert_eq!(number(client, "cluster", "cluster_enabled"), 0);
+    }
+}
+
+#[test]
+fn a_clients_line_tells_of_its_own_request() {
+    for server in servers() {
+        let mut socket = server.socket();
+        socket.send(&request(&[b"CLIENT", b"LIST"]));
+        let _length = socket.until(b"\r\n");
+        let line = String::from_utf8(socket.until(b"\n")).unwrap();
+        for fact in ["qbuf=26 ", "argv-mem=10 ", "multi-mem=0 ", "obl=0 oll=0 omem=0 ", "events=r "]
+        {
+            assert!(line.contains(fact), "{fact} in {line}");
+        }
+    }
+}
+
+#[test]
+fn words_are_those_of_redis() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let _: () = cmd("SET").arg("k").arg("v").query(client).unwrap();
+        for (words, text) in [
+            (&["CLIENT", "CACHING", "maybe"][..], "CLIENT CACHING can be called only when"),
+            (&["SETRANGE", "k", "4294967296", "x"], "string exceeds maximum allowed size"),
+            (&["CLIENT", "KILL", "USER", "nosuch"], "No such user 'nosuch'"),
+            (&["OBJECT", "IDLETIME", "k"], "An LFU maxmemory policy is selected"),
+        ] {
+            let told = refused(client, words);
+            assert!(told.contains(text), "{told}");
+        }
+        type Flags = Vec<(String, Vec<String>)>;
+        let asked = ["GETKEYSANDFLAGS", "RENAME", "a", "b"];
+        let told: Flags = cmd("COMMAND").arg(&asked).query(client).unwrap();
+        let flags = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let expected = [
+            (String::from("a"), flags(&["RW", "access", "delete"])),
+            (String::from("b"), flags(&["OW", "update"])),
+        ];
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
+fn metrics_have_the_same_figures() {
+    let server = Server::start(&["--shards", "3", "--http-port", "0"]);
+    let client = &mut server.client(3);
+    for at in 0..6 {
+        let _: () = cmd("SET").arg(key(at)).arg("v").query(client).unwrap();
+        refused(client, &["INCR", &key(at)]);
+    }
+    for at in 0..6 {
+        let _: Value = cmd("GET").arg(key(2 * at)).query(client).unwrap();
+    }
+    let answer = crate::http::get(&server, "GET /metrics");
+    for line in [
+        "headwater_lookup_hits_total 3.0",
+        "headwater_lookup_misses_total 3.0",
+        "headwater_error_replies_total{code=\"ERR\"} 6.0",
+        "headwater_commands_total{command=\"incr\"} 6.0",
+    ] {
+        assert!(answer.lines().any(|other| other == line), "{line} is not in\n{answer}");
+    }
+    for name in
+        ["command_seconds_total{command=\"set\"}", "received_bytes_total", "sent_bytes_total"]
+    {
+        assert!(answer.contains(&format!("\nheadwater_{name} ")), "{name} is not in\n{answer}");
+    }
+}

@@ -1,0 +1,201 @@
+//! MONITOR: what all clients ask, line by line, for whoever administers the server.
+//!
+//! A shard writes a line for each request of its clients as it begins to execute it, and sends it to the shards that have monitors.
+//! What administers the server is not shown, nor are passwords. A request of a transaction is shown when EXEC is. What a
+//! monitor asks itself is not shown to it.
+//!
+//! # Cost
+//! While nobody monitors, a look at a number that is never written.
+
+use super::slowlog::{first_hidden, without_secrets};
+use super::{Flow, Resp, Session, Turn, encoder};
+use crate::connection::ConnectionId;
+use crate::connections::Connections;
+use crate::shards::{ShardMessage, Transport};
+use core::fmt::Write;
+use headwater_acl::{Access, Demand};
+use headwater_base::{KeyRange, Shard};
+use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
+use headwater_protocol::resp::find;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where somebody monitors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CommonMonitors(Arc<MonitorsOfShards>);
+
+#[derive(Debug, Default)]
+struct MonitorsOfShards {
+    all: AtomicUsize,
+    /// How many each shard has that has some.
+    by_shard: Mutex<BTreeMap<Shard, usize>>,
+}
+
+impl CommonMonitors {
+    fn set(&self, shard: Shard, count: usize) {
+        let mut by_shard = self.0.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        match count {
+            0 => by_shard.remove(&shard),
+            _ => by_shard.insert(shard, count),
+        };
+        self.0.all.store(by_shard.values().sum(), Ordering::Release);
+    }
+
+    fn shards(&self) -> Vec<Shard> {
+        let by_shard = self.0.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        by_shard.keys().copied().collect()
+    }
+}
+
+/// The clients of this shard that monitor.
+#[derive(Debug, Default)]
+pub(super) struct Monitors {
+    common: CommonMonitors,
+    own: BTreeSet<ConnectionId>,
+}
+
+impl Monitors {
+    pub(super) fn of(transport: Option<&Arc<Transport>>) -> Self {
+        let common = transport.map(|transport| transport.monitors().clone()).unwrap_or_default();
+        Self { common, own: BTreeSet::new() }
+    }
+
+    /// Whether anybody monitors, at whatever shard.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.common.0.all.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Resp {
+    /// MONITOR.
+    pub(super) fn monitor(&mut self, work: &mut Turn<'_>) -> Flow {
+        let sees_all = work.connection.session.user.as_ref().is_some_and(|user| {
+            let all = Demand::Range { range: KeyRange::all(), access: Access::READ };
+            user.is_unrestricted()
+                || user.meets(&all).is_ok() && user.meets(&Demand::ChannelPattern(b"*")).is_ok()
+        });
+        if !sees_all {
+            let text =
+                "MONITOR shows what all clients ask: it needs the right to all keys and channels";
+            encoder(work).error("NOPERM", format_args!("{text}"));
+            return Flow::Next;
+        }
+        work.connection.session.monitors = true;
+        self.monitors.own.insert(work.connection.id);
+        self.monitors.common.set(self.me(), self.monitors.own.len());
+        encoder(work).ok();
+        Flow::Next
+    }
+
+    /// A client monitors no more.
+    pub(super) fn forget_monitor(&mut self, id: ConnectionId, session: &mut Session) {
+        if core::mem::take(&mut session.monitors) {
+            self.monitors.own.remove(&id);
+            self.monitors.common.set(self.me(), self.monitors.own.len());
+        }
+    }
+
+    /// Shows a request of a client to those who monitor; one within a transaction was shown with EXEC.
+    #[cold]
+    pub(super) fn show(&mut self, spec: &Spec, args: Args<'_>, work: &mut Turn<'_>) {
+        if self.executing_queue || work.connection.is_remote() || spec.flags.has(Flags::ADMIN) {
+            return;
+        }
+        let line = line(spec, args, &work.connection.peer.to_string());
+        for at in self.monitors.common.shards() {
+            match &mut self.shards {
+                Some(shards) if at != shards.me => {
+                    let batch = shards.outbox.to(at);
+                    batch.bytes.extend_from_slice(&line);
+                    let end = batch.bytes.len();
+                    batch.messages.push(ShardMessage::Monitored { end });
+                }
+                _ => self.show_line(&line, Some(work.connection.id), work.peers),
+            }
+        }
+    }
+
+    /// Shows the requests of a transaction, which EXEC is about to execute.
+    pub(super) fn show_queue(&mut self, requests: &[OwnedArgs], work: &mut Turn<'_>) {
+        if !self.monitors.any() {
+            return;
+        }
+        for request in requests {
+            if let Ok(spec) = find(request.args()) {
+                self.show(spec, request.args(), work);
+            }
+        }
+    }
+
+    /// Writes a line to the monitors of this shard but for the one that is being served.
+    pub(super) fn show_line(
+        &self,
+        line: &[u8],
+        served: Option<ConnectionId>,
+        connections: &mut Connections<Session>,
+    ) {
+        let most = (self.lowered.clients.pubsub_output_bytes_max, self.clients_bytes_max);
+        for &id in self.monitors.own.iter().filter(|id| Some(**id) != served) {
+            connections.deliver(id, line, most);
+        }
+    }
+}
+
+/// A request as monitors are shown it: when, for whom, and its words without secrets.
+fn line(spec: &Spec, args: Args<'_>, client: &str) -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut line = format!("+{}.{:06} [0 {client}]", now.as_secs(), now.subsec_micros());
+    let words: Vec<&[u8]> = args.iter().collect();
+    let hidden = first_hidden(spec.full_name, &words);
+    for (at, word) in words.iter().enumerate() {
+        if at >= hidden {
+            line.push_str(" \"(redacted)\"");
+        } else {
+            push_quoted(&without_secrets(word), &mut line);
+        }
+    }
+    line.push_str("\r\n");
+    line.into_bytes()
+}
+
+/// A word in quotes, in printable characters.
+fn push_quoted(word: &[u8], line: &mut String) {
+    line.push_str(" \"");
+    for &byte in word {
+        match byte {
+            b'"' | b'\\' => line.extend(['\\', char::from(byte)]),
+            b'\n' => line.push_str("\\n"),
+            b'\r' => line.push_str("\\r"),
+            b'\t' => line.push_str("\\t"),
+            7 => line.push_str("\\a"),
+            8 => line.push_str("\\b"),
+            b' '..=b'~' => line.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(line, "\\x{byte:02x}")),
+        }
+    }
+    line.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_all_words_and_no_password() {
+        for (words, shown) in [
+            (&["SET", "k", "a \"b\"\\\n\u{7f}"][..], r#""SET" "k" "a \"b\"\\\n\x7f""#),
+            (&["AUTH", "ann", "hunter2"], r#""AUTH" "(redacted)" "(redacted)""#),
+            (&["SET", "k", "http://a:hunter2@b"], r#""SET" "k" "http://a:(redacted)@b""#),
+        ] {
+            let owned: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+            let spec = find(owned.args()).ok().unwrap();
+            let line = String::from_utf8(line(spec, owned.args(), "1.2.3.4:5")).unwrap();
+            let end = format!(" [0 1.2.3.4:5] {shown}\r\n");
+            assert!(line.starts_with('+') && line.ends_with(&end), "{line}");
+        }
+    }
+}
