@@ -16,6 +16,7 @@ mod base;
 mod catalog;
 mod cells;
 mod changed;
+mod collect;
 mod dead;
 mod divide;
 mod engine;

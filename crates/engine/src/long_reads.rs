@@ -15,6 +15,7 @@
 //! Without long reads nothing but a look whether there are some, for each pair that changes. With them a lookup of the pair, and an
 //! entry with its key for each that is still to be read; its value is held, not copied, unless it lies on disk.
 
+use crate::collect::{Collected, Collections};
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::read::within_one_table;
@@ -75,6 +76,15 @@ struct ReadPlace {
     at: Vec<u8>,
 }
 
+/// A part of a range, which lies in one table.
+#[derive(Debug)]
+struct ReadPart {
+    table: TableId,
+    range: KeyRange,
+    /// What the read shows of it, where that is stored nowhere.
+    collected: Option<Vec<Collected>>,
+}
+
 #[derive(Debug)]
 enum ReadPhase {
     Counting { at: ReadPlace, count: u64 },
@@ -87,7 +97,7 @@ struct LongRead {
     /// Who goes on with it.
     ticket: Ticket,
     /// In the order in which they are read. Their tables are pinned.
-    parts: Vec<(TableId, KeyRange)>,
+    parts: Vec<ReadPart>,
     reverse: bool,
     /// How many pairs may yet be given.
     left: u64,
@@ -100,12 +110,16 @@ struct LongRead {
     cells: BTreeMap<u64, ValueRef>,
     /// Bytes of what is saved.
     bytes: usize,
+    /// Bytes of what was collected, but for the values.
+    collected_bytes: usize,
 }
 
 /// The long reads under way.
 #[derive(Debug, Default)]
 pub(crate) struct LongReads {
     list: Vec<LongRead>,
+    /// What merged reads have computed so far.
+    pub(crate) collections: Collections,
     /// Which one the operation under way goes on with.
     resumed: Option<Ticket>,
     /// How many bytes one may save (L2); 0: any number.
@@ -115,7 +129,7 @@ pub(crate) struct LongReads {
 impl LongReads {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && self.collections.is_empty()
     }
 
     /// Whether some of a range of a table is still to be given.
@@ -131,7 +145,19 @@ impl LongReads {
 
     /// Bytes that they take besides the values, which are in the pool.
     pub(crate) fn bytes(&self) -> usize {
-        self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()
+        let list = self.list.iter();
+        list.map(|read| {
+            read.saved.len() * ENTRY_BYTES + read.collected_bytes + size_of::<LongRead>()
+        })
+        .sum::<usize>()
+            + self.collections.bytes()
+    }
+}
+
+impl ReadPart {
+    /// Whether what the read shows of it is stored in this table.
+    fn is_stored_in(&self, table: TableId) -> bool {
+        self.table == table && self.collected.is_none()
     }
 }
 
@@ -141,13 +167,13 @@ impl LongRead {
         let at = self
             .parts
             .get(part)
-            .map(|(_, range)| if self.reverse { &range.last } else { &range.first });
+            .map(|part| if self.reverse { &part.range.last } else { &part.range.first });
         ReadPlace { part, at: at.cloned().unwrap_or_default() }
     }
 
     /// What of a place's part is still to be read.
     fn rest_of(&self, place: &ReadPlace) -> KeyRange {
-        let range = &self.parts[place.part].1;
+        let range = &self.parts[place.part].range;
         if self.reverse {
             KeyRange::new(&range.first, &place.at)
         } else {
@@ -158,19 +184,19 @@ impl LongRead {
     /// Whether a key is still to be given.
     fn awaits(&self, table: TableId, key: &[u8]) -> bool {
         let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
-            if part == self.at.part {
+        rest.filter(|(_, part)| part.is_stored_in(table)).any(|(at, part)| {
+            if at == self.at.part {
                 self.rest_of(&self.at).contains(key)
             } else {
-                range.contains(key)
+                part.range.contains(key)
             }
         })
     }
 
     fn awaits_some_of(&self, table: TableId, some: &KeyRange) -> bool {
         let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
-            let left = if part == self.at.part { &self.rest_of(&self.at) } else { range };
+        rest.filter(|(_, part)| part.is_stored_in(table)).any(|(at, part)| {
+            let left = if at == self.at.part { &self.rest_of(&self.at) } else { &part.range };
             left.overlaps(some)
         })
     }
@@ -185,8 +211,15 @@ impl LongRead {
 
     /// Gives `each` the pairs from `place` on, until it breaks, and moves `place` behind the last one.
     fn visit(&self, store: &Store<GroupNote>, place: &mut ReadPlace, each: &mut Visit<'_>) {
-        while let Some(&(table, _)) = self.parts.get(place.part) {
-            let rest = self.rest_of(place);
+        while let Some(part) = self.parts.get(place.part) {
+            let (table, rest) = (part.table, self.rest_of(place));
+            if let Some(rows) = &part.collected {
+                if self.visit_collected(&store.pool, table, rows, place, each).is_break() {
+                    return;
+                }
+                *place = self.start_of(place.part + 1);
+                continue;
+            }
             let mut saved = self.saved_in(&rest).peekable();
             let mut stopped_at = Vec::new();
             let mut give = |key: &[u8], word: ValueRef| {
@@ -237,6 +270,34 @@ impl LongRead {
         }
     }
 
+    /// As [`LongRead::visit`], of a part that was collected.
+    fn visit_collected(
+        &self,
+        pool: &Pool,
+        table: TableId,
+        rows: &[Collected],
+        place: &mut ReadPlace,
+        each: &mut Visit<'_>,
+    ) -> ControlFlow<()> {
+        let at = rows.partition_point(|(key, _)| **key < *place.at);
+        let (before, behind) = rows.split_at(at);
+        let mut rest = match self.reverse {
+            true if place.at.is_empty() => rows.iter(),
+            true => before.iter(),
+            false => behind.iter(),
+        };
+        while let Some((key, value)) = if self.reverse { rest.next_back() } else { rest.next() } {
+            if each(table, key, self.shown(pool, *value)).is_break() {
+                place.at = key.to_vec();
+                if !self.reverse {
+                    place.at.push(0);
+                }
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     /// What is saved in a range, in the order in which it is read.
     fn saved_in(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], Option<ValueRef>)> {
         use core::ops::Bound::{Excluded, Included, Unbounded};
@@ -266,6 +327,12 @@ impl LongRead {
             self.forget_all(pool);
             return;
         }
+        let given = self.parts[..self.at.part].iter_mut().rev();
+        for rows in given.map_while(|part| part.collected.as_mut().filter(|rows| !rows.is_empty()))
+        {
+            self.collected_bytes -= crate::collect::bytes_of(rows);
+            take(rows).into_iter().for_each(|(_, value)| pool.release(value));
+        }
         let given = if self.reverse {
             if self.at.at.is_empty() { return } else { self.saved.split_off(&*self.at.at) }
         } else {
@@ -293,7 +360,11 @@ impl LongRead {
     fn forget_all(&mut self, pool: &mut Pool) {
         take(&mut self.saved).into_values().flatten().for_each(|value| pool.release(value));
         take(&mut self.cells).into_keys().for_each(|cell| pool.release(ValueRef::from_word(cell)));
+        for rows in self.parts.iter_mut().filter_map(|part| part.collected.as_mut()) {
+            take(rows).into_iter().for_each(|(_, value)| pool.release(value));
+        }
         self.bytes = 0;
+        self.collected_bytes = 0;
     }
 }
 
@@ -316,31 +387,42 @@ impl Engine {
         if !self.slices.is_active() || self.placed.is_some() {
             return None;
         }
-        if self.catalog.merges() && self.parts_of(first, last).is_none() {
+        if self.catalog.merges()
+            && self.parts_of(first, last).iter().any(|part| !self.may_collect(part.0))
+        {
             return None;
         }
         let pairs = self.slices.rows_max() as u64;
         Some(AtOnce { pairs, bytes: GIVEN_BYTES })
     }
 
-    /// The tables of a range; `None` where what is read of one is put together from several places, and has to be so at once.
-    fn parts_of(&self, first: &[u8], last: &[u8]) -> Option<Vec<(TableId, KeyRange)>> {
-        let parts = match within_one_table(first, last) {
+    /// The tables of a range.
+    fn parts_of(&self, first: &[u8], last: &[u8]) -> Vec<(TableId, KeyRange)> {
+        match within_one_table(first, last) {
             Some(prefix) => {
                 let table = self.store.find(prefix);
                 table.map(|table| (table, KeyRange::new(first, last))).into_iter().collect()
             }
             None => {
                 let parts = self.store.parts(first, last).into_iter();
-                parts
-                    .map(|(table, first, last)| (table, KeyRange { first, last }))
-                    .collect::<Vec<_>>()
+                parts.map(|(table, first, last)| (table, KeyRange { first, last })).collect()
             }
-        };
-        let is_merged = |(table, _): &(TableId, KeyRange)| {
-            self.catalog.role(*table).is_some_and(|role| role.merged > 0)
-        };
-        (!parts.iter().any(is_merged)).then_some(parts)
+        }
+    }
+
+    /// The parts of a long read that begins. What is put together from several places was collected just now.
+    fn parts_to_read(&mut self, first: &[u8], last: &[u8]) -> Vec<ReadPart> {
+        let mut parts = Vec::new();
+        for (table, range) in self.parts_of(first, last) {
+            if self.catalog.role(table).is_none_or(|role| role.merged == 0) {
+                parts.push(ReadPart { table, range, collected: None });
+                continue;
+            }
+            for piece in self.long_reads.collections.take(table, &range).unwrap_or_default() {
+                parts.push(ReadPart { table, range: piece.range, collected: Some(piece.rows) });
+            }
+        }
+        parts
     }
 
     /// Whether the operation under way goes on with a long read.
@@ -350,15 +432,17 @@ impl Engine {
         self.long_reads.resumed.is_some()
     }
 
-    /// Begins a long read of what is there now: the range has just been [read](Engine::range), and is current.
+    /// Begins a long read of what is there now: the range has just been [read](Engine::range) in this operation, and is current.
     pub fn begin_long_read(&mut self, first: &[u8], last: &[u8], options: RangeOptions) {
-        let mut parts = self.parts_of(first, last).unwrap_or_default();
+        let mut parts = self.parts_to_read(first, last);
         if options.reverse {
             parts.reverse();
         }
-        for &(table, _) in &parts {
-            self.store.pin(table);
+        for part in &parts {
+            self.store.pin(part.table);
         }
+        let collected = parts.iter().filter_map(|part| part.collected.as_deref());
+        let collected_bytes = collected.map(crate::collect::bytes_of).sum();
         let ticket = self.next_ticket();
         let nowhere = ReadPlace { part: 0, at: Vec::new() };
         let mut read = LongRead {
@@ -371,6 +455,7 @@ impl Engine {
             saved: BTreeMap::new(),
             cells: BTreeMap::new(),
             bytes: 0,
+            collected_bytes,
         };
         read.at = read.start_of(0);
         read.phase = ReadPhase::Counting { at: read.at.clone(), count: 0 };
@@ -476,8 +561,8 @@ impl Engine {
 
     fn end_long_read(&mut self, mut read: LongRead) {
         read.forget_all(&mut self.store.pool);
-        for (table, _) in read.parts {
-            self.store.unpin(table);
+        for part in read.parts {
+            self.store.unpin(part.table);
         }
     }
 
@@ -501,8 +586,8 @@ impl Engine {
         for mut read in take(&mut self.long_reads.list) {
             let begun = !matches!(read.phase, ReadPhase::Counting { .. });
             read.give_up(&mut self.store.pool);
-            for (table, _) in take(&mut read.parts) {
-                self.store.unpin(table);
+            for part in take(&mut read.parts) {
+                self.store.unpin(part.table);
             }
             if begun {
                 self.long_reads.list.push(read);
@@ -518,8 +603,17 @@ impl Engine {
         }
     }
 
+    /// Notes that a pair changes in its place, for merged reads that have collected it.
+    #[inline]
+    pub(crate) fn note_collected_changed(&mut self, table: TableId, key: &[u8]) {
+        if !self.long_reads.collections.is_empty() {
+            self.long_reads.collections.note_changed(table, key);
+        }
+    }
+
     #[cold]
     fn save_for_reads(&mut self, table: TableId, key: &[u8]) {
+        self.note_collected_changed(table, key);
         let mut reads = take(&mut self.long_reads.list);
         for read in &mut reads {
             if read.is_given_up() || read.saved.contains_key(key) || !read.awaits(table, key) {
