@@ -513,7 +513,8 @@ impl Engine {
             return usize::MAX;
         }
         // What is computed for it from scratch, and stored nowhere, is a part of it.
-        let within = if self.computes_in_parts() { self.slices.visited() - execution.began } else { 0 };
+        let within =
+            if self.computes_in_parts() { self.slices.visited() - execution.began } else { 0 };
         execution.rows_max.saturating_sub(execution.rows - execution.values + within)
     }
 

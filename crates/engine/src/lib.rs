@@ -41,6 +41,7 @@ mod listing;
 mod loads;
 mod log;
 mod logged;
+mod long_read;
 mod long_reads;
 mod maintain;
 mod marks;

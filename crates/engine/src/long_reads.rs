@@ -15,27 +15,24 @@
 //! Without long reads nothing but a look whether there are some, for each pair that changes. With them a lookup of the pair, and an
 //! entry with its key for each that is still to be read; its value is held, not copied, unless it lies on disk.
 
-use crate::collect::{Collected, Collections};
+use crate::collect::Collections;
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::long_read::{ENTRY_BYTES, LongRead, ReadPart, ReadPhase, ReadPlace};
 use crate::read::within_one_table;
 use crate::report::{RangeOptions, Ticket};
-use crate::status::GroupNote;
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::take;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_pool::{Pool, Value, ValueRef};
-use headwater_store::{Scan, Store, TableId};
+use headwater_pool::{Value, ValueRef};
+use headwater_store::TableId;
 
 /// As many pairs are counted in the time in which one source row is visited, or more.
 const COUNTED_A_ROW: usize = 4;
 /// A slice of an answer ends when its keys and values have so many bytes.
 const GIVEN_BYTES: usize = 256 << 10;
-/// Bytes of an entry for a key besides its key and value, about.
-const ENTRY_BYTES: usize = 64;
 
 /// How much of a range may be read at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,56 +59,6 @@ pub enum ReadProgress {
         /// Pairs were given, or their number.
         begun: bool,
     },
-}
-
-/// What is done with a pair: its table, its key, and what the read shows of it, which may be the handle of a spilled value.
-type Visit<'v> = dyn FnMut(TableId, &[u8], ValueRef) -> ControlFlow<()> + 'v;
-
-/// Where a read goes on: in a part, at a key.
-#[derive(Clone, Debug)]
-struct ReadPlace {
-    part: usize,
-    /// The first key of the rest of the part. Where the greatest key comes first, the one behind the rest, and empty where
-    /// the rest has no end.
-    at: Vec<u8>,
-}
-
-/// A part of a range, which lies in one table.
-#[derive(Debug)]
-struct ReadPart {
-    table: TableId,
-    range: KeyRange,
-    /// What the read shows of it, where that is stored nowhere.
-    collected: Option<Vec<Collected>>,
-}
-
-#[derive(Debug)]
-enum ReadPhase {
-    Counting { at: ReadPlace, count: u64 },
-    Giving,
-    GivenUp { begun: bool },
-}
-
-#[derive(Debug)]
-struct LongRead {
-    /// Who goes on with it.
-    ticket: Ticket,
-    /// In the order in which they are read. Their tables are pinned.
-    parts: Vec<ReadPart>,
-    reverse: bool,
-    /// How many pairs may yet be given.
-    left: u64,
-    /// All before was given.
-    at: ReadPlace,
-    phase: ReadPhase,
-    /// What keys of the rest held when the read began, and hold no more. References are held.
-    saved: BTreeMap<Box<[u8]>, Option<ValueRef>>,
-    /// What cells held then that were set since, by the cells' words. References of the cells are held.
-    cells: BTreeMap<u64, ValueRef>,
-    /// Bytes of what is saved.
-    bytes: usize,
-    /// Bytes of what was collected, but for the values.
-    collected_bytes: usize,
 }
 
 /// The long reads under way.
@@ -152,225 +99,6 @@ impl LongReads {
         .sum::<usize>()
             + self.collections.bytes()
     }
-}
-
-impl ReadPart {
-    /// Whether what the read shows of it is stored in this table.
-    fn is_stored_in(&self, table: TableId) -> bool {
-        self.table == table && self.collected.is_none()
-    }
-}
-
-impl LongRead {
-    /// Where a part begins.
-    fn start_of(&self, part: usize) -> ReadPlace {
-        let at = self
-            .parts
-            .get(part)
-            .map(|part| if self.reverse { &part.range.last } else { &part.range.first });
-        ReadPlace { part, at: at.cloned().unwrap_or_default() }
-    }
-
-    /// What of a place's part is still to be read.
-    fn rest_of(&self, place: &ReadPlace) -> KeyRange {
-        let range = &self.parts[place.part].range;
-        if self.reverse {
-            KeyRange::new(&range.first, &place.at)
-        } else {
-            KeyRange::new(&place.at, &range.last)
-        }
-    }
-
-    /// Whether a key is still to be given.
-    fn awaits(&self, table: TableId, key: &[u8]) -> bool {
-        let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, part)| part.is_stored_in(table)).any(|(at, part)| {
-            if at == self.at.part {
-                self.rest_of(&self.at).contains(key)
-            } else {
-                part.range.contains(key)
-            }
-        })
-    }
-
-    fn awaits_some_of(&self, table: TableId, some: &KeyRange) -> bool {
-        let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, part)| part.is_stored_in(table)).any(|(at, part)| {
-            let left = if at == self.at.part { &self.rest_of(&self.at) } else { &part.range };
-            left.overlaps(some)
-        })
-    }
-
-    /// What the read shows of a stored word, which is no handle.
-    fn shown(&self, pool: &Pool, word: ValueRef) -> ValueRef {
-        if !word.is_cell() {
-            return word;
-        }
-        self.cells.get(&word.to_word()).copied().unwrap_or_else(|| pool.content(word))
-    }
-
-    /// Gives `each` the pairs from `place` on, until it breaks, and moves `place` behind the last one.
-    fn visit(&self, store: &Store<GroupNote>, place: &mut ReadPlace, each: &mut Visit<'_>) {
-        while let Some(part) = self.parts.get(place.part) {
-            let (table, rest) = (part.table, self.rest_of(place));
-            if let Some(rows) = &part.collected {
-                if self.visit_collected(&store.pool, table, rows, place, each).is_break() {
-                    return;
-                }
-                *place = self.start_of(place.part + 1);
-                continue;
-            }
-            let mut saved = self.saved_in(&rest).peekable();
-            let mut stopped_at = Vec::new();
-            let mut give = |key: &[u8], word: ValueRef| {
-                if Handle::of(word).is_some() && Handle::spilled(word).is_none() {
-                    return ControlFlow::Continue(());
-                }
-                let flow = each(table, key, word);
-                if flow.is_break() {
-                    stopped_at.extend_from_slice(key);
-                    if !self.reverse {
-                        stopped_at.push(0);
-                    }
-                }
-                flow
-            };
-            let scan = Scan {
-                pool: &store.pool,
-                first: &rest.first,
-                last: &rest.last,
-                reverse: self.reverse,
-            };
-            let mut flow = store.table(table).scan(&scan, &mut Vec::new(), &mut |key, word| {
-                let is_before = |other: &[u8]| if self.reverse { other > key } else { other < key };
-                while let Some((gone, value)) = saved.next_if(|(other, _)| is_before(other)) {
-                    if let Some(value) = value {
-                        give(gone, value)?;
-                    }
-                }
-                match saved.next_if(|(other, _)| **other == *key) {
-                    Some((_, Some(value))) => give(key, value),
-                    Some((_, None)) => ControlFlow::Continue(()),
-                    None if word.is_handle() => give(key, word),
-                    None => give(key, self.shown(&store.pool, word)),
-                }
-            });
-            for (gone, value) in saved {
-                if flow.is_continue()
-                    && let Some(value) = value
-                {
-                    flow = give(gone, value);
-                }
-            }
-            if flow.is_break() {
-                place.at = stopped_at;
-                return;
-            }
-            *place = self.start_of(place.part + 1);
-        }
-    }
-
-    /// As [`LongRead::visit`], of a part that was collected.
-    fn visit_collected(
-        &self,
-        pool: &Pool,
-        table: TableId,
-        rows: &[Collected],
-        place: &mut ReadPlace,
-        each: &mut Visit<'_>,
-    ) -> ControlFlow<()> {
-        let at = rows.partition_point(|(key, _)| **key < *place.at);
-        let (before, behind) = rows.split_at(at);
-        let mut rest = match self.reverse {
-            true if place.at.is_empty() => rows.iter(),
-            true => before.iter(),
-            false => behind.iter(),
-        };
-        while let Some((key, value)) = if self.reverse { rest.next_back() } else { rest.next() } {
-            if each(table, key, self.shown(pool, *value)).is_break() {
-                place.at = key.to_vec();
-                if !self.reverse {
-                    place.at.push(0);
-                }
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// What is saved in a range, in the order in which it is read.
-    fn saved_in(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], Option<ValueRef>)> {
-        use core::ops::Bound::{Excluded, Included, Unbounded};
-        let last = if range.last.is_empty() { Unbounded } else { Excluded(&*range.last) };
-        let mut found = (!range.is_empty())
-            .then(|| self.saved.range::<[u8], _>((Included(&*range.first), last)));
-        let reverse = self.reverse;
-        core::iter::from_fn(move || {
-            let found = found.as_mut()?;
-            let next = if reverse { found.next_back() } else { found.next() };
-            next.map(|(key, value)| (&**key, *value))
-        })
-    }
-
-    /// Saves what a key held when the read began.
-    fn save(&mut self, pool: &Pool, key: &[u8], value: Option<ValueRef>) {
-        if let Some(value) = value {
-            pool.retain(value);
-        }
-        self.bytes += saved_bytes(pool, key, value);
-        self.saved.insert(key.into(), value);
-    }
-
-    /// Lets go of what is saved for keys that were given.
-    fn forget_given(&mut self, pool: &mut Pool) {
-        if self.at.part >= self.parts.len() {
-            self.forget_all(pool);
-            return;
-        }
-        let given = self.parts[..self.at.part].iter_mut().rev();
-        for rows in given.map_while(|part| part.collected.as_mut().filter(|rows| !rows.is_empty()))
-        {
-            self.collected_bytes -= crate::collect::bytes_of(rows);
-            take(rows).into_iter().for_each(|(_, value)| pool.release(value));
-        }
-        let given = if self.reverse {
-            if self.at.at.is_empty() { return } else { self.saved.split_off(&*self.at.at) }
-        } else {
-            let rest = self.saved.split_off(&*self.at.at);
-            core::mem::replace(&mut self.saved, rest)
-        };
-        for (key, value) in given {
-            self.bytes -= saved_bytes(pool, &key, value);
-            if let Some(value) = value {
-                pool.release(value);
-            }
-        }
-    }
-
-    fn is_given_up(&self) -> bool {
-        matches!(self.phase, ReadPhase::GivenUp { .. })
-    }
-
-    fn give_up(&mut self, pool: &mut Pool) {
-        let begun = matches!(self.phase, ReadPhase::Giving);
-        self.phase = ReadPhase::GivenUp { begun };
-        self.forget_all(pool);
-    }
-
-    fn forget_all(&mut self, pool: &mut Pool) {
-        take(&mut self.saved).into_values().flatten().for_each(|value| pool.release(value));
-        take(&mut self.cells).into_keys().for_each(|cell| pool.release(ValueRef::from_word(cell)));
-        for rows in self.parts.iter_mut().filter_map(|part| part.collected.as_mut()) {
-            take(rows).into_iter().for_each(|(_, value)| pool.release(value));
-        }
-        self.bytes = 0;
-        self.collected_bytes = 0;
-    }
-}
-
-/// What an entry counts, whose value may be held by others as well.
-fn saved_bytes(pool: &Pool, key: &[u8], value: Option<ValueRef>) -> usize {
-    ENTRY_BYTES + key.len() + value.map_or(0, |value| pool.view(value).len())
 }
 
 impl Engine {

@@ -2,8 +2,8 @@
 //! pairs, whatever becomes of them in the meantime.
 
 use crate::subject::Pair;
-use headwater_base::KeyRange;
 use core::ops::ControlFlow;
+use headwater_base::KeyRange;
 use headwater_engine::{Engine, RangeOptions, ReadProgress, Stop, Ticket, Value};
 use headwater_script::bytes::escape;
 
