@@ -102,7 +102,12 @@ impl Stalls {
         run.phase("PREFIX, there", &[b"PREFIX", b"c|"])?;
         run.phase("VERIFY", &[b"VERIFY", b"c|", b"c}"])?;
         run.phase("EXPLAIN.RANGE", &[b"EXPLAIN.RANGE", b"c|", b"c}"])?;
-        run.phase("JOIN.DROP", &[b"JOIN.DROP", b"c"])
+        run.phase("JOIN.DROP", &[b"JOIN.DROP", b"c"])?;
+        run.send(
+            [words(&[b"JOIN.ADD", b"e", b"e|<x>|<y> = pull check a|<x> copy b|<y>"])].into_iter(),
+        )?;
+        run.phase("PREFIX … COUNT of a pull join", &[b"PREFIX", b"e|", b"COUNT"])?;
+        run.phase("PREFIX of a pull join", &[b"PREFIX", b"e|"])
     }
 
     /// A post to many timelines.

@@ -40,6 +40,7 @@ impl Engine {
         if let Some((other, _)) = &self.catalog.prepared {
             return refused(format!("join '{other}' is being installed; try again when it is"));
         }
+        self.check_new_name(name)?;
         let (join, _) = self.accept(name, text, replace)?;
         self.catalog.prepared = Some((String::from(name), join));
         Ok(())
@@ -91,8 +92,7 @@ impl Engine {
         // What is no key any more is in nobody's way.
         self.remove_all_dead();
         let old = self.catalog.find(name);
-        self.check_name(name, old.is_some(), replace)?;
-        headwater_base::text::check_name("join", name).map_err(EngineError::Refused)?;
+        self.check_place(name, old.is_some(), replace)?;
         let limits = &self.settings.limits;
         let join = Join::parse(text, limits).map_err(|e| EngineError::Refused(e.to_string()))?;
         let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
@@ -114,13 +114,16 @@ impl Engine {
         Ok((join, old))
     }
 
-    fn check_name(&self, name: &str, exists: bool, replace: bool) -> Result<(), EngineError> {
-        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
-        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            return refused(format!(
-                "a join's name has 1 to 64 bytes, letters, digits and _ - . : only; got '{name}'"
-            ));
+    /// Whether clients may give a join this name. One that is there, because an earlier version took its name, keeps it.
+    pub(crate) fn check_new_name(&self, name: &str) -> Result<(), EngineError> {
+        if self.catalog.find(name).is_some() {
+            return Ok(());
         }
+        headwater_base::text::check_name("join", name).map_err(EngineError::Refused)
+    }
+
+    /// Whether there is a place for a join of this name.
+    fn check_place(&self, name: &str, exists: bool, replace: bool) -> Result<(), EngineError> {
         if exists && !replace {
             return refused(format!("join '{name}' exists already; add REPLACE to replace it"));
         }

@@ -193,7 +193,7 @@ impl Engine {
         self.counters.executions += 1;
         execution.allowance = self.allowance();
         execution.began = self.slices.visited();
-        if self.slices.enter() == 0 && self.from_scratch {
+        if self.slices.enter() == 0 && self.computes_in_parts() {
             execution.rows_max = self.slices.rows_max();
         }
         self.level(execution, level, bindings);
@@ -514,7 +514,8 @@ impl Engine {
             return usize::MAX;
         }
         // What is computed for it from scratch, and stored nowhere, is a part of it.
-        let within = if self.from_scratch { self.slices.visited() - execution.began } else { 0 };
+        let within =
+            if self.computes_in_parts() { self.slices.visited() - execution.began } else { 0 };
         execution.rows_max.saturating_sub(execution.rows - execution.values + within)
     }
 
@@ -524,6 +525,11 @@ impl Engine {
             execution.limit(Extent::Cut);
         }
         over
+    }
+
+    /// Whether what is computed now is stored nowhere, and divided where it takes more rows than a slice has.
+    fn computes_in_parts(&self) -> bool {
+        self.from_scratch || self.long_reads.collections.is_under_way()
     }
 
     /// What a join gives for `range`, computed now and stored nowhere, folded and in order.

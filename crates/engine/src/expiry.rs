@@ -8,19 +8,31 @@ use crate::engine::Engine;
 use crate::report::Stop;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
-use hashbrown::HashMap;
+use alloc::vec::Vec;
+use hashbrown::HashTable;
 use headwater_base::Millis;
-use headwater_base::hash::{KeyHashBuilder, Secret};
+use headwater_base::hash::Secret;
 
 /// How often memory that values left goes back to the system, in milliseconds, and how much at
 /// once: a few milliseconds' work at most.
 const TRIM_EVERY: u64 = 1000;
 const TRIM_BYTES: usize = 64 << 20;
 
+/// Of so many parts one grows at a time: what a write takes for that is little, of a bound of memory as well.
+const PARTS: usize = 64;
+
+/// A key that expires.
+#[derive(Debug)]
+struct Expiring {
+    key: Rc<[u8]>,
+    at: Millis,
+}
+
 /// When keys expire: by key, and in the order of their moments.
 #[derive(Debug)]
 pub(crate) struct Expiries {
-    by_key: HashMap<Rc<[u8]>, Millis, KeyHashBuilder>,
+    by_key: Vec<HashTable<Expiring>>,
+    secret: Secret,
     order: BTreeSet<(Millis, Rc<[u8]>)>,
     /// There are keys whose time has come and which are still stored.
     pub(crate) overdue: bool,
@@ -29,30 +41,49 @@ pub(crate) struct Expiries {
 impl Expiries {
     pub(crate) fn new(secret: Secret) -> Self {
         Self {
-            by_key: HashMap::with_hasher(KeyHashBuilder::new(secret)),
+            by_key: (0..PARTS).map(|_| HashTable::new()).collect(),
+            secret,
             order: BTreeSet::new(),
             overdue: false,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
+        self.order.len()
     }
 
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Option<Millis> {
-        if self.by_key.is_empty() { None } else { self.by_key.get(key).copied() }
+        if self.order.is_empty() {
+            return None;
+        }
+        let (part, hash) = self.place(key);
+        self.by_key[part].find(hash, |known| *known.key == *key).map(|known| known.at)
+    }
+
+    fn place(&self, key: &[u8]) -> (usize, u64) {
+        let hash = self.secret.hash(key);
+        // The bits in the middle: the table uses those at both ends.
+        ((hash >> 32) as usize % PARTS, hash)
+    }
+
+    fn take(&mut self, key: &[u8]) -> Option<Expiring> {
+        let (part, hash) = self.place(key);
+        let found = self.by_key[part].find_entry(hash, |known| *known.key == *key);
+        found.ok().map(|entry| entry.remove().0)
     }
 
     pub(crate) fn set(&mut self, key: &[u8], at: Option<Millis>) {
-        if !self.by_key.is_empty()
-            && let Some((key, old)) = self.by_key.remove_entry(key)
+        if !self.order.is_empty()
+            && let Some(Expiring { key, at }) = self.take(key)
         {
-            self.order.remove(&(old, key));
+            self.order.remove(&(at, key));
         }
         if let Some(at) = at {
-            let key: Rc<[u8]> = key.into();
-            self.by_key.insert(key.clone(), at);
+            let (part, hash) = self.place(key);
+            let (key, secret): (Rc<[u8]>, _) = (key.into(), &self.secret);
+            let known = Expiring { key: key.clone(), at };
+            self.by_key[part].insert_unique(hash, known, |known| secret.hash(&known.key));
             self.order.insert((at, key));
         }
     }
@@ -63,7 +94,7 @@ impl Expiries {
         while done < most
             && let Some((_, key)) = self.order.pop_last()
         {
-            self.by_key.remove(&key);
+            self.take(&key);
             done += 1;
         }
         done
@@ -86,7 +117,8 @@ impl Expiries {
 
     pub(crate) fn bytes(&self) -> usize {
         // A map slot, a share of a tree node, and the text with its counts.
-        self.by_key.capacity() * 25 + self.order.len() * (40 + 32)
+        let slots: usize = self.by_key.iter().map(HashTable::capacity).sum();
+        slots * (size_of::<Expiring>() + 1) + self.order.len() * (40 + 32)
     }
 }
 
@@ -215,5 +247,30 @@ mod tests {
         (0..100).for_each(|at| assert!(engine.remove(&key(at)).unwrap()));
         (1..=3).for_each(|second| engine.advance(Millis(second * 1000)));
         assert!(engine.store.pool.allocated() < full / 10);
+    }
+}
+
+#[cfg(test)]
+mod grown {
+    use super::Expiries;
+    use headwater_base::Millis;
+    use headwater_base::hash::Secret;
+
+    /// A table that doubles as a whole takes a large part of a memory bound in one write.
+    #[test]
+    fn what_keys_that_expire_take_grows_little_by_little() {
+        let mut expiries = Expiries::new(Secret::default());
+        let (mut before, mut most) = (0, 0);
+        for number in 0..100_000_u64 {
+            expiries.set(&number.to_be_bytes(), Some(Millis(number)));
+            most = most.max(expiries.bytes() - before);
+            before = expiries.bytes();
+        }
+        assert!(most < before / 50, "{most} of {before} bytes at once");
+        for number in 0..100_000_u64 {
+            assert_eq!(expiries.get(&number.to_be_bytes()), Some(Millis(number)));
+            expiries.set(&number.to_be_bytes(), None);
+        }
+        assert_eq!((expiries.len(), expiries.next()), (0, None));
     }
 }

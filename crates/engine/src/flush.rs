@@ -61,6 +61,7 @@ impl Engine {
         self.tell_reset(&KeyRange::all());
         self.fan_outs.clear(&mut self.store.pool);
         self.give_up_long_reads();
+        self.long_reads.collections.change_all();
         self.reset_joins();
         for join in self.catalog.ids() {
             self.catalog.join_mut(join).vacated = 0;

@@ -108,6 +108,7 @@ impl Engine {
         text: &str,
         replace: bool,
     ) -> Result<JoinInstalled, Stop> {
+        self.check_new_name(name)?;
         self.know_outputs(text)?;
         self.feed_all_or_wait()?;
         self.look_for_base_keys(text)?;

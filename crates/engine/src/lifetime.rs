@@ -321,6 +321,7 @@ impl Engine {
     }
 
     fn reset_each(&mut self, joins: Vec<u32>) {
+        self.long_reads.collections.change_all();
         for id in joins {
             let statuses: Vec<_> = self.catalog.join(id).cover.values().copied().collect();
             for status in statuses {

@@ -15,26 +15,24 @@
 //! Without long reads nothing but a look whether there are some, for each pair that changes. With them a lookup of the pair, and an
 //! entry with its key for each that is still to be read; its value is held, not copied, unless it lies on disk.
 
+use crate::collect::Collections;
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::long_read::{ENTRY_BYTES, LongRead, ReadPart, ReadPhase, ReadPlace};
 use crate::read::within_one_table;
 use crate::report::{RangeOptions, Ticket};
-use crate::status::GroupNote;
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::take;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_pool::{Pool, Value, ValueRef};
-use headwater_store::{Scan, Store, TableId};
+use headwater_pool::{Value, ValueRef};
+use headwater_store::TableId;
 
 /// As many pairs are counted in the time in which one source row is visited, or more.
 const COUNTED_A_ROW: usize = 4;
 /// A slice of an answer ends when its keys and values have so many bytes.
 const GIVEN_BYTES: usize = 256 << 10;
-/// Bytes of an entry for a key besides its key and value, about.
-const ENTRY_BYTES: usize = 64;
 
 /// How much of a range may be read at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,49 +61,12 @@ pub enum ReadProgress {
     },
 }
 
-/// What is done with a pair: its table, its key, and what the read shows of it, which may be the handle of a spilled value.
-type Visit<'v> = dyn FnMut(TableId, &[u8], ValueRef) -> ControlFlow<()> + 'v;
-
-/// Where a read goes on: in a part, at a key.
-#[derive(Clone, Debug)]
-struct ReadPlace {
-    part: usize,
-    /// The first key of the rest of the part. Where the greatest key comes first, the one behind the rest, and empty where
-    /// the rest has no end.
-    at: Vec<u8>,
-}
-
-#[derive(Debug)]
-enum ReadPhase {
-    Counting { at: ReadPlace, count: u64 },
-    Giving,
-    GivenUp { begun: bool },
-}
-
-#[derive(Debug)]
-struct LongRead {
-    /// Who goes on with it.
-    ticket: Ticket,
-    /// In the order in which they are read. Their tables are pinned.
-    parts: Vec<(TableId, KeyRange)>,
-    reverse: bool,
-    /// How many pairs may yet be given.
-    left: u64,
-    /// All before was given.
-    at: ReadPlace,
-    phase: ReadPhase,
-    /// What keys of the rest held when the read began, and hold no more. References are held.
-    saved: BTreeMap<Box<[u8]>, Option<ValueRef>>,
-    /// What cells held then that were set since, by the cells' words. References of the cells are held.
-    cells: BTreeMap<u64, ValueRef>,
-    /// Bytes of what is saved.
-    bytes: usize,
-}
-
 /// The long reads under way.
 #[derive(Debug, Default)]
 pub(crate) struct LongReads {
     list: Vec<LongRead>,
+    /// What merged reads have computed so far.
+    pub(crate) collections: Collections,
     /// Which one the operation under way goes on with.
     resumed: Option<Ticket>,
     /// How many bytes one may save (L2); 0: any number.
@@ -115,7 +76,7 @@ pub(crate) struct LongReads {
 impl LongReads {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && self.collections.is_empty()
     }
 
     /// Whether some of a range of a table is still to be given.
@@ -131,175 +92,13 @@ impl LongReads {
 
     /// Bytes that they take besides the values, which are in the pool.
     pub(crate) fn bytes(&self) -> usize {
-        self.list.iter().map(|read| read.saved.len() * ENTRY_BYTES + size_of::<LongRead>()).sum()
-    }
-}
-
-impl LongRead {
-    /// Where a part begins.
-    fn start_of(&self, part: usize) -> ReadPlace {
-        let at = self
-            .parts
-            .get(part)
-            .map(|(_, range)| if self.reverse { &range.last } else { &range.first });
-        ReadPlace { part, at: at.cloned().unwrap_or_default() }
-    }
-
-    /// What of a place's part is still to be read.
-    fn rest_of(&self, place: &ReadPlace) -> KeyRange {
-        let range = &self.parts[place.part].1;
-        if self.reverse {
-            KeyRange::new(&range.first, &place.at)
-        } else {
-            KeyRange::new(&place.at, &range.last)
-        }
-    }
-
-    /// Whether a key is still to be given.
-    fn awaits(&self, table: TableId, key: &[u8]) -> bool {
-        let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
-            if part == self.at.part {
-                self.rest_of(&self.at).contains(key)
-            } else {
-                range.contains(key)
-            }
+        let list = self.list.iter();
+        list.map(|read| {
+            read.saved.len() * ENTRY_BYTES + read.collected_bytes + size_of::<LongRead>()
         })
+        .sum::<usize>()
+            + self.collections.bytes()
     }
-
-    fn awaits_some_of(&self, table: TableId, some: &KeyRange) -> bool {
-        let rest = self.parts.iter().enumerate().skip(self.at.part);
-        rest.filter(|(_, (of, _))| *of == table).any(|(part, (_, range))| {
-            let left = if part == self.at.part { &self.rest_of(&self.at) } else { range };
-            left.overlaps(some)
-        })
-    }
-
-    /// What the read shows of a stored word, which is no handle.
-    fn shown(&self, pool: &Pool, word: ValueRef) -> ValueRef {
-        if !word.is_cell() {
-            return word;
-        }
-        self.cells.get(&word.to_word()).copied().unwrap_or_else(|| pool.content(word))
-    }
-
-    /// Gives `each` the pairs from `place` on, until it breaks, and moves `place` behind the last one.
-    fn visit(&self, store: &Store<GroupNote>, place: &mut ReadPlace, each: &mut Visit<'_>) {
-        while let Some(&(table, _)) = self.parts.get(place.part) {
-            let rest = self.rest_of(place);
-            let mut saved = self.saved_in(&rest).peekable();
-            let mut stopped_at = Vec::new();
-            let mut give = |key: &[u8], word: ValueRef| {
-                if Handle::of(word).is_some() && Handle::spilled(word).is_none() {
-                    return ControlFlow::Continue(());
-                }
-                let flow = each(table, key, word);
-                if flow.is_break() {
-                    stopped_at.extend_from_slice(key);
-                    if !self.reverse {
-                        stopped_at.push(0);
-                    }
-                }
-                flow
-            };
-            let scan = Scan {
-                pool: &store.pool,
-                first: &rest.first,
-                last: &rest.last,
-                reverse: self.reverse,
-            };
-            let mut flow = store.table(table).scan(&scan, &mut Vec::new(), &mut |key, word| {
-                let is_before = |other: &[u8]| if self.reverse { other > key } else { other < key };
-                while let Some((gone, value)) = saved.next_if(|(other, _)| is_before(other)) {
-                    if let Some(value) = value {
-                        give(gone, value)?;
-                    }
-                }
-                match saved.next_if(|(other, _)| **other == *key) {
-                    Some((_, Some(value))) => give(key, value),
-                    Some((_, None)) => ControlFlow::Continue(()),
-                    None if word.is_handle() => give(key, word),
-                    None => give(key, self.shown(&store.pool, word)),
-                }
-            });
-            for (gone, value) in saved {
-                if flow.is_continue()
-                    && let Some(value) = value
-                {
-                    flow = give(gone, value);
-                }
-            }
-            if flow.is_break() {
-                place.at = stopped_at;
-                return;
-            }
-            *place = self.start_of(place.part + 1);
-        }
-    }
-
-    /// What is saved in a range, in the order in which it is read.
-    fn saved_in(&self, range: &KeyRange) -> impl Iterator<Item = (&[u8], Option<ValueRef>)> {
-        use core::ops::Bound::{Excluded, Included, Unbounded};
-        let last = if range.last.is_empty() { Unbounded } else { Excluded(&*range.last) };
-        let mut found = (!range.is_empty())
-            .then(|| self.saved.range::<[u8], _>((Included(&*range.first), last)));
-        let reverse = self.reverse;
-        core::iter::from_fn(move || {
-            let found = found.as_mut()?;
-            let next = if reverse { found.next_back() } else { found.next() };
-            next.map(|(key, value)| (&**key, *value))
-        })
-    }
-
-    /// Saves what a key held when the read began.
-    fn save(&mut self, pool: &Pool, key: &[u8], value: Option<ValueRef>) {
-        if let Some(value) = value {
-            pool.retain(value);
-        }
-        self.bytes += saved_bytes(pool, key, value);
-        self.saved.insert(key.into(), value);
-    }
-
-    /// Lets go of what is saved for keys that were given.
-    fn forget_given(&mut self, pool: &mut Pool) {
-        if self.at.part >= self.parts.len() {
-            self.forget_all(pool);
-            return;
-        }
-        let given = if self.reverse {
-            if self.at.at.is_empty() { return } else { self.saved.split_off(&*self.at.at) }
-        } else {
-            let rest = self.saved.split_off(&*self.at.at);
-            core::mem::replace(&mut self.saved, rest)
-        };
-        for (key, value) in given {
-            self.bytes -= saved_bytes(pool, &key, value);
-            if let Some(value) = value {
-                pool.release(value);
-            }
-        }
-    }
-
-    fn is_given_up(&self) -> bool {
-        matches!(self.phase, ReadPhase::GivenUp { .. })
-    }
-
-    fn give_up(&mut self, pool: &mut Pool) {
-        let begun = matches!(self.phase, ReadPhase::Giving);
-        self.phase = ReadPhase::GivenUp { begun };
-        self.forget_all(pool);
-    }
-
-    fn forget_all(&mut self, pool: &mut Pool) {
-        take(&mut self.saved).into_values().flatten().for_each(|value| pool.release(value));
-        take(&mut self.cells).into_keys().for_each(|cell| pool.release(ValueRef::from_word(cell)));
-        self.bytes = 0;
-    }
-}
-
-/// What an entry counts, whose value may be held by others as well.
-fn saved_bytes(pool: &Pool, key: &[u8], value: Option<ValueRef>) -> usize {
-    ENTRY_BYTES + key.len() + value.map_or(0, |value| pool.view(value).len())
 }
 
 impl Engine {
@@ -316,31 +115,42 @@ impl Engine {
         if !self.slices.is_active() || self.placed.is_some() {
             return None;
         }
-        if self.catalog.merges() && self.parts_of(first, last).is_none() {
+        if self.catalog.merges()
+            && self.parts_of(first, last).iter().any(|part| !self.may_collect(part.0))
+        {
             return None;
         }
         let pairs = self.slices.rows_max() as u64;
         Some(AtOnce { pairs, bytes: GIVEN_BYTES })
     }
 
-    /// The tables of a range; `None` where what is read of one is put together from several places, and has to be so at once.
-    fn parts_of(&self, first: &[u8], last: &[u8]) -> Option<Vec<(TableId, KeyRange)>> {
-        let parts = match within_one_table(first, last) {
+    /// The tables of a range.
+    fn parts_of(&self, first: &[u8], last: &[u8]) -> Vec<(TableId, KeyRange)> {
+        match within_one_table(first, last) {
             Some(prefix) => {
                 let table = self.store.find(prefix);
                 table.map(|table| (table, KeyRange::new(first, last))).into_iter().collect()
             }
             None => {
                 let parts = self.store.parts(first, last).into_iter();
-                parts
-                    .map(|(table, first, last)| (table, KeyRange { first, last }))
-                    .collect::<Vec<_>>()
+                parts.map(|(table, first, last)| (table, KeyRange { first, last })).collect()
             }
-        };
-        let is_merged = |(table, _): &(TableId, KeyRange)| {
-            self.catalog.role(*table).is_some_and(|role| role.merged > 0)
-        };
-        (!parts.iter().any(is_merged)).then_some(parts)
+        }
+    }
+
+    /// The parts of a long read that begins. What is put together from several places was collected just now.
+    fn parts_to_read(&mut self, first: &[u8], last: &[u8]) -> Vec<ReadPart> {
+        let mut parts = Vec::new();
+        for (table, range) in self.parts_of(first, last) {
+            if self.catalog.role(table).is_none_or(|role| role.merged == 0) {
+                parts.push(ReadPart { table, range, collected: None });
+                continue;
+            }
+            for piece in self.long_reads.collections.take(table, &range).unwrap_or_default() {
+                parts.push(ReadPart { table, range: piece.range, collected: Some(piece.rows) });
+            }
+        }
+        parts
     }
 
     /// Whether the operation under way goes on with a long read.
@@ -350,15 +160,17 @@ impl Engine {
         self.long_reads.resumed.is_some()
     }
 
-    /// Begins a long read of what is there now: the range has just been [read](Engine::range), and is current.
+    /// Begins a long read of what is there now: the range has just been [read](Engine::range) in this operation, and is current.
     pub fn begin_long_read(&mut self, first: &[u8], last: &[u8], options: RangeOptions) {
-        let mut parts = self.parts_of(first, last).unwrap_or_default();
+        let mut parts = self.parts_to_read(first, last);
         if options.reverse {
             parts.reverse();
         }
-        for &(table, _) in &parts {
-            self.store.pin(table);
+        for part in &parts {
+            self.store.pin(part.table);
         }
+        let collected = parts.iter().filter_map(|part| part.collected.as_deref());
+        let collected_bytes = collected.map(crate::collect::bytes_of).sum();
         let ticket = self.next_ticket();
         let nowhere = ReadPlace { part: 0, at: Vec::new() };
         let mut read = LongRead {
@@ -371,6 +183,7 @@ impl Engine {
             saved: BTreeMap::new(),
             cells: BTreeMap::new(),
             bytes: 0,
+            collected_bytes,
         };
         read.at = read.start_of(0);
         read.phase = ReadPhase::Counting { at: read.at.clone(), count: 0 };
@@ -476,8 +289,8 @@ impl Engine {
 
     fn end_long_read(&mut self, mut read: LongRead) {
         read.forget_all(&mut self.store.pool);
-        for (table, _) in read.parts {
-            self.store.unpin(table);
+        for part in read.parts {
+            self.store.unpin(part.table);
         }
     }
 
@@ -501,8 +314,8 @@ impl Engine {
         for mut read in take(&mut self.long_reads.list) {
             let begun = !matches!(read.phase, ReadPhase::Counting { .. });
             read.give_up(&mut self.store.pool);
-            for (table, _) in take(&mut read.parts) {
-                self.store.unpin(table);
+            for part in take(&mut read.parts) {
+                self.store.unpin(part.table);
             }
             if begun {
                 self.long_reads.list.push(read);
@@ -518,8 +331,17 @@ impl Engine {
         }
     }
 
+    /// Notes that a pair changes in its place, for merged reads that have collected it.
+    #[inline]
+    pub(crate) fn note_collected_changed(&mut self, table: TableId, key: &[u8]) {
+        if !self.long_reads.collections.is_empty() {
+            self.long_reads.collections.note_changed(table, key);
+        }
+    }
+
     #[cold]
     fn save_for_reads(&mut self, table: TableId, key: &[u8]) {
+        self.note_collected_changed(table, key);
         let mut reads = take(&mut self.long_reads.list);
         for read in &mut reads {
             if read.is_given_up() || read.saved.contains_key(key) || !read.awaits(table, key) {

@@ -62,6 +62,7 @@ impl Engine {
         }
         let told = self.has_readers(table);
         if told && let Some(change) = self.set_in_place(layer, key, value) {
+            self.note_collected_changed(layer, key);
             if self.is_followed(table) {
                 self.tell_output(table, key);
             }

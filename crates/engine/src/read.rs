@@ -249,13 +249,27 @@ impl Engine {
         options: RangeOptions,
         each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
     ) -> Result<u64, Stop> {
+        let found = self.read_until(first, last, options, each);
+        if let Err(Stop::Wait(ticket)) = found {
+            self.keep_collected(ticket);
+        }
+        found
+    }
+
+    fn read_until(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+    ) -> Result<u64, Stop> {
         self.release_row_holds();
         if !last.is_empty() && first >= last {
             return Ok(0);
         }
         if first.len().max(last.len()) > Limits::KEY_BYTES_CEILING + 1 {
             let range = KeyRange::new(first, last).cut(Limits::KEY_BYTES_CEILING);
-            return self.range_until(&range.first, &range.last, options, each);
+            return self.read_until(&range.first, &range.last, options, each);
         }
         self.remove_dead_or_wait(Looks::Range(first, last)).map_err(|Missing| self.stop())?;
         let limit = options.limit.unwrap_or(u64::MAX);
@@ -296,6 +310,14 @@ impl Engine {
             }
         }
         missing.map_err(|Missing| self.stop())?;
+        for (table, from, to) in &parts {
+            // All of it is of one moment, also where `each` ends the read before it comes to this part.
+            let is_merged = self.catalog.role(*table).is_some_and(|role| role.merged > 0);
+            if is_merged && self.collects(*table) {
+                let most = if options.reverse { u64::MAX } else { limit };
+                self.collect(*table, &KeyRange::new(from, to), most, false)?;
+            }
+        }
         if options.reverse {
             parts.reverse();
         }
@@ -330,8 +352,11 @@ impl Engine {
         if let Some(role) = self.catalog.role(table)
             && role.merged > 0
         {
-            let mut rows = Vec::new();
             let range = KeyRange::new(first, last);
+            if self.collects(table) {
+                return self.give_collected(table, &range, (reverse, limit), each);
+            }
+            let mut rows = Vec::new();
             let writers = self.catalog.writers_within(table, &range);
             self.merged_rows(table, &writers, &range, &mut |key, value| {
                 rows.push((Box::<[u8]>::from(key), value));
@@ -390,6 +415,27 @@ impl Engine {
         Ok((found, flow))
     }
 
+    /// As [`Engine::scan_part`], of a table of which what is read is collected.
+    fn give_collected(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        (reverse, limit): (bool, u64),
+        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+    ) -> Result<(u64, ControlFlow<()>), Stop> {
+        self.collect(table, range, if reverse { u64::MAX } else { limit }, true)?;
+        let (mut found, mut flow) = (0, ControlFlow::Continue(()));
+        let mut rows = self.collected();
+        while found < limit
+            && flow.is_continue()
+            && let Some((key, value)) = if reverse { rows.next_back() } else { rows.next() }
+        {
+            found += 1;
+            flow = each(key, self.store.pool.view(*value));
+        }
+        Ok((found, flow))
+    }
+
     /// Calls `each` with the visible keys of a table in `span`: the public table's, and what
     /// `writers` give from their layers or by computing it now, the later-installed one first.
     /// The values are held until [`Engine::release_row_holds`].
@@ -418,6 +464,7 @@ impl Engine {
                 }
             } else if layered {
                 let mut found = Vec::new();
+                self.long_reads.collections.note_read(layer, span);
                 self.scan_table(layer, span, &mut |key, value| {
                     found.push(Row { key: key.into(), installed, value });
                 });
@@ -438,6 +485,7 @@ impl Engine {
             Vec::new()
         };
         let placed = self.placed.take();
+        self.long_reads.collections.note_read(table, span);
         self.scan_table(table, span, &mut |key, value| {
             if !outputs.iter().any(|plan| plan.join.output.matches(key))
                 || placed.as_ref().is_some_and(|placed| !placed.owns(key))

@@ -144,6 +144,8 @@ pub enum EngineError {
     /// While a long range was read, so much of it changed that what it held before takes more bytes than a reader may have
     /// kept for it.
     Overtaken,
+    /// The keys of a range that is computed for its reader take more bytes than a reader may have kept for it.
+    TooMuchToCollect,
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
@@ -200,6 +202,9 @@ impl core::fmt::Display for EngineError {
             }
             Self::Overtaken => f.write_str(
                 "too much of the range has changed while it was read (output-bytes-max): read it in parts",
+            ),
+            Self::TooMuchToCollect => f.write_str(
+                "the keys of the range take too many bytes (output-bytes-max): read it in parts",
             ),
             // Redis's own words, which clients look for.
             Self::WrongType => {

@@ -190,6 +190,7 @@ impl Engine {
                 }
             }
         } else {
+            self.long_reads.collections.note_read(table, span);
             let mut room = core::mem::take(&mut self.key_room);
             let pool = &self.store.pool;
             let table = self.store.table(table);

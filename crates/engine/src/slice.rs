@@ -168,6 +168,11 @@ impl Slices {
         self.visited >= self.rows_max() / 2
     }
 
+    /// The operation under way is done as a whole from now on.
+    pub(crate) fn give_up(&mut self) {
+        self.active = false;
+    }
+
     /// Lets the operation under way go on later.
     pub(crate) fn postpone(&mut self, ticket: Ticket) {
         self.later.push_back(ticket);
@@ -237,6 +242,9 @@ impl Engine {
             self.slices.resumed = None;
         }
         self.forget_resumed_read();
+        if !self.long_reads.is_empty() {
+            self.forget_collected();
+        }
     }
 
     /// The operation of this ticket is run again next.
@@ -252,6 +260,7 @@ impl Engine {
             self.slices.resumed = self.slices.verified.remove(&ticket);
         }
         self.resume_long_read(ticket);
+        self.long_reads.collections.resume(ticket);
     }
 
     /// Nobody waits for this ticket any more.
@@ -259,6 +268,7 @@ impl Engine {
         self.slices.verified.remove(&ticket);
         self.slices.short.remove(&ticket);
         self.forget_long_read(ticket);
+        self.forget_collected_of(ticket);
         self.removals.forget(ticket);
         self.listings.forget(ticket);
         self.in_the_way.forget(ticket);

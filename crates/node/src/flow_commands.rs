@@ -234,7 +234,9 @@ impl Node {
         text: String,
         backfill: bool,
     ) -> Result<(), Stop> {
-        check_name("flow", name).map_err(EngineError::Refused)?;
+        if !self.takes_kept_names {
+            check_name("flow", name).map_err(EngineError::Refused)?;
+        }
         let may = self.working.flows.may_add(name, &definition);
         may.map_err(|refusal| EngineError::Refused(refusal.0))?;
         self.check_flow(&definition)?;

@@ -72,6 +72,8 @@ pub struct Node {
     is_whole: bool,
     /// What came of the command under way, if it has no whole answer and has not failed.
     pub(crate) unfinished: Option<Outcome>,
+    /// Definitions have the names that they had in an earlier version.
+    pub(crate) takes_kept_names: bool,
 }
 
 /// How often a command is run again with more room. What it has computed may go to make that room, so that it could
@@ -92,6 +94,7 @@ impl Node {
             noted_tables: BTreeSet::new(),
             is_whole: false,
             unfinished: None,
+            takes_kept_names: false,
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
@@ -125,6 +128,11 @@ impl Node {
     /// separate.
     pub fn set_callable(&mut self, patterns: &str) {
         self.callable = functions::Callable::matching(patterns);
+    }
+
+    /// Says whether what is declared is declared again, by names that an earlier version may have taken and this one refuses.
+    pub fn set_takes_kept_names(&mut self, takes: bool) {
+        self.takes_kept_names = takes;
     }
 
     /// Sets whether commands are executed as a whole, as those of a transaction are, rather than in slices

@@ -212,3 +212,69 @@ fn a_join_is_added_in_slices_unless_keys_come_that_it_would_give() {
     });
     assert!(refused.starts_with("-ERR join 'j' exists already"), "{refused}");
 }
+
+/// Pairs of a pull join are of one moment, though others write between its slices; and changes later than that are not seen
+/// while they are given.
+#[test]
+fn what_is_computed_at_each_read_shows_one_moment() {
+    const SIDE: usize = 12;
+    let mut node = node();
+    for number in 0..SIDE {
+        run(&mut node, &format!("SET a|{number:03} 1"));
+        run(&mut node, &format!("SET b|{number:03} old"));
+    }
+    let join = ["JOIN.ADD", "c", "c|<x>|<y> = pull check a|<x> copy b|<y>"];
+    run_words(&mut node, &join, &mut |_| {});
+    let mut turn = 0;
+    let (answer, slices) = run_sliced(&mut node, "PREFIX c| VALUES", &mut |node| {
+        turn += 1;
+        // More often than a read may begin anew.
+        run(node, &format!("SET b|{:03} new{turn:04}", turn % SIDE));
+    });
+    assert!(slices > 2 * SIDE * SIDE / ROWS / 2, "{slices}");
+    let lines: Vec<&str> = answer.split("\r\n").skip(2).step_by(2).collect();
+    assert_eq!(lines.len(), SIDE * SIDE);
+    let (first, rest) = lines.split_at(SIDE);
+    assert!(first.iter().any(|value| value.starts_with("new")), "{first:?}");
+    assert!(rest.chunks(SIDE).all(|row| row == first), "{lines:?}");
+    assert_eq!(node.engine().stats().index_bytes, {
+        let (_, _) = run_sliced(&mut node, "PREFIX c| COUNT", &mut |_| {});
+        node.engine().stats().index_bytes
+    });
+}
+
+/// What a read has collected goes with it, and is bounded.
+#[test]
+fn what_is_computed_at_each_read_is_let_go_of() {
+    let mut node = node();
+    for number in 0..40 {
+        run(&mut node, &format!("SET a|{number:03} value"));
+    }
+    let join = ["JOIN.ADD", "c", "c|<x> = pull copy a|<x>"];
+    run_words(&mut node, &join, &mut |_| {});
+    let before = node.engine().stats();
+    let mut out = Vec::new();
+    let Outcome::Waiting(ticket) = execute(&mut node, &["PREFIX", "c|"], &mut out) else {
+        panic!("it is divided");
+    };
+    let resumed = |node: &mut Node, ticket, out: &mut Vec<u8>| {
+        node.engine_mut().forget_later(ticket);
+        node.engine_mut().resume(ticket);
+        execute(node, &["PREFIX", "c|"], out)
+    };
+    let Outcome::Waiting(ticket) = resumed(&mut node, ticket, &mut out) else {
+        panic!("it takes several slices");
+    };
+    assert!(node.engine().stats().index_bytes > before.index_bytes, "what is collected counts");
+    node.engine_mut().forget_later(ticket);
+    node.engine_mut().forget_ticket(ticket);
+    assert_eq!(node.engine().stats().index_bytes, before.index_bytes);
+    assert_eq!(node.engine().stats().value_bytes, before.value_bytes);
+    node.engine_mut().set_long_read_bytes_max(400);
+    let (refused, _) = run_sliced(&mut node, "PREFIX c|", &mut |_| {});
+    assert!(refused.starts_with("-ERR the keys of the range take too many bytes"), "{refused}");
+    let (few, _) = run_sliced(&mut node, "PREFIX c| LIMIT 5 KEYS", &mut |_| {});
+    assert_eq!(elements(&few).len(), 5);
+    node.engine().check_invariants();
+    assert_eq!(node.engine().stats().index_bytes, before.index_bytes);
+}

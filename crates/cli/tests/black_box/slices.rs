@@ -106,6 +106,25 @@ fn others_are_served_while_a_snapshot_is_computed() {
     asking.expect(format!(":{}\r\n", SIDE * SIDE).as_bytes());
 }
 
+/// Nothing of it is stored, and the answer shows one moment all the same.
+#[test]
+fn others_are_served_while_a_pull_join_is_read() {
+    let (server, mut client) = server();
+    let join = "d|<x>|<y> = pull check a|<x> copy b|<y>";
+    redis::cmd("JOIN.ADD").arg("d").arg(join).exec(&mut client).unwrap();
+    let mut asking = server.socket();
+    asking.send(&request(&[b"PREFIX", b"d|", b"COUNT"]));
+    // A read that was one step would have ended before these.
+    redis::cmd("PING").exec(&mut client).unwrap();
+    for number in 0..20 {
+        redis::cmd("SET").arg(format!("a|more{number}")).arg(1).exec(&mut client).unwrap();
+        redis::cmd("SET").arg(format!("b|{number:04}")).arg(7).exec(&mut client).unwrap();
+    }
+    configure(&mut client, "slice-rows", 0);
+    asking.expect(format!(":{}\r\n", (SIDE + 20) * SIDE).as_bytes());
+    assert_eq!(stored_keys(&mut client), 2 * SIDE + 20);
+}
+
 #[test]
 fn a_verification_ends_its_slices_with_the_differences() {
     let (_server, mut client) = server();

@@ -22,6 +22,9 @@ impl Engine {
             // Single keys are in memory without being in a loaded range (L3).
             parts = alloc::vec![range.clone()];
         }
+        if !parts.is_empty() {
+            self.long_reads.collections.change_all();
+        }
         for range in &parts {
             // What was computed from the range is not kept up to date any more.
             self.invalidate_readers(part.table, range);

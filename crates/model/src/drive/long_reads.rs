@@ -2,12 +2,15 @@
 //! pairs, whatever becomes of them in the meantime.
 
 use crate::subject::Pair;
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_engine::{Engine, RangeOptions, ReadProgress, Ticket};
+use headwater_engine::{Engine, RangeOptions, ReadProgress, Stop, Ticket, Value};
 use headwater_script::bytes::escape;
 
 /// Reads at once; where there are as many, no further one is begun.
 const MOST: usize = 3;
+/// A range that is not read after so many slices is left alone.
+const RUNS_MAX: usize = 200;
 
 struct SlowRead {
     ticket: Ticket,
@@ -32,7 +35,7 @@ impl SlowReads {
             return Ok(());
         }
         engine.begin_slice();
-        if engine.at_once(&range.first, &range.last).is_some() {
+        if engine.at_once(&range.first, &range.last).is_some() && has_read(engine, range, options) {
             engine.begin_long_read(&range.first, &range.last, options);
             let ticket = engine.next_ticket();
             let expected = expected.to_vec();
@@ -59,6 +62,24 @@ impl SlowReads {
         }
         Ok(())
     }
+}
+
+/// Reads the range in the operation under way, or in one of a few that follow it; whether it could be read.
+fn has_read(engine: &mut Engine, range: &KeyRange, options: RangeOptions) -> bool {
+    for _ in 0..RUNS_MAX {
+        let mut none = |_: &[u8], _: Value<'_>| ControlFlow::Break(());
+        match engine.range_until(&range.first, &range.last, options, &mut none) {
+            Ok(_) => return true,
+            Err(Stop::Failed(_)) => return false,
+            Err(Stop::Wait(ticket)) => {
+                engine.end_slice();
+                engine.forget_later(ticket);
+                engine.begin_slice();
+                engine.resume(ticket);
+            }
+        }
+    }
+    false
 }
 
 impl SlowRead {

@@ -41,7 +41,7 @@ impl ExternalEffects {
     }
 }
 
-/// Adds a flow by the words of FLOW.ADD, from its name on: one that was there before goes on where it was.
+/// Adds a flow by the words of FLOW.ADD, from its name on: one that was there before goes on where it was, whatever its name.
 pub(super) fn add(node: &mut Node, words: &[String]) -> Result<(), String> {
     let words = std::iter::once("FLOW.ADD").chain(words.iter().map(String::as_str));
     let request: OwnedArgs = words.map(str::as_bytes).collect();
@@ -50,7 +50,9 @@ pub(super) fn add(node: &mut Node, words: &[String]) -> Result<(), String> {
     let command = command.map_err(|refusal| refusal.to_string())?;
     let mut answer = Vec::new();
     if let Command::Data(data) = &command {
+        node.set_takes_kept_names(true);
         let done = node.execute(data, &mut Encoder::new(&mut answer, Version::Resp2));
+        node.set_takes_kept_names(false);
         if done != Outcome::Done || answer.starts_with(b"-") {
             return Err(String::from_utf8_lossy(&answer).trim_end().to_owned());
         }

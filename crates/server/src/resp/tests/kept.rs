@@ -12,6 +12,8 @@ const BEFORE: &str = "FLUSHALL\r\n\
     PEXPIRE a|h|3 100000000\r\n";
 const JOIN: &str = "JOIN.ADD t \"t|<u>|<k>|<i> = check s|<u>|<k> copy d|<k>|<i>\"\r\n";
 
+const FLOW: &str = "FLOW.ADD NAME ON \"s|<u>|<k>\" PUBLISH news\r\n";
+
 /// Requests, with `;` between: each is a transaction.
 const TRANSACTIONS: &[&str] = &[
     "INCR a|g|1;RANGE.DEL a|g|0 a|g|9;SET a|g|9 new",
@@ -142,4 +144,32 @@ fn what_has_begun_ends_without_its_client() {
     assert!(<super::Resp as Service>::outlives_client(&client.session));
     assert!(!<super::Resp as Service>::may_end(&client.session));
     stage.connections.put(client);
+}
+
+/// Earlier versions took names that are refused today.
+#[test]
+fn names_that_are_kept_go_on_working() {
+    let place = tempfile::tempdir().unwrap();
+    let mut config = Config::default();
+    config.data.data_dir = place.path().join("data").to_str().unwrap().to_owned();
+    let spec = "t|<u> = count s|<u>|<k>";
+    let mut stage = Stage::with(config.clone());
+    for request in [format!("JOIN.ADD größe \"{spec}\"\r\n"), FLOW.replace("NAME", "größe")] {
+        let refused = answer(&mut stage, &request);
+        assert!(refused.contains("letters of ASCII"), "{refused}");
+    }
+    answer(&mut stage, "SET s|u|1 x\r\n");
+    let keeping = stage.service.keeping.as_mut().unwrap();
+    keeping.join_added("größe", spec);
+    let words = ["größe", "ON", "s|<u>|<k>", "PUBLISH", "news"];
+    keeping.flow_added("größe", words.map(str::to_owned).to_vec());
+    answer(&mut stage, "SET s|u|2 x\r\n");
+    batches(&stage);
+    drop(stage);
+    let mut stage = Stage::with(config);
+    assert_eq!(answer(&mut stage, "GET t|u\r\n"), "$1 2 ");
+    assert!(answer(&mut stage, "FLOW.LIST\r\n").contains("größe"));
+    let replaced = answer(&mut stage, &format!("JOIN.ADD größe \"{spec}\" REPLACE\r\n"));
+    assert!(replaced.starts_with('*'), "{replaced}");
+    assert_eq!(answer(&mut stage, "JOIN.DROP größe\r\n"), "+OK ");
 }
