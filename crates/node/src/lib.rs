@@ -21,6 +21,7 @@ mod keys;
 mod lcs;
 mod node;
 mod numbers;
+mod owners;
 mod peers;
 mod preload;
 mod ranges;
@@ -43,5 +44,6 @@ pub use headwater_flows::{
 };
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Node, Outcome};
+pub use owners::{Owners, Ownership};
 pub use peers::{CLIENTS_FROM, Peers};
 pub use reach::DefinitionReach;

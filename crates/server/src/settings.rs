@@ -123,6 +123,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         get: |config| config.tls.tls_auth_clients.to_string(),
         set: Some(|config, text| read_text(text, &mut config.tls.tls_auth_clients)),
     },
+    setting!(fixed "tls-auth-clients-user" &[], tls.tls_auth_clients_user),
     setting!(live "tls-protocols" &[], tls.tls_protocols),
     setting!(fixed "tls-handshake-milliseconds-max" &[], tls.tls_handshake_milliseconds_max),
     Setting {

@@ -1,6 +1,6 @@
 //! One request: found, admitted, decoded, executed.
 
-use super::rights::may_define;
+use super::owners::{is_explanation, is_for_user};
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder, is_refusal};
 use crate::log::event;
@@ -181,8 +181,11 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
-        if self.shards.is_some() && may_define(spec) {
+        if self.shards.is_some() && is_for_user(spec) {
             self.note_asker(work);
+        }
+        if is_explanation(spec.id) {
+            self.explain_to_user(spec, &work.connection.session);
         }
         if self.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
@@ -358,7 +361,10 @@ impl Resp {
         match find(args) {
             // It was admitted when it came, and is not queued now; its user may have lost a right meanwhile.
             Ok(spec) => self.answered(work, |service, work| {
-                if !work.connection.session.unrestricted && !service.is_allowed(spec, args, work) {
+                let session = &mut work.connection.session;
+                if session.unrestricted {
+                    session.queue.iter_mut().for_each(|queue| queue.refused.clear());
+                } else if !service.is_allowed(spec, args, work) {
                     return Flow::Next;
                 }
                 service.carry_out(spec, args, work)

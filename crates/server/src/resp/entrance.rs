@@ -220,9 +220,9 @@ impl Resp {
         let mut addresses = Vec::new();
         for &address in &self.config.listen.bind {
             let listener = TcpListener::bind((address, port)).map_err(|error| error.to_string());
-            let certificates = Some(self.entrance.common.certificates.clone());
+            let proofs = (Some(self.entrance.common.certificates.clone()), self.registry.clone());
             let served = listener.and_then(|it| {
-                self.probes.serve(it, &self.config.http, certificates, self.hub.inbox.bell())
+                self.probes.serve(it, &self.config.http, proofs, self.hub.inbox.bell())
             });
             let served =
                 served.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;
