@@ -6,6 +6,7 @@
 
 mod client;
 mod commands;
+mod dial;
 
 use clap::Parser;
 use std::io::Write;

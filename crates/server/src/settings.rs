@@ -117,6 +117,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "tls-cert-file" &[], tls.tls_cert_file),
     setting!(live "tls-key-file" &[], tls.tls_key_file),
     setting!(live "tls-ca-cert-file" &[], tls.tls_ca_cert_file),
+    setting!(live "tls-crl-file" &[], tls.tls_crl_file),
     Setting {
         name: "tls-auth-clients",
         aliases: &[],

@@ -1,6 +1,6 @@
 //! Users and their rights: what each may do, over both protocols, through joins, and over a restart.
 
-use crate::support::{Server, TempFile};
+use crate::support::{Server, Socket, TempFile, request};
 use redis::{Connection, RedisError, Value, cmd};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -111,9 +111,14 @@ fn exec_refuses_what_lost_its_right_and_executes_the_rest() {
         // Keys of one partition, of several, and what no shard is asked for.
         for (one, other) in [("a{x}", "b{x}"), ("a1", "b2"), ("a|1", "b|1")] {
             done(&mut admin, "ACL SETUSER ann on >pw ~a* ~b* &* +@all");
-            let mut ann = client_of(&server, "ann");
+            let mut ann = server.socket();
+            let send = |ann: &mut Socket, text: &str, end: &str| {
+                ann.send(&request(&text.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+                String::from_utf8_lossy(&ann.until(end.as_bytes())).into_owned()
+            };
+            send(&mut ann, "AUTH ann pw", "+OK\r\n");
+            send(&mut ann, "MULTI", "+OK\r\n");
             for text in [
-                "MULTI".to_owned(),
                 format!("SET {one} 1"),
                 format!("SET {other} 1"),
                 "PUBLISH news hi".to_owned(),
@@ -121,34 +126,32 @@ fn exec_refuses_what_lost_its_right_and_executes_the_rest() {
                 "PING".to_owned(),
                 format!("GET {one}"),
             ] {
-                done(&mut ann, &text);
+                send(&mut ann, &text, "+QUEUED\r\n");
             }
             done(&mut admin, "ACL SETUSER ann resetkeys ~a* resetchannels -ping");
-            let Value::Array(answers) = line(&mut ann, "EXEC").unwrap() else {
-                panic!("EXEC executes the rest");
-            };
-            let shown = |at: usize| format!("{:?}", answers[at]);
-            assert_eq!((answers.len(), &answers[0]), (6, &Value::Okay), "{shards} {answers:?}");
-            for (at, why) in [
-                (1, "touch the specified keys"),
-                (2, "access one of the channels used as arguments to the command"),
-                (3, "touch the specified keys"),
-                (4, "execute the command or subcommand"),
-            ] {
-                assert!(shown(at).contains(&format!("{LOST}{why}")), "{at}: {}", shown(at));
-                assert!(shown(at).contains("NOPERM"), "{}", shown(at));
-            }
-            assert_eq!(answers[5], Value::BulkString(b"1".to_vec()));
+            let answer = send(&mut ann, "EXEC", "$1\r\n1\r\n");
+            let lines: Vec<&str> = answer.split("\r\n").collect();
+            let lost = |why: &str| format!("-NOPERM {LOST}{why}");
+            let (key, channel) = (
+                "touch the specified keys",
+                "access one of the channels used as arguments to the command",
+            );
+            let told = [
+                "*6".to_owned(),
+                "+OK".to_owned(),
+                lost(key),
+                lost(channel),
+                lost(key),
+                lost("execute the command or subcommand"),
+                "$1".to_owned(),
+                "1".to_owned(),
+                String::new(),
+            ];
+            assert_eq!(lines, told, "{shards}");
             assert_eq!(line(&mut admin, &format!("EXISTS {other}")).unwrap(), Value::Int(0));
             let log = format!("{:?}", line(&mut admin, "ACL LOG").unwrap());
             assert!(log.contains("multi") && log.contains(other), "{log}");
-            // What is given back meanwhile is as if it had not been taken.
-            for text in ["MULTI", "SET b3 1", "SET a3 1"] {
-                let may = text != "SET b3 1";
-                assert_eq!(line(&mut ann, text).is_ok(), may, "{text}");
-            }
-            assert!(refused(&mut ann, "EXEC").starts_with("EXECABORT"));
-            done(&mut admin, &format!("DEL {one} a3"));
+            done(&mut admin, &format!("DEL {one}"));
         }
     }
 }
@@ -235,8 +238,13 @@ fn explanations_tell_of_what_their_reader_may_read() {
         }
         done(&mut admin, "PREFIX t|");
         let asked = ["EXPLAIN.RANGE t|ann| t|ann}", "EXPLAIN t|ann|1"];
-        let told =
-            |client: &mut Connection, text: &str| format!("{:?}", line(client, text).unwrap());
+        // All but how old it is.
+        let told = |client: &mut Connection, text: &str| {
+            let told = format!("{:?}", line(client, text).unwrap());
+            let parts = told.split("computed ");
+            let parts = parts.map(|it| it.trim_start_matches(|c: char| c.is_ascii_digit()));
+            parts.collect::<Vec<_>>().join("computed ")
+        };
         for text in asked {
             let (all, some) = (told(&mut admin, text), told(&mut client_of(&server, "ann"), text));
             // Her own subscriptions are shown, the posts are not: neither that there are any, nor which are no numbers.

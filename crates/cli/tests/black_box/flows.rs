@@ -324,7 +324,6 @@ fn tasks_survive_the_end_of_the_process() {
     server.signal(rustix::process::Signal::KILL);
     drop(server);
     let server = start();
-    let flows: Vec<BTreeMap<String, Value>> =
-        ask(&mut server.client(3), &["FLOW.LIST"]).unwrap();
+    let flows: Vec<BTreeMap<String, Value>> = ask(&mut server.client(3), &["FLOW.LIST"]).unwrap();
     assert_eq!(flows.len(), 1);
 }

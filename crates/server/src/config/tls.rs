@@ -21,6 +21,8 @@ pub struct Tls {
     pub tls_key_file: String,
     /// Who may vouch for clients; PEM.
     pub tls_ca_cert_file: String,
+    /// What authorities have revoked; PEM. Empty: nothing.
+    pub tls_crl_file: String,
     /// Whether clients must have a certificate.
     pub tls_auth_clients: ClientCertificates,
     /// Whether the name in a client's certificate logs it in as the user of that name.
@@ -97,6 +99,7 @@ impl Default for Tls {
             tls_cert_file: String::new(),
             tls_key_file: String::new(),
             tls_ca_cert_file: String::new(),
+            tls_crl_file: String::new(),
             tls_auth_clients: ClientCertificates::default(),
             tls_auth_clients_user: CertificateUser::default(),
             tls_protocols: String::from("TLSv1.2 TLSv1.3"),
