@@ -291,7 +291,7 @@ fn flow_backlog(control: &mut Connection) -> Result<u64> {
     control.flush()?;
     let (count, mut backlog) = (resp::array(&mut control.input)?, None);
     for _ in 0..count / 2 {
-        match &resp::string(&mut control.input)?[..] {
+        match resp::string(&mut control.input)? {
             // Texts, of whose flow it is.
             b"owner" | b"refused" => _ = resp::bulk(&mut control.input)?,
             b"backlog" => backlog = Some(resp::integer(&mut control.input)? as u64),
