@@ -197,7 +197,7 @@ const ITEMS: [(&str, &str); 32] = [
     ("me k", "object|encoding"),
     ("mn", "ping"),
     ("invoke k f R 1\r\nx", "fn.call"),
-    ("invoke k f U 1\r\nx", "fn.call"),
+    ("invoke k f UR 1\r\nx", "fn.call"),
     ("register f a.wasm call", "fn.load"),
     ("flush_all", "flushall"),
     ("stats", "info"),
