@@ -107,6 +107,19 @@ fn words_of(bytes: &[u8]) -> BTreeSet<String> {
     words
 }
 
+/// Defines joins and a flow, whose owner is `owner`, and the function.
+fn define(server: &Server, admin: &mut Connection) {
+    let mut owner = crate::acl::client_of(server, "owner");
+    for (output, source) in JOINS {
+        let spec = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
+        ask(&mut owner, &["JOIN.ADD", output, &spec]).unwrap();
+    }
+    let flow = ["f", "ON", "a|<user>|<n>", "FANOUT", "w|<user>|<n> = copy a|<user>|<n>"];
+    ask(&mut owner, &[&["FLOW.ADD"], &flow[..]].concat()).unwrap();
+    let module = wat::parse_str(ECHO).unwrap();
+    redis::cmd("FN.LOAD").arg("e").arg(module).exec(admin).unwrap();
+}
+
 /// Waits until the flow has nothing to do, unless it is refused.
 fn settle(admin: &mut Connection) {
     let begun = std::time::Instant::now();
@@ -235,15 +248,7 @@ fn nobody_sees_or_changes_what_it_may_not() {
         // Whose rights the joins have changes, too.
         let all: Vec<String> = TABLES.iter().map(|table| format!("~{table}|*")).collect();
         set(&mut admin, "owner", &all);
-        let mut owner = crate::acl::client_of(&server, "owner");
-        for (output, source) in JOINS {
-            let spec = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
-            ask(&mut owner, &["JOIN.ADD", output, &spec]).unwrap();
-        }
-        let flow = ["f", "ON", "a|<user>|<n>", "FANOUT", "w|<user>|<n> = copy a|<user>|<n>"];
-        ask(&mut owner, &[&["FLOW.ADD"], &flow[..]].concat()).unwrap();
-        let module = wat::parse_str(ECHO).unwrap();
-        redis::cmd("FN.LOAD").arg("e").arg(module).exec(&mut admin).unwrap();
+        define(&server, &mut admin);
         let mut next = 0;
         for table in BASE {
             for user in USERS {
