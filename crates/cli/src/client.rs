@@ -3,10 +3,10 @@
 //! Replies are shown as redis-cli shows them: numbered and quoted for people, or raw for
 //! programs.
 
+use crate::dial::{Place, Stream, TlsArgs};
 use anyhow::{Context, bail, ensure};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 
 /// Nesting that a reply may have; the server's own have far less.
 const DEPTH_MAX: usize = 64;
@@ -40,16 +40,13 @@ pub(crate) enum Reply {
 
 /// A connection to a server.
 pub(crate) struct Client {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Stream>,
 }
 
 impl Client {
-    /// Connects to `host:port`.
-    pub(crate) fn connect(host: &str, port: u16) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect((host, port))
-            .with_context(|| format!("could not connect to {host}:{port}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream) })
+    /// Connects.
+    pub(crate) fn connect(place: &Place, tls: &TlsArgs) -> anyhow::Result<Self> {
+        Ok(Self { reader: BufReader::new(Stream::connect(place, tls)?) })
     }
 
     /// Sends one request and reads its reply.
@@ -66,7 +63,8 @@ impl Client {
             bytes.extend_from_slice(arg);
             bytes.extend_from_slice(b"\r\n");
         }
-        self.reader.get_mut().write_all(&bytes).context("sending")
+        self.reader.get_mut().write_all(&bytes).context("sending")?;
+        self.reader.get_mut().flush().context("sending")
     }
 
     /// Reads one reply.

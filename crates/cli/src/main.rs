@@ -6,6 +6,7 @@
 
 mod client;
 mod commands;
+mod dial;
 mod notify;
 
 use clap::Parser;

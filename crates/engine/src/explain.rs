@@ -37,6 +37,9 @@ fn shown_range(range: &KeyRange) -> String {
     format!("[{}, {last})", shown(&range.first))
 }
 
+/// Whether someone may read all keys of a range.
+pub type MayRead<'r> = dyn Fn(&KeyRange) -> bool + Send + 'r;
+
 /// How far a verification has come that is done in slices.
 #[derive(Debug)]
 pub(crate) struct Verified {
@@ -66,10 +69,17 @@ impl Engine {
     /// Computes nothing and changes nothing.
     #[must_use]
     pub fn explain(&self, range: &KeyRange) -> Vec<ExplainLine> {
+        self.explain_to(range, &|_| true)
+    }
+
+    /// The same to someone who may not read everything: of a source whose keys are not to be read it tells neither keys nor how many
+    /// there are, nor of changes to them; and of ranges that are known, what lies within `range`.
+    #[must_use]
+    pub fn explain_to(&self, range: &KeyRange, may_read: &MayRead<'_>) -> Vec<ExplainLine> {
         let mut lines = alloc::vec![line(0, "range", shown_range(range))];
         for (table, first, last) in self.store.parts(&range.first, &range.last) {
             let part = KeyRange { first, last };
-            self.explain_part(table, &part, &mut lines);
+            self.explain_part(table, &part, may_read, &mut lines);
         }
         lines
     }
@@ -95,7 +105,13 @@ impl Engine {
         if flow.is_break() { "at least " } else { "" }
     }
 
-    fn explain_part(&self, table: TableId, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
+    fn explain_part(
+        &self,
+        table: TableId,
+        part: &KeyRange,
+        may_read: &MayRead<'_>,
+        lines: &mut Vec<ExplainLine>,
+    ) {
         let prefix = self.store.table(table).prefix();
         let name = match prefix.strip_suffix(b"|") {
             Some(name) => format!("'{}'", shown(name)),
@@ -150,7 +166,7 @@ impl Engine {
         }
         let mut joined = false;
         for id in self.catalog.writers_within(table, part) {
-            joined |= self.explain_join(id, part, lines);
+            joined |= self.explain_join(id, part, may_read, lines);
         }
         if !joined {
             lines.push(line(1, "freshness", String::from("base data: no join gives keys here")));
@@ -158,7 +174,13 @@ impl Engine {
     }
 
     /// Whether the join can give keys of `part`.
-    fn explain_join(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) -> bool {
+    fn explain_join(
+        &self,
+        id: u32,
+        part: &KeyRange,
+        may_read: &MayRead<'_>,
+        lines: &mut Vec<ExplainLine>,
+    ) -> bool {
         let join = self.catalog.join(id);
         let plan = &join.plan;
         let Some(fixed) = fixed_slots(&plan.join.output, part) else { return false };
@@ -171,6 +193,7 @@ impl Engine {
             lines.push(line(2, "fixed slots", bound.join(", ")));
         }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
+        let mut hides = false;
         for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
             let name = source.operator.name();
@@ -180,6 +203,10 @@ impl Engine {
                 plan.join.show_lens(source)
             );
             let text = match span {
+                Some(span) if !may_read(&span) => {
+                    hides = true;
+                    format!("{shown_source} is hidden: there is no right to read all that it reads")
+                }
                 Some(span) => {
                     let (mut keys, mut rows) = (0u64, 0u64);
                     let mut unreadable: Vec<String> = Vec::new();
@@ -221,7 +248,11 @@ impl Engine {
         for (name, reason) in down {
             lines.push(line(2, "stale", format!("'{name}' is down: {reason}")));
         }
-        self.explain_status(id, part, lines);
+        if hides {
+            self.outline_status(id, part, lines);
+        } else {
+            self.explain_status(id, part, lines);
+        }
         true
     }
 
@@ -246,6 +277,19 @@ impl Engine {
                 self.down_behind(writer, seen, down);
             }
         }
+    }
+
+    /// As [`Engine::explain_status`], without what changes to sources have left to do, nor where ranges end beyond `part`.
+    fn outline_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
+        let text = match self.catalog.join(id).mode() {
+            Mode::Pull => "pull: computed by every read, stored nowhere",
+            Mode::Snapshot { .. } => "snapshot: recomputed once it is too old",
+            Mode::Push => match self.overlapping(id, part).is_empty() {
+                true => "not materialized; the next read computes it",
+                false => "materialized, at least in part, and maintained",
+            },
+        };
+        lines.push(line(2, "status", String::from(text)));
     }
 
     fn explain_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {

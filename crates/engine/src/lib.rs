@@ -72,6 +72,7 @@ mod write;
 
 pub use changed::ChangedKeys;
 pub use engine::{Engine, Settings};
+pub use explain::MayRead;
 pub use follow::{Follower, Notification, NotifiedChange};
 pub use functions::{CallOptions, FlowCall, Folded};
 pub use headwater_base::source::{BaseStore, Change, FetchId, Health, Loaded, Pair, Position};

@@ -1,5 +1,7 @@
 //! Execution of the commands about joins and tables.
 
+use crate::node::Node;
+use crate::owners::Ownership;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,10 +9,11 @@ use headwater_command::{Joins, Reply, Tables};
 use headwater_engine::{Engine, EngineError, JoinReport, Stop, TableOptions, TableReport};
 
 pub(crate) fn joins(
-    engine: &mut Engine,
+    node: &mut Node,
     command: &Joins<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    let engine = &mut node.engine;
     match *command {
         Joins::Add { name, spec, replace } => {
             let installed = engine.join_add_sliced(name, spec, replace)?;
@@ -34,7 +37,8 @@ pub(crate) fn joins(
         }
         Joins::Info { name } => {
             let missing = || EngineError::NoSuchJoin(String::from(name));
-            write_join(&engine.join_report(name).ok_or_else(missing)?, reply);
+            let report = engine.join_report(name).ok_or_else(missing)?;
+            write_join(&report, &node.ownership("join", name), reply);
         }
         Joins::Key { name, slots } => {
             let names = slots.iter().step_by(2);
@@ -70,8 +74,8 @@ fn write_warnings(warnings: &[String], reply: &mut impl Reply) {
     }
 }
 
-fn write_join(join: &JoinReport, reply: &mut impl Reply) {
-    reply.map(4 + join.counters.len());
+fn write_join(join: &JoinReport, ownership: &Ownership, reply: &mut impl Reply) {
+    reply.map(4 + Ownership::FACTS + join.counters.len());
     write_text("name", &join.name, reply);
     write_text("spec", &join.canonical, reply);
     write_warnings(&join.warnings, reply);
@@ -80,6 +84,7 @@ fn write_join(join: &JoinReport, reply: &mut impl Reply) {
     for (table, boundary) in &join.boundaries {
         reply.bulk(format!("{table} {boundary}").as_bytes());
     }
+    ownership.write(reply);
     for (title, number) in &join.counters {
         write_number(title, *number, reply);
     }

@@ -2,6 +2,7 @@
 
 use crate::flows::{Backfill, backfill_state};
 use crate::node::Node;
+use crate::owners::Ownership;
 use crate::remote::{place_of, position_at};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -61,11 +62,12 @@ impl Node {
                     return Err(missing(name));
                 };
                 let facts = facts(report, self.engine.now());
-                reply.map(facts.len());
+                reply.map(facts.len() + Ownership::FACTS);
                 for (title, number) in facts {
                     reply.bulk(title.as_bytes());
                     reply.integer(number as i64);
                 }
+                self.ownership("flow", name).write(reply);
             }
             Asked::Pause { name, paused } => {
                 if !self.working.flows.pause(name, paused) {

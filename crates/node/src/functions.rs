@@ -1,6 +1,7 @@
 //! Execution of the commands about functions.
 
 use crate::node::Node;
+use crate::owners::Ownership;
 use alloc::vec::Vec;
 use headwater_base::functions::{FunctionReport, Source};
 use headwater_command::{Counted, Functions, Reply, glob};
@@ -86,7 +87,9 @@ pub(crate) fn run(
         }
         Functions::Info { name } => {
             match engine.functions().iter().find(|report| report.name == name) {
-                Some(report) => write_report(report, reply),
+                Some(report) => {
+                    write_report(report, &node.ownership("module", name), reply);
+                }
                 None => no_module(name, reply),
             }
         }
@@ -194,12 +197,13 @@ pub(crate) fn numbers(report: &FunctionReport) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn write_report(report: &FunctionReport, reply: &mut impl Reply) {
+fn write_report(report: &FunctionReport, ownership: &Ownership, reply: &mut impl Reply) {
     let numbers = numbers(report);
-    reply.map(3 + numbers.len());
+    reply.map(3 + Ownership::FACTS + numbers.len());
     write_names(report, reply);
     reply.bulk(b"pure");
     reply.integer(i64::from(report.pure));
+    ownership.write(reply);
     for (title, number) in numbers {
         reply.bulk(title.as_bytes());
         reply.integer(number as i64);

@@ -22,6 +22,7 @@ mod lcs;
 mod locks;
 mod node;
 mod numbers;
+mod owners;
 mod peers;
 mod preload;
 mod ranges;
@@ -44,5 +45,6 @@ pub use headwater_flows::{
 };
 pub use info::{InfoSection, memory_kinds};
 pub use node::{Lookups, Node, Outcome};
+pub use owners::{Owners, Ownership};
 pub use peers::{CLIENTS_FROM, Peers};
 pub use reach::DefinitionReach;

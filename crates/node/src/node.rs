@@ -8,6 +8,7 @@
 //!   ticket, it waits on or answers.
 
 use crate::flows::Working;
+use crate::owners::Owners;
 use crate::scan::Cursors;
 use crate::{
     catalog, expiry, functions, keys, lcs, locks, numbers, ranges, scan, streams, strings,
@@ -17,7 +18,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Data, Keys, Ranges, Reply, Strings};
-use headwater_engine::{Engine, EngineError, Settings, Stop, Ticket};
+use headwater_engine::{Engine, EngineError, MayRead, Settings, Stop, Ticket};
 use headwater_flows::Memory;
 
 /// What came of a command.
@@ -70,6 +71,10 @@ pub struct Node {
     pub(crate) noted_tables: BTreeSet<Vec<u8>>,
     /// Commands are executed as a whole, without others in between.
     is_whole: bool,
+    /// Which ranges may be read by whoever has asked for an explanation; `None`: all.
+    pub(crate) may_read: Option<Box<MayRead<'static>>>,
+    /// Tells whose definitions are.
+    pub(crate) owners: Option<Box<Owners>>,
     /// What came of the command under way, if it has no whole answer and has not failed.
     pub(crate) unfinished: Option<Outcome>,
     /// Definitions have the names that they had in an earlier version.
@@ -93,6 +98,8 @@ impl Node {
             lookups: Lookups::default(),
             noted_tables: BTreeSet::new(),
             is_whole: false,
+            may_read: None,
+            owners: None,
             unfinished: None,
             takes_kept_names: false,
             engine: Engine::new(settings),
@@ -100,6 +107,11 @@ impl Node {
             cursors: Cursors::default(),
             callable: functions::Callable::default(),
         }
+    }
+
+    /// Has explanations tell only of sources within ranges that may be read so, until this is called again; `None`: of all.
+    pub fn explain_to(&mut self, may_read: Option<Box<MayRead<'static>>>) {
+        self.may_read = may_read;
     }
 
     /// The engine: watches, effects, limits and statistics are its own.
@@ -233,7 +245,7 @@ impl Node {
             Data::Ranges(ranges) => ranges::run(self, ranges, reply),
             Data::Keys(keys) => self.run_keys(keys, reply),
             Data::Expiry(expiry) => expiry::run(&mut self.engine, expiry, &mut self.lookups, reply),
-            Data::Joins(joins) => catalog::joins(&mut self.engine, joins, reply),
+            Data::Joins(joins) => catalog::joins(self, joins, reply),
             Data::Functions(functions) => functions::run(self, functions, reply),
             Data::Tables(tables) => catalog::tables(&mut self.engine, tables, reply),
             Data::Flows(command) => self.run_flow_command(command, reply),

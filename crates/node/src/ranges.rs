@@ -34,12 +34,12 @@ pub(crate) fn run(
         }
         Ranges::ExplainKey { key } => {
             node.engine.settle_dead()?;
-            explain(&node.engine, &KeyRange::point(key), reply);
+            explain(node, &KeyRange::point(key), reply);
             Ok(())
         }
         Ranges::Explain { first, last } => {
             node.engine.settle_dead()?;
-            explain(&node.engine, &KeyRange::new(first, last), reply);
+            explain(node, &KeyRange::new(first, last), reply);
             Ok(())
         }
         Ranges::Verify { first, last } => {
@@ -182,8 +182,11 @@ fn write_prefix_end(prefix: &[u8], end: &mut Vec<u8>) {
 }
 
 /// A line each, indented by two spaces under what it explains.
-fn explain(engine: &Engine, range: &KeyRange, reply: &mut impl Reply) {
-    let lines = engine.explain(range);
+fn explain(node: &Node, range: &KeyRange, reply: &mut impl Reply) {
+    let lines = match &node.may_read {
+        Some(may_read) => node.engine.explain_to(range, may_read),
+        None => node.engine.explain(range),
+    };
     reply.array(lines.len());
     for line in lines {
         let indent = line.depth * 2;

@@ -22,7 +22,7 @@ pub use http::Http;
 pub use log::Logging;
 pub use port::OptionalPort;
 pub use shards::ShardCount;
-pub use tls::{ClientCertificates, Tls};
+pub use tls::{CertificateUser, ClientCertificates, Tls};
 pub use users::{KeptOwner, User};
 
 use crate::memory::{Share, Size};

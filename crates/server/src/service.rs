@@ -137,7 +137,7 @@ pub(crate) trait Service {
     }
 
     /// What the certificate calls it that a client has shown.
-    fn identified(&mut self, _session: &mut Self::Session, _name: String) {}
+    fn identified(&mut self, _session: &mut Self::Session, _name: String, _peer: SocketAddr) {}
 
     /// The process was asked to read its files anew.
     #[cold]

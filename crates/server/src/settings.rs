@@ -117,12 +117,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "tls-cert-file" &[], tls.tls_cert_file),
     setting!(live "tls-key-file" &[], tls.tls_key_file),
     setting!(live "tls-ca-cert-file" &[], tls.tls_ca_cert_file),
+    setting!(live "tls-crl-file" &[], tls.tls_crl_file),
     Setting {
         name: "tls-auth-clients",
         aliases: &[],
         get: |config| config.tls.tls_auth_clients.to_string(),
         set: Some(|config, text| read_text(text, &mut config.tls.tls_auth_clients)),
     },
+    setting!(fixed "tls-auth-clients-user" &[], tls.tls_auth_clients_user),
     setting!(live "tls-protocols" &[], tls.tls_protocols),
     setting!(fixed "tls-handshake-milliseconds-max" &[], tls.tls_handshake_milliseconds_max),
     Setting {

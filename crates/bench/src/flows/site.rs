@@ -291,10 +291,11 @@ fn flow_backlog(control: &mut Connection) -> Result<u64> {
     control.flush()?;
     let (count, mut backlog) = (resp::array(&mut control.input)?, None);
     for _ in 0..count / 2 {
-        let title = resp::string(&mut control.input)? == b"backlog";
-        let number = resp::integer(&mut control.input)?;
-        if title {
-            backlog = Some(number as u64);
+        match resp::string(&mut control.input)? {
+            // Texts, of whose flow it is.
+            b"owner" | b"refused" => _ = resp::bulk(&mut control.input)?,
+            b"backlog" => backlog = Some(resp::integer(&mut control.input)? as u64),
+            _ => _ = resp::integer(&mut control.input)?,
         }
     }
     backlog.context("FLOW.INFO tells no backlog")

@@ -3,6 +3,7 @@
 pub mod program;
 pub mod server;
 pub mod stop;
+pub mod tls;
 
 pub use server::{Launch, Server};
 
@@ -31,12 +32,18 @@ pub enum System {
     Separate,
     /// Headwater, over memcached's protocol.
     Items,
+    /// Headwater, over TLS.
+    Tls,
     /// Headwater's protocol loop, answering with a constant.
     Null,
     /// Valkey.
     Valkey,
+    /// Valkey, over TLS.
+    ValkeyTls,
     /// Redis.
     Redis,
+    /// Redis, over TLS.
+    RedisTls,
     /// NATS, with JetStream.
     Nats,
     /// memcached.
@@ -52,7 +59,13 @@ impl System {
         matches!(self, Self::Items | Self::Memcached)
     }
 
-    const ALL: [Self; 16] = [
+    /// Whether it is asked over TLS.
+    #[must_use]
+    pub fn speaks_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::ValkeyTls | Self::RedisTls)
+    }
+
+    const ALL: [Self; 19] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
@@ -63,9 +76,12 @@ impl System {
         Self::Client,
         Self::Separate,
         Self::Items,
+        Self::Tls,
         Self::Null,
         Self::Valkey,
+        Self::ValkeyTls,
         Self::Redis,
+        Self::RedisTls,
         Self::Nats,
         Self::Memcached,
         Self::Postgres,
@@ -86,8 +102,11 @@ impl System {
             Self::Separate => "separate",
             Self::Items => "items",
             Self::Null => "null",
+            Self::Tls => "tls",
             Self::Valkey => "valkey",
+            Self::ValkeyTls => "valkey-tls",
             Self::Redis => "redis",
+            Self::RedisTls => "redis-tls",
             Self::Nats => "nats",
             Self::Memcached => "memcached",
             Self::Postgres => "postgres",

@@ -9,7 +9,7 @@
 //!   of shared buffers, no parallel workers and no JIT (they lose time on short statements):
 //!   it stands in for a cache, and a cache may lose its content in a crash.
 
-use super::{System, program, stop};
+use super::{System, program, stop, tls};
 use crate::measure::{pin::Pinning, process};
 use crate::wire::{Connection, postgres, resp};
 use anyhow::{Context, Result, bail};
@@ -17,11 +17,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use rustix::process::Signal;
+use rustls::ClientConfig;
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// How long a server may take until it answers.
@@ -79,8 +81,8 @@ impl Launch {
         self.pinning.check()?;
         for system in systems {
             match system {
-                System::Valkey => drop(program::valkey()?),
-                System::Redis => drop(program::redis()?),
+                System::Valkey | System::ValkeyTls => drop(program::valkey()?),
+                System::Redis | System::RedisTls => drop(program::redis()?),
                 System::Nats => drop(program::nats()?),
                 System::Memcached => drop(program::memcached()?),
                 System::Postgres => {
@@ -104,6 +106,8 @@ impl Launch {
 pub struct Server {
     name: &'static str,
     child: Child,
+    /// What its clients encrypt with, if they do.
+    encryption: Option<Arc<ClientConfig>>,
     /// Whether it answers from child processes, which then must be counted.
     family: bool,
     /// Removed with all its content at the end.
@@ -125,6 +129,14 @@ impl Server {
             .tempdir()
             .context("cannot make a temporary folder")?;
         let port = free_port()?;
+        let files = tls::Files::within(folder.path());
+        let encryption = match system.speaks_tls() {
+            true => {
+                files.make()?;
+                Some(files.client()?)
+            }
+            false => None,
+        };
         let mut command = command(system, launch, folder.path(), port)?;
         command.args(&launch.arguments);
         let log = File::create(folder.path().join("log")).context("cannot write the log")?;
@@ -135,7 +147,7 @@ impl Server {
         let child = spawned.with_context(|| format!("{name} does not start"))?;
         let family = system == System::Postgres;
         stop::note(child.id(), if family { Signal::QUIT } else { Signal::KILL });
-        let mut server = Self { name, child, family, folder, port };
+        let mut server = Self { name, child, encryption, family, folder, port };
         server.wait(system)?;
         Ok(server)
     }
@@ -144,7 +156,7 @@ impl Server {
         let begun = Instant::now();
         loop {
             stop::check()?;
-            if answers(system, self.port) {
+            if self.answers(system) {
                 return Ok(());
             }
             let name = self.name;
@@ -189,16 +201,42 @@ impl Server {
         stop::send(self.child.id(), signal);
     }
 
+    fn open(&self) -> std::io::Result<Connection> {
+        match &self.encryption {
+            Some(settings) => Connection::open_encrypted(self.port, settings.clone()),
+            None => Connection::open(self.port),
+        }
+    }
+
+    fn answers(&self, system: System) -> bool {
+        let ask = || -> std::io::Result<()> {
+            if system == System::Postgres {
+                return postgres::open(self.port, POSTGRES_USER).map(drop);
+            }
+            let mut connection = self.open()?;
+            if system == System::Nats {
+                // It introduces itself.
+                return connection.input.line().map(drop);
+            }
+            if system.speaks_memcached() {
+                connection.out.extend_from_slice(b"version\r\n");
+                connection.flush()?;
+                return connection.input.line().map(drop);
+            }
+            resp::command(&mut connection.out, &[b"PING"]);
+            connection.flush()?;
+            resp::skip(&mut connection.input)
+        };
+        ask().is_ok()
+    }
+
     /// Opens a connection in the server's protocol.
     ///
     /// # Errors
     /// The server does not accept it.
     pub fn connect(&self) -> Result<Connection> {
-        let connection = if self.family {
-            postgres::open(self.port, POSTGRES_USER)
-        } else {
-            Connection::open(self.port)
-        };
+        let connection =
+            if self.family { postgres::open(self.port, POSTGRES_USER) } else { self.open() };
         connection.with_context(|| format!("cannot connect to {} on port {}", self.name, self.port))
     }
 }
@@ -237,36 +275,23 @@ fn free_port() -> Result<u16> {
     bail!("no port from {} to {} is free", PORTS.start, PORTS.end - 1)
 }
 
-fn answers(system: System, port: u16) -> bool {
-    let ask = || -> std::io::Result<()> {
-        if system == System::Postgres {
-            return postgres::open(port, POSTGRES_USER).map(drop);
-        }
-        let mut connection = Connection::open(port)?;
-        if system == System::Nats {
-            // It introduces itself.
-            return connection.input.line().map(drop);
-        }
-        if system.speaks_memcached() {
-            connection.out.extend_from_slice(b"version\r\n");
-            connection.flush()?;
-            return connection.input.line().map(drop);
-        }
-        resp::command(&mut connection.out, &[b"PING"]);
-        connection.flush()?;
-        resp::skip(&mut connection.input)
-    };
-    ask().is_ok()
-}
-
 fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<Command> {
     let port = port.to_string();
     let made = match system {
-        System::Valkey | System::Redis => {
-            let program =
-                if system == System::Valkey { program::valkey()? } else { program::redis()? };
-            let mut command = Command::new(program);
-            command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+        System::Valkey | System::Redis | System::ValkeyTls | System::RedisTls => {
+            let is_valkey = matches!(system, System::Valkey | System::ValkeyTls);
+            let mut command =
+                Command::new(if is_valkey { program::valkey()? } else { program::redis()? });
+            if system.speaks_tls() {
+                let files = tls::Files::within(folder);
+                command.args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]);
+                command.arg("--tls-cert-file").arg(&files.certificate);
+                command.arg("--tls-ca-cert-file").arg(&files.certificate);
+                command.arg("--tls-key-file").arg(&files.key);
+            } else {
+                command.args(["--port", &port]);
+            }
+            command.args(["--bind", "127.0.0.1", "--save", ""]);
             command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
             command.arg("--dir").arg(folder);
             command
@@ -289,10 +314,25 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
         System::Postgres => postgres_command(folder, &port)?,
         _ => {
             let mut command = Command::new(&launch.headwater);
-            let port_of = if system == System::Items { "--memcached-port" } else { "--port" };
+            let port_of = match system {
+                System::Items => "--memcached-port",
+                System::Tls => "--tls-port",
+                _ => "--port",
+            };
             command.args(["serve", "--bind", "127.0.0.1", port_of, &port]);
             if system == System::Items {
                 command.args(["--port", "0"]);
+            }
+            if system == System::Tls {
+                let files = tls::Files::within(folder);
+                let text = format!(
+                    "[listen]\nport = 'off'\n[tls]\ntls-auth-clients = 'no'\ntls-cert-file = '{}'\ntls-key-file = '{}'\n",
+                    files.certificate.display(),
+                    files.key.display()
+                );
+                let settings = folder.join("tls.toml");
+                std::fs::write(&settings, text).context("cannot write the settings")?;
+                command.arg("--config").arg(settings);
             }
             // Peers have one thread, too.
             if !launch.arguments.iter().any(|word| word == "--shards") {

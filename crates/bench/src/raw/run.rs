@@ -88,8 +88,16 @@ impl Raw {
     /// # Errors
     /// An option is wrong, a peer is missing, a run fails, or a result is wrong.
     pub fn run(&self) -> Result<()> {
-        let known =
-            [System::Items, System::Shards, System::Valkey, System::Redis, System::Memcached];
+        let known = [
+            System::Items,
+            System::Shards,
+            System::Tls,
+            System::Valkey,
+            System::ValkeyTls,
+            System::Redis,
+            System::RedisTls,
+            System::Memcached,
+        ];
         check(&self.common, &self.value, &self.pipeline, self.keys)?;
         for &length in &self.range {
             within("--range", f64::from(length), 1.0, f64::from(ranges::GROUP))?;

@@ -6,9 +6,12 @@
 //! copied by nobody unless the caller does.
 
 use super::bad;
+use super::stream::Stream;
 use anyhow::{Context, Result};
+use rustls::ClientConfig;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -23,7 +26,7 @@ const LOAD_BYTES: usize = 64 * 1024;
 
 /// The replies of one connection.
 #[derive(Debug)]
-pub struct Input<R = TcpStream> {
+pub struct Input<R = Stream> {
     stream: R,
     buffer: Vec<u8>,
     start: usize,
@@ -146,7 +149,7 @@ pub fn moved_bytes() -> u64 {
 /// One connection: what is to be sent, and the replies.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// The replies.
     pub input: Input,
     /// What the next [`Connection::flush`] sends.
@@ -164,8 +167,25 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LOADING_MAX))?;
         stream.set_write_timeout(Some(LOADING_MAX))?;
-        let input = Input::new(stream.try_clone()?);
-        Ok(Self { stream, input, out: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(Self::over(Stream::Plain(Arc::new(stream))))
+    }
+
+    /// The same over TLS.
+    ///
+    /// # Errors
+    /// Nothing listens there, or nobody who is trusted.
+    pub fn open_encrypted(port: u16, settings: Arc<ClientConfig>) -> io::Result<Self> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(LOADING_MAX))?;
+        stream.set_write_timeout(Some(LOADING_MAX))?;
+        Ok(Self::over(Stream::encrypt(stream, settings)?))
+    }
+
+    fn over(stream: Stream) -> Self {
+        let input = Input::new(stream.clone());
+        Self { stream, input, out: Vec::with_capacity(BUFFER_BYTES) }
     }
 
     /// Takes the server for dead sooner from now on: it is loaded, and has only short answers
@@ -174,8 +194,10 @@ impl Connection {
     /// # Errors
     /// The kernel refuses.
     pub fn hurry(&self) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(SILENCE_MAX))?;
-        self.stream.set_write_timeout(Some(SILENCE_MAX))
+        self.stream.with_socket(|socket| {
+            socket.set_read_timeout(Some(SILENCE_MAX))?;
+            socket.set_write_timeout(Some(SILENCE_MAX))
+        })
     }
 
     /// Sends what was written.
@@ -184,6 +206,7 @@ impl Connection {
     /// The connection fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out)?;
+        self.stream.flush()?;
         MOVED.fetch_add(self.out.len() as u64, Ordering::Relaxed);
         self.out.clear();
         Ok(())

@@ -10,6 +10,7 @@ pub mod key;
 pub mod memcached;
 pub mod postgres;
 pub mod resp;
+pub mod stream;
 
 pub use connection::{Connection, Input, Loader};
 pub use key::Key;

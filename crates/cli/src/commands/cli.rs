@@ -2,6 +2,7 @@
 //! standard input, with the replies shown as redis-cli shows them.
 
 use crate::client::{Client, Reply, split_words};
+use crate::dial::{Place, TlsArgs};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -18,6 +19,14 @@ pub(crate) struct Args {
     /// Port of the server
     #[arg(short, long, default_value_t = 7379)]
     port: u16,
+    /// User
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The server as redis[s]://[[user]:password@]host[:port]; rediss:// talks TLS
+    #[arg(short = 'u', long, value_name = "URL")]
+    uri: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Password
     #[arg(short = 'a', long = "pass", value_name = "PASSWORD", env = "HEADWATER_PASSWORD")]
     password: Option<String>,
@@ -38,9 +47,21 @@ pub(crate) struct Args {
 impl Args {
     /// Sends the request, or those of the standard input; fails where a reply is an error.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut client = Client::connect(&self.host, self.port)?;
-        if let Some(password) = &self.password {
-            self.show(&client.call(&["AUTH", password])?, true)?;
+        let mut place = Place {
+            host: self.host.clone(),
+            port: self.port,
+            user: self.user.clone(),
+            password: self.password.clone(),
+            encrypted: self.tls.is_on(),
+        };
+        if let Some(url) = &self.uri {
+            place = Place::of_url(url, &place)?;
+        }
+        let mut client = Client::connect(&place, &self.tls)?;
+        if let Some(password) = &place.password {
+            let user = place.user.iter().map(String::as_str);
+            let words: Vec<&str> = ["AUTH"].into_iter().chain(user).chain([&**password]).collect();
+            self.show(&client.call(&words)?, true)?;
         }
         if self.resp3 {
             client.call(&["HELLO", "3"])?;
@@ -48,7 +69,7 @@ impl Args {
             client.call(&["CLIENT", "CAPA", "blob-errors"])?;
         }
         if self.request.is_empty() {
-            return self.lines(&mut client);
+            return self.lines(&place, &mut client);
         }
         let reply = client.call(&self.request)?;
         self.show(&reply, false)?;
@@ -61,14 +82,14 @@ impl Args {
     }
 
     /// Reads requests until the input ends.
-    fn lines(&self, client: &mut Client) -> anyhow::Result<ExitCode> {
+    fn lines(&self, place: &Place, client: &mut Client) -> anyhow::Result<ExitCode> {
         let input = std::io::stdin();
         let prompt = input.is_terminal();
         let mut out = std::io::stdout();
         let mut lines = input.lock().lines();
         loop {
             if prompt {
-                write!(out, "{}:{}> ", self.host, self.port)?;
+                write!(out, "{}:{}> ", place.host, place.port)?;
                 out.flush()?;
             }
             let Some(line) = lines.next().transpose()? else {

@@ -1,7 +1,8 @@
 //! Users and their rights: what each may do, over both protocols, through joins, and over a restart.
 
-use crate::support::{Server, TempFile};
+use crate::support::{Server, Socket, TempFile, request};
 use redis::{Connection, RedisError, Value, cmd};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The reply to a request of words.
@@ -96,15 +97,62 @@ fn transactions_are_judged_when_they_are_queued_and_when_they_are_executed() {
     done(&mut ann, "MULTI");
     assert!(refused(&mut ann, "SET c 1").starts_with("NOPERM"));
     assert!(refused(&mut ann, "EXEC").starts_with("EXECABORT"));
-    for text in ["MULTI", "SET a 1", "SET b 1"] {
-        done(&mut ann, text);
-    }
-    done(&mut admin, "ACL SETUSER ann resetkeys ~a*");
-    let why = refused(&mut ann, "EXEC");
-    assert!(why.starts_with("EXECABORT") && why.contains("'set' is no longer allowed"), "{why}");
-    assert_eq!(line(&mut admin, "EXISTS a b").unwrap(), Value::Int(0), "nothing was executed");
-    for text in ["MULTI", "SET a 1", "EXEC"] {
-        done(&mut ann, text);
+}
+
+/// What EXEC says of a request that was allowed when it was queued.
+const LOST: &str = "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
+    This command is no longer allowed for the following reason: no permission to ";
+
+#[test]
+fn exec_refuses_what_lost_its_right_and_executes_the_rest() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut admin = server.client(3);
+        // Keys of one partition, of several, and what no shard is asked for.
+        for (one, other) in [("a{x}", "b{x}"), ("a1", "b2"), ("a|1", "b|1")] {
+            done(&mut admin, "ACL SETUSER ann on >pw ~a* ~b* &* +@all");
+            let mut ann = server.socket();
+            let send = |ann: &mut Socket, text: &str, end: &str| {
+                ann.send(&request(&text.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+                String::from_utf8_lossy(&ann.until(end.as_bytes())).into_owned()
+            };
+            send(&mut ann, "AUTH ann pw", "+OK\r\n");
+            send(&mut ann, "MULTI", "+OK\r\n");
+            for text in [
+                format!("SET {one} 1"),
+                format!("SET {other} 1"),
+                "PUBLISH news hi".to_owned(),
+                format!("MGET {one} {other}"),
+                "PING".to_owned(),
+                format!("GET {one}"),
+            ] {
+                send(&mut ann, &text, "+QUEUED\r\n");
+            }
+            done(&mut admin, "ACL SETUSER ann resetkeys ~a* resetchannels -ping");
+            let answer = send(&mut ann, "EXEC", "$1\r\n1\r\n");
+            let lines: Vec<&str> = answer.split("\r\n").collect();
+            let lost = |why: &str| format!("-NOPERM {LOST}{why}");
+            let (key, channel) = (
+                "touch the specified keys",
+                "access one of the channels used as arguments to the command",
+            );
+            let told = [
+                "*6".to_owned(),
+                "+OK".to_owned(),
+                lost(key),
+                lost(channel),
+                lost(key),
+                lost("execute the command or subcommand"),
+                "$1".to_owned(),
+                "1".to_owned(),
+                String::new(),
+            ];
+            assert_eq!(lines, told, "{shards}");
+            assert_eq!(line(&mut admin, &format!("EXISTS {other}")).unwrap(), Value::Int(0));
+            let log = format!("{:?}", line(&mut admin, "ACL LOG").unwrap());
+            assert!(log.contains("multi") && log.contains(other), "{log}");
+            done(&mut admin, &format!("DEL {one}"));
+        }
     }
 }
 
@@ -134,17 +182,18 @@ fn a_view_is_a_grant_for_as_long_as_its_owner_may_give_it() {
         }
         // She reads what the join gives her, and none of what it reads.
         assert_eq!(text(line(&mut ann, "GET t|ann|1")), "hi");
-        for refused_to_her in [
-            "GET p|bob|1",
-            "GET t|eve|1",
-            "EXPLAIN t|ann|1",
-            "EXPLAIN.RANGE t|ann| t|ann}",
-            "JOIN.DROP tl",
-        ] {
+        for refused_to_her in
+            ["GET p|bob|1", "GET t|eve|1", "EXPLAIN t|eve|1", "EXPLAIN.RANGE t| t}", "JOIN.DROP tl"]
+        {
             assert!(refused(&mut ann, refused_to_her).starts_with("NOPERM"), "{refused_to_her}");
         }
-        done(&mut owner, "EXPLAIN t|ann|1");
         done(&mut ann, "VERIFY t|ann| t|ann}");
+        let fact = |client: &mut Connection, fact: &str| -> String {
+            let mut facts: BTreeMap<String, Value> =
+                redis::from_redis_value(line(client, "JOIN.INFO tl").unwrap()).unwrap();
+            redis::from_redis_value(facts.remove(fact).unwrap()).unwrap()
+        };
+        assert_eq!(fact(&mut ann, "owner") + &fact(&mut ann, "refused"), "owner");
         // The owner loses what the join reads.
         done(&mut admin, "ACL SETUSER owner resetkeys ~t|* ~u|* ~s|*");
         let reason = "the join 'tl' is refused: its owner 'owner' may no longer read [p|, p})";
@@ -154,6 +203,7 @@ fn a_view_is_a_grant_for_as_long_as_its_owner_may_give_it() {
         }
         let why = refused(&mut admin, "GET u|1|ann");
         assert!(why.contains("the join 'up' is refused: the join 'tl' is refused"), "{why}");
+        assert_eq!(fact(&mut admin, "refused"), reason);
         let owners = format!("{:?}", line(&mut admin, "ACL OWNERS").unwrap());
         assert!(owners.contains(reason), "{owners}");
         done(&mut writer, "SET p|bob|2 more");
@@ -166,6 +216,64 @@ fn a_view_is_a_grant_for_as_long_as_its_owner_may_give_it() {
         done(&mut admin, "JOIN.DROP tl");
         assert_eq!(add(&mut admin, "tl", spec), "");
         assert_eq!(text(line(&mut ann, "GET t|ann|1")), "hi");
+    }
+}
+
+#[test]
+fn explanations_tell_of_what_their_reader_may_read() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut admin = server.client(3);
+        for text in [
+            "ACL SETUSER ann on >pw %R~t|<user>|* %R~s|<user>|* +@all",
+            "ACL SETUSER eve on >pw %R~t|* %R~s|* %R~p|* +@all",
+            "ACL SETUSER pat on >pw %R~t|ann|* +@all (%R~s|* %R~p|* +get)",
+        ] {
+            done(&mut admin, text);
+        }
+        let spec = "t|<user>|<score:number:desc> = check s|<user>|<poster> index p|<poster>|<n> as <score>";
+        assert_eq!(refusal(&mut admin, &["JOIN.ADD", "tl", spec]), "");
+        for text in ["SET s|ann|secret 1", "SET s|eve|secret 1", "SET p|secret|1 oops"] {
+            done(&mut admin, text);
+        }
+        done(&mut admin, "PREFIX t|");
+        let asked = ["EXPLAIN.RANGE t|ann| t|ann}", "EXPLAIN t|ann|1"];
+        // All but how old it is.
+        let told = |client: &mut Connection, text: &str| {
+            let told = format!("{:?}", line(client, text).unwrap());
+            let parts = told.split("computed ");
+            let parts = parts.map(|it| it.trim_start_matches(|c: char| c.is_ascii_digit()));
+            parts.collect::<Vec<_>>().join("computed ")
+        };
+        for text in asked {
+            let (all, some) = (told(&mut admin, text), told(&mut client_of(&server, "ann"), text));
+            // Her own subscriptions are shown, the posts are not: neither that there are any, nor which are no numbers.
+            assert!(
+                all.contains("p|secret|1") && all.contains("matching keys stored, of"),
+                "{all}"
+            );
+            assert!(!some.contains("p|secret") && !some.contains("which"), "{some}");
+            assert!(some.contains("s|ann|") && some.contains("matching keys stored"), "{some}");
+            let hidden = "index p|<poster>|<n> as <score> is hidden";
+            assert!(some.contains(hidden) && !all.contains("is hidden"), "{some}");
+            assert!(!some.contains("updater targets") && some.contains("maintained"), "{some}");
+            assert_eq!(told(&mut client_of(&server, "eve"), text), all, "she may read them all");
+            // What one set of rights allows is nothing to another one.
+            let none = told(&mut client_of(&server, "pat"), text);
+            assert_eq!(
+                none.matches("is hidden").count(),
+                2 * all.matches("index p|<poster>|<n> as <score> reads").count(),
+                "{none}"
+            );
+        }
+        // In a transaction as well, and no longer than the right is there.
+        let mut eve = client_of(&server, "eve");
+        for text in ["MULTI", asked[1], "GET t|ann|1"] {
+            done(&mut eve, text);
+        }
+        done(&mut admin, "ACL SETUSER eve resetkeys %R~t|*");
+        let some = told(&mut eve, "EXEC");
+        assert!(some.contains("is hidden") && !some.contains("p|secret|1"), "{some}");
     }
 }
 
@@ -195,6 +303,8 @@ fn flows_and_functions_have_owners() {
     done(&mut admin, "ACL SETUSER owner resetkeys ~a|*");
     done(&mut admin, "SET a|2 y");
     assert!(refused(&mut admin, "FLOW.RESUME f").contains("may no longer write [b|, b})"));
+    let facts = format!("{:?}", line(&mut admin, "FLOW.INFO f").unwrap());
+    assert!(facts.contains("'owner'") && facts.contains("may no longer write"), "{facts}");
     assert_eq!(line(&mut admin, "GET b|2").unwrap(), Value::Nil);
     done(&mut admin, "ACL SETUSER owner ~b|*");
     wait_for(&mut admin, "GET b|2", "y");

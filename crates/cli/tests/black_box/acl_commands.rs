@@ -3,6 +3,7 @@
 use crate::acl::ask;
 use crate::support::{Server, Socket, request};
 use redis::{Value, from_redis_value};
+use std::collections::BTreeSet;
 
 /// The kinds of users, with their rules. Whoever has no login is `default`, which is off.
 const USERS: [(&str, &str); 6] = [
@@ -176,30 +177,52 @@ fn in_transaction(server: &Server, command: &Described, words: &[&[u8]]) {
     socket.until(b"+OK\r\n");
 }
 
-/// Requests of memcached's protocol, and which of the users may send them: reader, writer, keyless, admin.
-const ITEMS: [(&str, [bool; 4]); 21] = [
-    ("get k", [true, true, false, true]),
-    ("gets k k", [true, true, false, true]),
-    ("gat 10 k", [false, true, false, true]),
-    ("set k 0 0 1\r\nx", [false, true, false, true]),
-    ("add k 0 0 1\r\nx", [false, true, false, true]),
-    ("replace k 0 0 1\r\nx", [false, true, false, true]),
-    ("append k 0 0 1\r\nx", [false, true, false, true]),
-    ("cas k 0 0 1 7\r\nx", [false, true, false, true]),
-    ("incr k 1", [false, true, false, true]),
-    ("delete k", [false, true, false, true]),
-    ("touch k 1", [false, true, false, true]),
-    ("mg k v", [true, true, false, true]),
-    ("mg k v T10", [false, true, false, true]),
-    ("mg k N10", [false, true, false, true]),
-    ("ms k 1\r\nx", [false, true, false, true]),
-    ("md k", [false, true, false, true]),
-    ("ma k", [false, true, false, true]),
-    ("me k", [true, true, false, true]),
-    ("flush_all", [false, true, false, true]),
-    ("stats", [false, false, true, true]),
-    ("version", [false, false, true, true]),
+/// Requests of memcached's protocol, and the command of Redis by whose rights each is judged: one that does the same.
+const ITEMS: [(&str, &str); 32] = [
+    ("get k", "get"),
+    ("get k j", "get"),
+    ("gets k k", "get"),
+    ("gat 10 k", "getex"),
+    ("gats 10 k", "getex"),
+    ("set k 0 0 1\r\nx", "set"),
+    ("add k 0 0 1\r\nx", "setnx"),
+    ("replace k 0 0 1\r\nx", "set"),
+    ("append k 0 0 1\r\nx", "append"),
+    ("prepend k 0 0 1\r\nx", "append"),
+    ("cas k 0 0 1 7\r\nx", "set"),
+    ("incr k 1", "incrby"),
+    ("decr k 1", "incrby"),
+    ("delete k", "del"),
+    ("touch k 1", "expire"),
+    ("mg k v", "get"),
+    ("mg k v T10", "getex"),
+    ("mg k N10", "getex"),
+    ("ms k 1\r\nx", "set"),
+    ("ms k 1 ME\r\nx", "set"),
+    ("md k", "del"),
+    ("ma k", "incrby"),
+    ("me k", "object|encoding"),
+    ("mn", "ping"),
+    ("invoke k f R 1\r\nx", "fn.call"),
+    ("invoke k f UR 1\r\nx", "fn.call"),
+    ("register f a.wasm call", "fn.load"),
+    ("flush_all", "flushall"),
+    ("stats", "info"),
+    ("stats settings", "info"),
+    ("version", "ping"),
+    ("verbosity 1", "ping"),
 ];
+
+/// The commands that the parser of memcached's protocol knows, as its source names them.
+fn parsed_commands() -> BTreeSet<&'static str> {
+    let source = include_str!("../../../protocol/src/memcached/parser.rs");
+    let arms = source.lines().filter_map(|line| line.split_once("=>").map(|(arm, _)| arm));
+    let names =
+        arms.flat_map(|arm| arm.split("b\"").skip(1)).filter_map(|rest| rest.split('"').next());
+    names
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        .collect()
+}
 
 #[test]
 fn items_are_refused_to_whoever_has_no_right_to_them() {
@@ -210,21 +233,38 @@ fn items_are_refused_to_whoever_has_no_right_to_them() {
         let words: Vec<&str> = ["ACL", "SETUSER", user].into_iter().chain(rules).collect();
         ask(&mut admin, &words).unwrap();
     }
+    let mut commands = Vec::new();
+    let Value::Array(all) = ask(&mut admin, &["COMMAND"]).unwrap() else { panic!("no commands") };
+    all.iter().for_each(|command| described(command, &mut commands));
     ask(&mut admin, &["ACL", "SETUSER", "default", "off"]).unwrap();
+    // Whoever adds a command says here whose rights it needs. These do nothing that needs any.
+    let tried: BTreeSet<&str> = ITEMS
+        .iter()
+        .map(|(text, _)| text.split(' ').next().unwrap())
+        .chain(["quit", "shutdown"])
+        .collect();
+    let parsed = parsed_commands();
+    assert!(parsed.contains("get") && parsed.contains("flush_all"), "{parsed:?}");
+    assert_eq!(parsed.difference(&tried).collect::<Vec<_>>(), Vec::<&&str>::new());
     let first_line = |socket: &mut Socket, text: &str| {
         socket.send(format!("{text}\r\n").as_bytes());
         String::from_utf8_lossy(&socket.until(b"\n")).into_owned()
     };
-    for (text, allowed) in ITEMS {
+    let mut refused = 0;
+    for (text, name) in ITEMS {
         let told = first_line(&mut server.memcached(), text);
         // A block of data is taken for a user and a password.
         assert!(told.starts_with("CLIENT_ERROR") && told.contains("auth"), "{text}: {told}");
-        for (user, may) in ["reader", "writer", "keyless", "admin"].into_iter().zip(allowed) {
+        let command = commands.iter().find(|it| it.words.join("|") == name).unwrap();
+        for (user, _) in USERS {
             let mut socket = server.memcached();
             let login = format!("set x 0 0 {}\r\n{user} pw", user.len() + 3);
             assert_eq!(first_line(&mut socket, &login), "STORED\r\n");
             let told = first_line(&mut socket, text);
-            assert_eq!(told.starts_with("CLIENT_ERROR NOPERM"), !may, "{text} by {user}: {told}");
+            let is_refused = told.starts_with("CLIENT_ERROR NOPERM");
+            assert_eq!(is_refused, !may(user, command), "{text} by {user}: {told}");
+            refused += u32::from(is_refused);
         }
     }
+    assert!(refused > 80, "{refused}");
 }

@@ -8,10 +8,17 @@ use crate::support::{Server, Socket, request};
 use redis::{Connection, Value, from_redis_value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tables of base keys, and those that joins give: output, source.
+/// A function that replies the value.
+const ECHO: &str = r#"(module
+    (import "headwater" "reply_value" (func $reply_value (param i32 i32) (result i32)))
+    (memory 1)
+    (func (export "call") (result i32)
+        (drop (call $reply_value (i32.const 0) (i32.const 1000))) (i32.const 0)))"#;
+
+/// Tables of base keys, and those that joins give: output, source. A flow copies `a` to `w`.
 const BASE: [&str; 3] = ["a", "b", "c"];
 const JOINS: [(&str, &str); 3] = [("t", "a"), ("u", "b"), ("v", "t")];
-const TABLES: [&str; 6] = ["a", "b", "c", "t", "u", "v"];
+const TABLES: [&str; 7] = ["a", "b", "c", "t", "u", "v", "w"];
 const USERS: [&str; 2] = ["ann", "bob"];
 
 /// A generator that is the same in every run.
@@ -100,6 +107,34 @@ fn words_of(bytes: &[u8]) -> BTreeSet<String> {
     words
 }
 
+/// Defines joins and a flow, whose owner is `owner`, and the function.
+fn define(server: &Server, admin: &mut Connection) {
+    let mut owner = crate::acl::client_of(server, "owner");
+    for (output, source) in JOINS {
+        let spec = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
+        ask(&mut owner, &["JOIN.ADD", output, &spec]).unwrap();
+    }
+    let flow = ["f", "ON", "a|<user>|<n>", "FANOUT", "w|<user>|<n> = copy a|<user>|<n>"];
+    ask(&mut owner, &[&["FLOW.ADD"], &flow[..]].concat()).unwrap();
+    let module = wat::parse_str(ECHO).unwrap();
+    redis::cmd("FN.LOAD").arg("e").arg(module).exec(admin).unwrap();
+}
+
+/// Waits until the flow has nothing to do, unless it is refused.
+fn settle(admin: &mut Connection) {
+    let begun = std::time::Instant::now();
+    loop {
+        let facts = ask(admin, &["FLOW.INFO", "f"]).unwrap();
+        let mut facts: BTreeMap<String, Value> = from_redis_value(facts).unwrap();
+        let refused: String = from_redis_value(facts.remove("refused").unwrap()).unwrap();
+        if facts["backlog"] == Value::Int(0) || !refused.is_empty() {
+            return;
+        }
+        assert!(begun.elapsed() < crate::support::PATIENCE, "the flow does not end: {facts:?}");
+        std::thread::yield_now();
+    }
+}
+
 struct Client {
     socket: Socket,
     asked: u32,
@@ -155,7 +190,7 @@ fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
     *next += 1;
     let value = format!("w{next}z");
     let (prefix, narrow) = (format!("{table}|"), format!("{table}|{owner}|"));
-    let text = match draws.below(26) {
+    let text = match draws.below(34) {
         0 | 1 => format!("GET {one}"),
         2 => format!("MGET {one} {two}"),
         3..=5 => format!("SET {one} {value}"),
@@ -178,6 +213,18 @@ fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
         22 => format!("CLIENT TRACKING ON BCAST PREFIX {prefix}"),
         23 => format!("RANGE.DEL {narrow} {narrow}}}"),
         24 => format!("GETRANGE {one} 0 -1"),
+        25 | 26 => format!("FN.CALL e {one} p"),
+        27 => format!("FN.CALL e {one} UPDATE p"),
+        28 => format!("FN.RANGE e {narrow} {narrow}}} p"),
+        29 => format!("MSET {one} {value} {two} {value}"),
+        30 => format!("EXPLAIN.RANGE {narrow} {narrow}}}"),
+        31 => String::from("CLIENT TRACKING ON"),
+        32 => {
+            let (watch, get) = (format!("WATCH {one} {two}"), format!("MGET {one} {two}"));
+            let call = format!("FN.CALL e {one} p");
+            let all = [&*watch, "MULTI", &get, &call, "EXEC", "UNWATCH"];
+            return all.iter().map(|text| words(text)).collect();
+        }
         _ => {
             let (first, second) = (format!("GET {one}"), format!("SET {two} {value} GET"));
             return ["MULTI", &first, &second, "EXEC"].iter().map(|text| words(text)).collect();
@@ -201,11 +248,7 @@ fn nobody_sees_or_changes_what_it_may_not() {
         // Whose rights the joins have changes, too.
         let all: Vec<String> = TABLES.iter().map(|table| format!("~{table}|*")).collect();
         set(&mut admin, "owner", &all);
-        let mut owner = crate::acl::client_of(&server, "owner");
-        for (output, source) in JOINS {
-            let spec = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
-            ask(&mut owner, &["JOIN.ADD", output, &spec]).unwrap();
-        }
+        define(&server, &mut admin);
         let mut next = 0;
         for table in BASE {
             for user in USERS {
@@ -223,7 +266,7 @@ fn nobody_sees_or_changes_what_it_may_not() {
             clients.push(Client::new(&server, user));
         }
         let (mut seen, mut refused, mut changed) = (0, 0, 0);
-        for _ in 0..900 {
+        for _ in 0..3000 {
             if draws.below(12) == 0 {
                 // What was pushed before belongs to the rights before.
                 clients.iter_mut().for_each(|client| _ = client.try_ask(&[]));
@@ -235,6 +278,7 @@ fn nobody_sees_or_changes_what_it_may_not() {
                 set(&mut admin, "owner", lost);
             }
             let at = draws.below(2);
+            settle(&mut admin);
             let before = dump(&mut admin);
             let requests = draw_request(&mut draws, &mut next);
             let shown = format!("{} sends {requests:?}", USERS[at]);

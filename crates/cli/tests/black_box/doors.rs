@@ -185,7 +185,7 @@ fn debug_is_for_nobody_unless_it_is_said_and_no_client_can_say_it() {
 fn commands_have_other_names_or_none() {
     for shards in ["1", "3"] {
         let server = Server::with_config(&format!(
-            "[listen]\nshards = {shards}\n[doors]\nrename-command = ['DBSIZE how-many', 'FLUSHALL', 'MGET many']\n"
+            "[listen]\nshards = {shards}\nmemcached-port = 0\n[doors]\nrename-command = ['DBSIZE how-many', 'FLUSHALL', 'MGET many']\n"
         ));
         let mut client = server.client(3);
         for number in 0..9 {
@@ -206,6 +206,19 @@ fn commands_have_other_names_or_none() {
             .query(&mut client)
             .unwrap();
         assert_eq!((count, found), (9, vec![3, 4]));
+        // What does the same over memcached's protocol is as unknown there.
+        let mut items = server.memcached();
+        for (asked, told) in [
+            ("flush_all\r\n", "ERROR\r\n"),
+            (
+                "flush_all noreply\r\nget k1 k2\r\n",
+                "VALUE k1 0 1\r\n1\r\nVALUE k2 0 1\r\n2\r\nEND\r\n",
+            ),
+            ("delete k1\r\n", "DELETED\r\n"),
+        ] {
+            items.send(asked.as_bytes());
+            items.expect(told.as_bytes());
+        }
     }
 }
 

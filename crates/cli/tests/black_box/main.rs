@@ -52,6 +52,7 @@ mod spill;
 mod streams;
 mod support;
 mod tls;
+mod tls_users;
 mod tracking;
 mod transactions_kept;
 mod watching;

@@ -24,24 +24,24 @@ const BOTH: &[&SupportedProtocolVersion] = &[&TLS12, &TLS13];
 
 /// A key and its certificate.
 #[derive(Clone, Debug)]
-struct Identity {
-    key: PathBuf,
-    certificate: PathBuf,
+pub(crate) struct Identity {
+    pub(crate) key: PathBuf,
+    pub(crate) certificate: PathBuf,
 }
 
 /// An authority, in a folder with what it has signed.
-struct Authority {
-    folder: TempDir,
-    own: Identity,
+pub(crate) struct Authority {
+    pub(crate) folder: TempDir,
+    pub(crate) own: Identity,
 }
 
-fn run(command: &mut Command) {
+pub(crate) fn run(command: &mut Command) {
     let made = command.stdin(Stdio::null()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let own = identity(folder.path(), "authority");
         certificates::make(
@@ -54,7 +54,7 @@ impl Authority {
     }
 
     /// A certificate for `localhost`.
-    fn issue(&self, name: &str) -> Identity {
+    pub(crate) fn issue(&self, name: &str) -> Identity {
         let made = identity(self.folder.path(), name);
         let signed = Signed::By(&self.own.key, &self.own.certificate);
         certificates::make(Command::new("openssl"), signed, &made.key, &made.certificate);
@@ -88,13 +88,13 @@ impl Authority {
     }
 }
 
-fn identity(folder: &Path, name: &str) -> Identity {
+pub(crate) fn identity(folder: &Path, name: &str) -> Identity {
     let [key, certificate] = ["key", "crt"].map(|end| folder.join(format!("{name}.{end}")));
     Identity { key, certificate }
 }
 
 /// Settings of a server with this certificate.
-fn settings(own: &Identity, more: &str) -> String {
+pub(crate) fn settings(own: &Identity, more: &str) -> String {
     let (certificate, key) = (own.certificate.display(), own.key.display());
     format!(
         "[tls]\ntls-port = 0\ntls-memcached-port = 0\ntls-http-port = 0\n\
@@ -103,20 +103,20 @@ fn settings(own: &Identity, more: &str) -> String {
 }
 
 /// What a client must know to talk to a server.
-struct Dial {
-    address: SocketAddr,
-    trusted: PathBuf,
-    own: Option<Identity>,
-    versions: &'static [&'static SupportedProtocolVersion],
+pub(crate) struct Dial {
+    pub(crate) address: SocketAddr,
+    pub(crate) trusted: PathBuf,
+    pub(crate) own: Option<Identity>,
+    pub(crate) versions: &'static [&'static SupportedProtocolVersion],
 }
 
 impl Dial {
-    fn new(server: &Server, authority: &Authority) -> Self {
+    pub(crate) fn new(server: &Server, authority: &Authority) -> Self {
         let trusted = authority.own.certificate.clone();
         Self { address: address(server, "TLS on "), trusted, own: None, versions: BOTH }
     }
 
-    fn with(self, own: &Identity) -> Self {
+    pub(crate) fn with(self, own: &Identity) -> Self {
         Self { own: Some(own.clone()), ..self }
     }
 
@@ -146,26 +146,26 @@ impl Dial {
         socket
     }
 
-    fn connect(&self) -> Encrypted {
+    pub(crate) fn connect(&self) -> Encrypted {
         Encrypted(StreamOwned::new(self.session(), self.socket()))
     }
 
     /// Whether the server talks to us.
-    fn is_let_in(&self) -> bool {
+    pub(crate) fn is_let_in(&self) -> bool {
         self.connect().ask(&["PING"]).is_ok_and(|answer| answer == "+PONG")
     }
 }
 
-fn address(server: &Server, what: &str) -> SocketAddr {
+pub(crate) fn address(server: &Server, what: &str) -> SocketAddr {
     let told = server.told().lines().find_map(|line| line.strip_prefix(what));
     told.expect("the line that says where").parse().unwrap()
 }
 
 /// An encrypted connection.
-struct Encrypted(StreamOwned<ClientConnection, TcpStream>);
+pub(crate) struct Encrypted(pub(crate) StreamOwned<ClientConnection, TcpStream>);
 
 impl Encrypted {
-    fn line(&mut self) -> io::Result<String> {
+    pub(crate) fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             let mut byte = [0];
@@ -176,7 +176,7 @@ impl Encrypted {
     }
 
     /// The first line of the answer to a request.
-    fn ask(&mut self, words: &[&str]) -> io::Result<String> {
+    pub(crate) fn ask(&mut self, words: &[&str]) -> io::Result<String> {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         self.0.write_all(&request(&words))?;
         self.0.flush()?;
@@ -193,7 +193,7 @@ impl Encrypted {
     }
 }
 
-fn start(shards: &str, text: &str) -> Server {
+pub(crate) fn start(shards: &str, text: &str) -> Server {
     Server::with_config(&format!("[listen]\nshards = {shards}\n{text}"))
 }
 

@@ -21,8 +21,12 @@ pub struct Tls {
     pub tls_key_file: String,
     /// Who may vouch for clients; PEM.
     pub tls_ca_cert_file: String,
+    /// What authorities have revoked; PEM. Empty: nothing.
+    pub tls_crl_file: String,
     /// Whether clients must have a certificate.
     pub tls_auth_clients: ClientCertificates,
+    /// Whether the name in a client's certificate logs it in as the user of that name.
+    pub tls_auth_clients_user: CertificateUser,
     /// The versions of TLS that are spoken, with spaces between.
     pub tls_protocols: String,
     /// How long a handshake may take, in milliseconds.
@@ -40,6 +44,27 @@ pub enum ClientCertificates {
     Optional,
     /// None is asked for.
     No,
+}
+
+/// Whether certificates name users.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+pub enum CertificateUser {
+    /// Those that `[[user]]` says.
+    #[default]
+    #[serde(rename = "off")]
+    Off,
+    /// The name in the certificate is the user's.
+    #[serde(rename = "CN")]
+    CommonName,
+}
+
+impl fmt::Display for CertificateUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::CommonName => "CN",
+        })
+    }
 }
 
 impl FromStr for ClientCertificates {
@@ -74,7 +99,9 @@ impl Default for Tls {
             tls_cert_file: String::new(),
             tls_key_file: String::new(),
             tls_ca_cert_file: String::new(),
+            tls_crl_file: String::new(),
             tls_auth_clients: ClientCertificates::default(),
+            tls_auth_clients_user: CertificateUser::default(),
             tls_protocols: String::from("TLSv1.2 TLSv1.3"),
             tls_handshake_milliseconds_max: 10_000,
         }
@@ -91,6 +118,35 @@ impl Tls {
 }
 
 impl Config {
+    /// Whether clients can show the certificates that are to log them in.
+    fn check_certified(&self) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        let shown = tls.is_on() && tls.tls_auth_clients != ClientCertificates::No;
+        let refuse = |what: &str| {
+            let text = format!(
+                "{what} needs certificates of clients (a tls-port, and tls-auth-clients = \"yes\" or \"optional\")"
+            );
+            Err(ConfigError(text))
+        };
+        if tls.tls_auth_clients_user != CertificateUser::Off && !shown {
+            return refuse("tls-auth-clients-user");
+        }
+        let mut named = self.users.iter().filter(|user| !user.certificate.is_empty());
+        if let Some(user) = named.clone().next()
+            && !shown
+        {
+            return refuse(&format!("user '{}': certificate", user.name));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        match named.find(|user| !seen.insert(&user.certificate)) {
+            None => Ok(()),
+            Some(user) => Err(ConfigError(format!(
+                "user '{}': another user has the certificate '{}' (allowed: one user for each)",
+                user.name, user.certificate
+            ))),
+        }
+    }
+
     /// Whether what is said of encryption goes together; files are looked at where they are loaded.
     pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
         let tls = &self.tls;
@@ -98,6 +154,7 @@ impl Config {
             let text = "port is off, and so is tls-port (allowed: one of them on)";
             return Err(ConfigError(String::from(text)));
         }
+        self.check_certified()?;
         if !tls.is_on() {
             return Ok(());
         }

@@ -10,6 +10,9 @@ pub struct User {
     pub name: String,
     /// Its rules, as ACL SETUSER takes them, with spaces between.
     pub rules: String,
+    /// Whoever shows a certificate of this name is logged in as this user; empty: nobody.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub certificate: String,
 }
 
 /// Who defined something that is kept.

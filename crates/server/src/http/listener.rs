@@ -7,7 +7,7 @@
 
 use crate::config::Http;
 use crate::log::event;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, name_of};
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,6 +25,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long is waited where no connection can be accepted: no descriptor is free.
 const REST: Duration = Duration::from_millis(100);
+
+/// What a client's certificate calls it.
+#[derive(Clone, Debug)]
+pub(super) struct CertificateName(pub(super) String);
 
 /// A connection.
 struct Open {
@@ -136,6 +140,14 @@ async fn converse(stream: TcpStream, manner: Manner, busy: Arc<AtomicBool>) {
     let Some(settings) = certificates.current() else { return };
     let handshake = TlsAcceptor::from(settings).accept(stream);
     if let Ok(Ok(stream)) = tokio::time::timeout(patience, handshake).await {
+        let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
+        let name = shown.and_then(|certificate| name_of(certificate)).map(CertificateName);
+        let serve = hyper::service::service_fn(|mut request| {
+            if let Some(name) = name.clone() {
+                hyper::Request::extensions_mut(&mut request).insert(name);
+            }
+            hyper::service::Service::call(&serve, request)
+        });
         let _ = server.serve_connection(TokioIo::new(stream), serve).await;
     }
 }

@@ -19,6 +19,7 @@ pub(crate) use metrics::{Kind, Metric};
 
 use crate::config::Http;
 use crate::tls::Certificates;
+use crate::users::UserRegistry;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -71,7 +72,7 @@ impl Probes {
         &self,
         listener: TcpListener,
         settings: &Http,
-        certificates: Option<Certificates>,
+        (certificates, users): (Option<Certificates>, Arc<UserRegistry>),
         ring: impl Fn() + Send + Sync + 'static,
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
@@ -79,7 +80,7 @@ impl Probes {
         let routes = routes::all(
             asker,
             hosts::Hosts::new(&settings.http_hosts),
-            token::Token::new(&settings.http_token),
+            token::Proofs { token: token::Token::new(&settings.http_token), users },
         );
         listener::start(listener, settings, certificates, routes)
             .map_err(|error| error.to_string())?;

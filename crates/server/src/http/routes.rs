@@ -5,7 +5,7 @@
 use super::Asker;
 use super::hosts::Hosts;
 use super::metrics;
-use super::token::Token;
+use super::token::Proofs;
 use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -18,9 +18,9 @@ use axum::routing::get;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// All routes, for requests to these hosts.
-pub(super) fn all(asker: Asker, hosts: Hosts, token: Token) -> Router {
+pub(super) fn all(asker: Asker, hosts: Hosts, proofs: Proofs) -> Router {
     Router::new()
-        .route("/metrics", get(figures).layer(from_fn_with_state(token, prove)))
+        .route("/metrics", get(figures).layer(from_fn_with_state(proofs, prove)))
         .route("/healthz", get(sign_of_life))
         .route("/readyz", get(sign_of_life))
         .fallback(nothing)
@@ -49,9 +49,9 @@ async fn admit(State(hosts): State<Hosts>, request: Request, next: Next) -> Resp
     next.run(request).await
 }
 
-/// Refuses who does not show the token.
-async fn prove(State(token): State<Token>, request: Request, next: Next) -> Response {
-    if token.admits(request.headers()) {
+/// Refuses who neither shows the token nor has a certificate of somebody who may have figures.
+async fn prove(State(proofs): State<Proofs>, request: Request, next: Next) -> Response {
+    if proofs.admit(request.headers(), request.extensions()) {
         return next.run(request).await;
     }
     event!(warn, "http", "http_token_refused", "figures were refused: no token, or a wrong one");

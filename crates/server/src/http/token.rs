@@ -1,8 +1,36 @@
-//! Who may have figures: those who show the token of the settings, if there is one.
+//! Who may have figures: those who show the token of the settings, if there is one; and those whose certificate names a user who may send `INFO`.
 
-use axum::http::{HeaderMap, header};
+use super::listener::CertificateName;
+use crate::users::UserRegistry;
+use axum::http::{Extensions, HeaderMap, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use headwater_command::table::lookup;
+use std::sync::Arc;
+
+/// Who may have figures.
+#[derive(Clone, Debug)]
+pub(super) struct Proofs {
+    pub(super) token: Token,
+    pub(super) users: Arc<UserRegistry>,
+}
+
+impl Proofs {
+    /// Whether a request may be answered with figures.
+    pub(super) fn admit(&self, headers: &HeaderMap, extensions: &Extensions) -> bool {
+        let named = extensions.get::<CertificateName>().map(|CertificateName(name)| name);
+        let user = named.map(|name| self.users.user_of_certificate(name));
+        match user {
+            // Somebody of whom is known what it may, which no open door changes.
+            Some(Ok(Some(user))) => {
+                let may = lookup(b"info").is_some_and(|info| user.check(info, None, &[]).is_ok());
+                may || self.token.is_shown(headers)
+            }
+            Some(Err(_)) => self.token.is_shown(headers),
+            Some(Ok(None)) | None => self.token.admits(headers),
+        }
+    }
+}
 
 /// What is to be shown; empty: nothing.
 #[derive(Clone, Debug)]
@@ -15,8 +43,13 @@ impl Token {
 
     /// Whether a request shows it: as a bearer token, or as the password of any user.
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
+        self.0.is_empty() || self.is_shown(headers)
+    }
+
+    /// Whether there is one, and a request shows it.
+    fn is_shown(&self, headers: &HeaderMap) -> bool {
         if self.0.is_empty() {
-            return true;
+            return false;
         }
         let mut shown = headers.get_all(header::AUTHORIZATION).iter();
         let (Some(shown), None) = (shown.next(), shown.next()) else { return false };

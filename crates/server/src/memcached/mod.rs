@@ -299,6 +299,9 @@ impl Resp {
         if !work.connection.session.authenticated {
             return self.memcached_password(request, work);
         }
+        if self.has_renames() && self.is_taken_away(request) {
+            return self.refuse_unknown(request, work);
+        }
         if !work.connection.session.unrestricted
             && let Err(flow) = self.memcached_is_allowed(request, work)
         {

@@ -108,6 +108,23 @@ impl Judged {
 }
 
 impl Resp {
+    /// Whether the command of Redis that does the same has lost its name: it has none here by which it could be asked for.
+    #[cold]
+    pub(super) fn is_taken_away(&self, request: &Request<'_>) -> bool {
+        let spec = Judged::of(request).and_then(|judged| spec_of(judged.id as usize));
+        spec.is_some_and(|spec| self.has_lost_its_name(spec))
+    }
+
+    /// Answers as to a command that is none.
+    #[cold]
+    pub(super) fn refuse_unknown(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
+        self.stats.errors += 1;
+        if !Judged::of(request).is_some_and(|judged| judged.noreply) {
+            super::encoder(work).line("ERROR");
+        }
+        Flow::Next
+    }
+
     /// Whether a request may be executed; if not, that is answered.
     #[cold]
     pub(super) fn memcached_is_allowed(

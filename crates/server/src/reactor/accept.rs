@@ -87,7 +87,7 @@ impl<S: Service> Reactor<S> {
         }
         let mut session = self.service.opened(id, door);
         if let Some(name) = stream.certificate() {
-            self.service.identified(&mut session, name);
+            self.service.identified(&mut session, name, peer);
         }
         let now = self.time.uptime;
         let mut connection = Box::new(Connection::new(id, stream, (peer, local), session, now));

@@ -179,6 +179,9 @@ impl Resp {
             ..Session::default()
         };
         self.let_in(&mut work.connection.session);
+        // It is who it was when it came.
+        let peer = work.connection.peer;
+        self.log_in_certified(&mut work.connection.session, peer);
         encoder(work).simple("RESET");
     }
 }

@@ -1,6 +1,6 @@
 //! One request: found, admitted, decoded, executed.
 
-use super::rights::may_define;
+use super::owners::{is_explanation, is_for_user};
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, Resp, Turn, encoder, is_refusal};
 use crate::log::event;
@@ -211,8 +211,11 @@ impl Resp {
         if is_first && self.monitors.any() {
             self.show(spec, args, work);
         }
-        if self.shards.is_some() && may_define(spec) {
+        if self.shards.is_some() && is_for_user(spec) {
             self.note_asker(work);
+        }
+        if is_explanation(spec.id) {
+            self.explain_to_user(spec, &work.connection.session);
         }
         if self.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
@@ -396,7 +399,10 @@ impl Resp {
             // It was admitted when it came, and is not queued now; its user may have lost a right meanwhile.
             Ok(spec) => self.answered(work, |service, work| {
                 let before = work.out.len();
-                if !work.connection.session.unrestricted && !service.is_allowed(spec, args, work) {
+                let session = &mut work.connection.session;
+                if session.unrestricted {
+                    session.queue.iter_mut().for_each(|queue| queue.refused.clear());
+                } else if !service.is_allowed(spec, args, work) {
                     service.note_outcome(spec, args, before, work);
                     return Flow::Next;
                 }

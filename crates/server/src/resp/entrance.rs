@@ -11,7 +11,7 @@ use crate::settings;
 use crate::tls::{Arrivals, Certificates, Doorway};
 use headwater_base::connect::Allowed;
 use headwater_command::{
-    Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server,
+    Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server, Spec,
 };
 use headwater_postgres::terms::Terms;
 use headwater_protocol::resp::Refusal;
@@ -82,6 +82,18 @@ impl Resp {
             .user
             .as_ref()
             .is_some_and(|user| user.is_unrestricted() && &*user.name != b"default")
+    }
+
+    /// Whether commands have other names than in the table.
+    #[inline]
+    pub(crate) fn has_renames(&self) -> bool {
+        !self.entrance.renames.is_empty()
+    }
+
+    /// Whether a command is not to be had by its name in the table.
+    pub(crate) fn has_lost_its_name(&self, spec: &Spec) -> bool {
+        let name = spec.full_name.split('|').next().unwrap_or_default();
+        self.entrance.renames.look(name.as_bytes()) == Some(None)
     }
 
     /// What goes with the URL of a source that a client names.
@@ -219,9 +231,9 @@ impl Resp {
         let mut addresses = Vec::new();
         for &address in &self.config.listen.bind {
             let listener = TcpListener::bind((address, port)).map_err(|error| error.to_string());
-            let certificates = Some(self.entrance.common.certificates.clone());
+            let proofs = (Some(self.entrance.common.certificates.clone()), self.registry.clone());
             let served = listener.and_then(|it| {
-                self.probes.serve(it, &self.config.http, certificates, self.hub.inbox.bell())
+                self.probes.serve(it, &self.config.http, proofs, self.hub.inbox.bell())
             });
             let served =
                 served.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;

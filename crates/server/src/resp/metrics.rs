@@ -76,8 +76,10 @@ impl Resp {
     pub(crate) fn serve_http(&self, port: u16) -> Result<SocketAddr, ConfigError> {
         let address = (Ipv4Addr::LOCALHOST, port);
         let listener = TcpListener::bind(address).map_err(|error| error.to_string());
-        let served = listener
-            .and_then(|it| self.probes.serve(it, &self.config.http, None, self.hub.inbox.bell()));
+        let served = listener.and_then(|it| {
+            let proofs = (None, self.registry.clone());
+            self.probes.serve(it, &self.config.http, proofs, self.hub.inbox.bell())
+        });
         served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
     }
 

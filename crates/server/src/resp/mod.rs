@@ -34,7 +34,9 @@ mod memory;
 mod metrics;
 mod monitor;
 mod notices;
+mod owners;
 mod remote;
+mod renewal;
 mod reply;
 mod rights;
 mod sending;
@@ -274,6 +276,7 @@ impl Resp {
         }
         begin_flows(&config, keeping.as_mut(), &mut node)?;
         let registry = begin_users(&config, shards.as_deref(), &node)?;
+        node.set_owners(crate::users::owners(registry.clone()));
         let outside = flows::ExternalEffects::new(&config, hub.inbox.bell())?;
         let transport = shards.as_ref().map(|shards| shards.outbox.transport());
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();

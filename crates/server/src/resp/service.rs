@@ -199,8 +199,9 @@ impl Service for Resp {
         clients
     }
 
-    fn identified(&mut self, session: &mut Session, name: String) {
+    fn identified(&mut self, session: &mut Session, name: String, peer: SocketAddr) {
         session.certificate = Some(name.into());
+        self.log_in_certified(session, peer);
     }
 
     fn reload(&mut self) {

@@ -3,6 +3,7 @@
 use super::blocking::Blocked;
 use super::remote::Coordinated;
 use super::reply::Form;
+use super::rights::NotAllowed;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
 use crate::memcached;
@@ -13,7 +14,7 @@ use headwater_engine::Ticket;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use headwater_router::{Copies, Pending, TransactionId};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// What an entry of a table of names takes besides the name, about.
@@ -46,8 +47,8 @@ pub(crate) struct Queue {
     pub(crate) stores: bool,
     /// A request could not be queued: EXEC will refuse.
     pub(crate) broken: bool,
-    /// What EXEC says of that, if not the usual.
-    pub(crate) why: Option<String>,
+    /// Those that the user may not send any more, by their places: EXEC answers each with an error, and executes the rest.
+    pub(crate) refused: BTreeMap<usize, NotAllowed>,
     /// How often EXEC has looked whether all is there that it needs.
     pub(crate) looks: u32,
 }

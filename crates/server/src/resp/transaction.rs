@@ -135,11 +135,10 @@ impl Resp {
                 return Flow::Next;
             }
             Some(queue) if queue.broken => {
-                let why = work.connection.session.queue.take().and_then(|queue| queue.why);
+                work.connection.session.queue = None;
                 self.forget_watches(&mut work.connection.session);
-                let why = why.as_deref().unwrap_or("previous errors.");
-                encoder(work)
-                    .error("EXECABORT", format_args!("Transaction discarded because of {why}"));
+                let text = format_args!("Transaction discarded because of previous errors.");
+                encoder(work).error("EXECABORT", text);
                 return Flow::Next;
             }
             Some(_) => {}
@@ -192,9 +191,10 @@ impl Resp {
         }
         queue.looks += 1;
         let mut waits = None;
-        for request in &queue.requests {
+        for (at, request) in queue.requests.iter().enumerate() {
             let args = request.args();
-            if let Ok(spec) = find(args)
+            if !queue.refused.contains_key(&at)
+                && let Ok(spec) = find(args)
                 && let Ok(Command::Data(data)) = decode(spec, args)
             {
                 // All are asked for even if the first must wait.
@@ -221,6 +221,10 @@ impl Resp {
         let mut flow = Flow::Next;
         for at in next..queue.requests.len() {
             let args = queue.requests[at].args();
+            if let Some(why) = queue.refused.get(&at) {
+                self.refuse_queued(why, args, work);
+                continue;
+            }
             let Ok(spec) = find(args) else {
                 // It was found when it was queued, and commands do not go away.
                 continue;

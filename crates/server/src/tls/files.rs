@@ -6,7 +6,7 @@
 use crate::config::{ClientCertificates, Tls};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -75,6 +75,19 @@ fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>
     Ok(all)
 }
 
+fn revocations(
+    setting: &str,
+    path: &str,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let bytes = bytes_of(setting, path)?;
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let all = all.map_err(|error| refuse(setting, path, &error))?;
+    if all.is_empty() {
+        return Err(refuse(setting, path, &"it has no list of revoked certificates (PEM)"));
+    }
+    Ok(all)
+}
+
 fn read(settings: &Tls) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let own = certificates("tls-cert-file", &settings.tls_cert_file)?;
@@ -94,11 +107,21 @@ fn read(settings: &Tls) -> Result<Arc<ServerConfig>, String> {
             roots.add(authority).map_err(|error| refuse(name, path, &error))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = match &settings.tls_crl_file {
+            path if path.is_empty() => verifier,
+            path => verifier
+                .with_crls(revocations("tls-crl-file", path)?)
+                .only_check_end_entity_revocation()
+                .allow_unknown_revocation_status(),
+        };
         let verifier = match settings.tls_auth_clients {
             ClientCertificates::Optional => verifier.allow_unauthenticated(),
             _ => verifier,
         };
-        let verifier = verifier.build().map_err(|error| refuse(name, path, &error))?;
+        let verifier = verifier.build().map_err(|error| match settings.tls_crl_file.as_str() {
+            "" => refuse(name, path, &error),
+            lists => refuse("tls-crl-file", lists, &error),
+        })?;
         builder.with_client_cert_verifier(verifier)
     };
     let made = builder.with_single_cert(own, key);

@@ -16,4 +16,5 @@ mod stream;
 
 pub(crate) use files::Certificates;
 pub(crate) use handshake::{Arrival, Arrivals, Doorway, HANDSHAKES_MAX};
+pub(crate) use name::of as name_of;
 pub(crate) use stream::{ClientStream, STREAM_BYTES, TlsStream};

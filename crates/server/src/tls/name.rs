@@ -60,7 +60,7 @@ fn text(content: &[u8]) -> Option<String> {
 }
 
 /// The name in a certificate, which is DER.
-pub(super) fn of(certificate: &[u8]) -> Option<String> {
+pub(crate) fn of(certificate: &[u8]) -> Option<String> {
     let signed = first(certificate).filter(|it| it.tag == SEQUENCE)?.content;
     let body = first(signed).filter(|it| it.tag == SEQUENCE)?.content;
     let mut fields = elements(body).skip_while(|(tag, _)| *tag == VERSION);

@@ -16,6 +16,7 @@ impl UserRegistry {
     /// # Errors
     /// A rule is none; the text says which.
     pub(crate) fn begin(&self, config: &Config) -> Result<(), ConfigError> {
+        self.lock().certified = super::certified::Certified::new(config);
         let password = &config.listen.requirepass;
         if !password.is_empty() {
             self.set_default_password(password);

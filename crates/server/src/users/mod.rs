@@ -9,6 +9,7 @@
 //! for definitions.
 
 mod begin;
+mod certified;
 mod file;
 
 pub(crate) use file::{read as read_file, write as write_file};
@@ -19,7 +20,7 @@ use headwater_acl::{
     User, Users,
 };
 use headwater_command::Id;
-use headwater_node::DefinitionReach;
+use headwater_node::{DefinitionReach, Owners, Ownership};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,7 @@ pub(crate) struct RegistryState {
     pub(crate) users: Users,
     pub(crate) journal: AclJournal,
     pub(crate) definitions: Definitions,
+    certified: certified::Certified,
     /// The definitions that are refused.
     suspended: Arc<Vec<Suspended>>,
     /// The users of clients that have asked for a definition, which other shards execute.
@@ -154,6 +156,22 @@ impl UserRegistry {
     pub(crate) fn note(&self, event: AclEvent, entries_max: usize) -> bool {
         self.lock().journal.note(event, entries_max)
     }
+}
+
+/// Tells whose definitions are, as the registry knows it.
+pub(crate) fn owners(registry: Arc<UserRegistry>) -> Box<Owners> {
+    Box::new(move |kind, name| {
+        let state = registry.lock();
+        let mut all = state.definitions.iter();
+        let found = all.find(|it| it.0.word() == kind && it.1 == name);
+        let owner = found.and_then(|(_, _, definition)| definition.owner.clone());
+        let mut refused = state.suspended().iter();
+        let refused = refused.find(|it| it.kind.word() == kind && it.name == name);
+        Ownership {
+            owner: owner.unwrap_or_default(),
+            refused: refused.map(|it| it.reason.clone()).unwrap_or_default(),
+        }
+    })
 }
 
 /// What a join or a flow needs of its owner.

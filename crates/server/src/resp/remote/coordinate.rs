@@ -8,15 +8,15 @@ use super::asks::MOVED;
 use super::locks::{LOCK_WAIT_MAX, queue_of};
 use super::{after_of, copies_of, pending_of};
 use crate::resp::session::{Queue, Waiting};
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, NotAllowed, Resp, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
 use headwater_engine::EngineError;
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{
-    Answer, AskHeader, Budget, Finished, Inner, ItemAnswer, Next, Plan, Program, Step, Token,
+    Answer, AskHeader, Budget, Finished, Inner, Item, ItemAnswer, Next, Plan, Program, Step, Token,
     Transaction,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a session waits in, step by step.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Coordinated {
     requests: Vec<OwnedArgs>,
     /// They are those of an EXEC, whose answer is an array.
     is_exec: bool,
+    /// Those that the user may not send any more, by their places.
+    refused: BTreeMap<usize, NotAllowed>,
     /// It has watched keys.
     watches: bool,
     /// Its number among those of which shards keep records, once they do.
@@ -68,7 +70,12 @@ impl Resp {
     pub(super) fn plan_of_queue(&mut self, queue: &Queue) -> Option<Plan> {
         let id = self.shards.as_mut()?.next_transaction();
         let mut plan = Plan::new(id, LOCK_WAIT_MAX);
-        for request in &queue.requests {
+        for (at, request) in queue.requests.iter().enumerate() {
+            if queue.refused.contains_key(&at) {
+                // The session answers it: no shard is asked.
+                plan.items.push(Item::Here);
+                continue;
+            }
             let args = request.args();
             // They were found, and read, when they were queued.
             let Ok(spec) = find(args) else { continue };
@@ -90,8 +97,19 @@ impl Resp {
     /// Has a plan carried out.
     pub(super) fn coordinate(
         &mut self,
-        mut plan: Plan,
+        plan: Plan,
         requests: Vec<OwnedArgs>,
+        is_exec: bool,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        self.coordinate_rest(plan, (requests, BTreeMap::new()), is_exec, work)
+    }
+
+    /// As [`Resp::coordinate`], where some of the requests are refused.
+    pub(super) fn coordinate_rest(
+        &mut self,
+        mut plan: Plan,
+        (requests, refused): (Vec<OwnedArgs>, BTreeMap<usize, NotAllowed>),
         is_exec: bool,
         work: &mut Turn<'_>,
     ) -> Flow {
@@ -100,7 +118,8 @@ impl Resp {
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
         let (transaction, number, own) = (Transaction::new(plan), None, VecDeque::new());
-        let coordinated = Coordinated { transaction, requests, is_exec, watches, number, own };
+        let coordinated =
+            Coordinated { transaction, requests, is_exec, refused, watches, number, own };
         let coordinated = Box::new(coordinated);
         let flow = self.take_steps(coordinated, Vec::new(), work);
         Self::end_coordinated(flow, work);
@@ -208,7 +227,7 @@ impl Resp {
 
     /// Keys have got other homes since it was planned: nothing was executed, and it is planned once more.
     #[cold]
-    fn begin_anew(&mut self, coordinated: &Coordinated, work: &mut Turn<'_>) -> Flow {
+    fn begin_anew(&mut self, coordinated: &mut Coordinated, work: &mut Turn<'_>) -> Flow {
         if coordinated.is_exec && coordinated.watches {
             // A key that is watched counts as changed when it gets another home.
             self.unwatch_remote(work);
@@ -216,10 +235,10 @@ impl Resp {
             return Flow::Next;
         }
         if coordinated.is_exec {
-            let queue = queue_of(&coordinated.requests);
-            let plan = self.plan_of_queue(&queue);
-            return plan
-                .map_or(Flow::Next, |plan| self.coordinate(plan, queue.requests, true, work));
+            let mut queue = queue_of(&coordinated.requests);
+            queue.refused = core::mem::take(&mut coordinated.refused);
+            let Some(plan) = self.plan_of_queue(&queue) else { return Flow::Next };
+            return self.coordinate_rest(plan, (queue.requests, queue.refused), true, work);
         }
         let Some(request) = coordinated.requests.first() else { return Flow::Next };
         let args = request.args();
@@ -247,7 +266,12 @@ impl Resp {
                 if coordinated.is_exec {
                     encoder(work).array(answers.len());
                 }
-                for (answer, request) in answers.iter().zip(&coordinated.requests) {
+                let all = answers.iter().zip(&coordinated.requests).enumerate();
+                for (at, (answer, request)) in all {
+                    if let Some(why) = coordinated.refused.get(&at) {
+                        self.refuse_queued(why, request.args(), work);
+                        continue;
+                    }
                     if coordinated.is_exec
                         && !matches!(answer, ItemAnswer::Here | ItemAnswer::Own)
                         && let Ok(spec) = find(request.args())

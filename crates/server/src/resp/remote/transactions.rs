@@ -162,7 +162,7 @@ impl Resp {
             return Some(Flow::Next);
         }
         self.show_queue(&queue.requests, work);
-        Some(self.coordinate(plan, queue.requests, true, work))
+        Some(self.coordinate_rest(plan, (queue.requests, queue.refused), true, work))
     }
 
     /// Whether this shard watches keys for one of its own clients as it does for those of others.

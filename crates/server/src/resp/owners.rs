@@ -1,0 +1,147 @@
+//! Who defined what: noted where a definition is executed, told by the audit log, shown beside what is defined.
+
+use super::session::{Across, Origin, Session};
+use super::{Resp, Turn};
+use crate::connection::Connection;
+use crate::log::event;
+use crate::users::reach_of;
+use headwater_acl::{Access, DefinitionKind, Demand};
+use headwater_command::{Command, Data, Flags, Flows, Functions, Id, Joins, Spec};
+
+impl Resp {
+    /// Notes for the shards that execute it whose definition is asked for.
+    #[cold]
+    pub(crate) fn note_asker(&mut self, work: &Turn<'_>) {
+        let Some(user) = &work.connection.session.user else { return };
+        let origin = Origin { shard: self.me(), session: work.connection.id };
+        self.registry.asks(origin, &user.name);
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget_asker(&mut self, connection: &Connection<Session>) {
+        if self.shards.is_some() && !connection.is_remote() {
+            self.registry.gone(&Origin { shard: self.me(), session: connection.id });
+        }
+    }
+
+    /// The user whose definition is executed.
+    pub(super) fn asker(&self, session: &Session) -> Option<Vec<u8>> {
+        match &session.across {
+            Across::Remote(remote) => self.registry.asker(&remote.origin),
+            _ => session.user.as_ref().map(|user| user.name.clone()),
+        }
+    }
+
+    /// Has the explanation that is executed next tell of what its user may read.
+    #[cold]
+    pub(super) fn explain_to_user(&mut self, spec: &'static Spec, session: &Session) {
+        if session.unrestricted && !session.is_remote() {
+            return self.node.explain_to(None);
+        }
+        let name = self.asker(session);
+        let user = name.and_then(|name| self.registry.lock().users.get(&name).cloned());
+        self.node.explain_to(Some(Box::new(move |range| {
+            let need = Demand::Range { range: range.clone(), access: Access::READ };
+            user.as_ref().is_some_and(|user| user.check(spec, None, &[need]).is_ok())
+        })));
+    }
+
+    /// Notes who has defined or dropped something, which reads and writes for others from now on.
+    pub(crate) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
+        let owner = self.asker(&work.connection.session);
+        if self.me().0 == 0 && is_told(spec.id) {
+            let user = owner.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            let name = defined_name(command);
+            event!(info, "audit", "defined", user = %user.escape_debug(), command = spec.full_name, name = %name.escape_debug(), "a definition, a setting or a user was changed");
+        }
+        // Nobody whom rights can be taken from is worth to be remembered.
+        let (kind, name, reach) = match command {
+            Command::Data(Data::Joins(Joins::Add { name, spec, .. })) => {
+                let reach = self.node.reach_of_join(spec).map(reach_of);
+                (DefinitionKind::Join, *name, reach)
+            }
+            Command::Data(Data::Joins(Joins::Drop { name })) => (DefinitionKind::Join, *name, None),
+            Command::Data(Data::Flows(flows @ Flows::Add { name, .. })) => {
+                let reach = self.node.reach_of_flow(flows).map(reach_of);
+                (DefinitionKind::Flow, *name, reach)
+            }
+            Command::Data(Data::Flows(Flows::Drop { name })) => (DefinitionKind::Flow, *name, None),
+            Command::Data(Data::Functions(Functions::Load { name, .. })) => {
+                let reach = Some(crate::users::reach_of_module());
+                (DefinitionKind::Module, *name, reach)
+            }
+            Command::Data(Data::Functions(Functions::Drop { name })) => {
+                (DefinitionKind::Module, *name, None)
+            }
+            _ => return,
+        };
+        let kept = reach.as_ref().and(owner.as_deref());
+        if let Some(keeping) = &mut self.keeping {
+            keeping.owned(kind.word(), name, kept);
+        }
+        match reach {
+            Some(reach) => self.registry.defined(kind, name, owner, reach),
+            None => self.registry.dropped(kind, name),
+        }
+        // A flow that was added anew rests if the one of that name does.
+        self.refuse_flows(&self.seen.clone());
+    }
+}
+
+/// Whether the audit log tells of a command that was executed.
+fn is_told(id: Id) -> bool {
+    matches!(
+        id,
+        Id::JoinAdd
+            | Id::JoinDrop
+            | Id::TableSet
+            | Id::FlowAdd
+            | Id::FlowDrop
+            | Id::FlowPause
+            | Id::FlowResume
+            | Id::FlowRetry
+            | Id::FlowDiscard
+            | Id::FlowReplay
+            | Id::SourceAdd
+            | Id::SourceDrop
+            | Id::FnLoad
+            | Id::FnDrop
+            | Id::ConfigSet
+            | Id::AclSetUser
+            | Id::AclDelUser
+            | Id::AclLoad
+            | Id::AclSave
+            | Id::ShardMove
+            | Id::ClientKill
+            | Id::Shutdown
+    )
+}
+
+/// The name of what a command defines, drops or changes.
+fn defined_name(command: &Command<'_>) -> String {
+    let name: &[u8] = match command {
+        Command::Data(Data::Joins(Joins::Add { name, .. } | Joins::Drop { name }))
+        | Command::Data(Data::Functions(Functions::Load { name, .. } | Functions::Drop { name }))
+        | Command::Data(Data::Flows(Flows::Add { name, .. } | Flows::Drop { name })) => {
+            name.as_bytes()
+        }
+        Command::Data(Data::Tables(headwater_command::Tables::Set { name, .. })) => name,
+        Command::Sources(
+            headwater_command::Sources::Add { name, .. }
+            | headwater_command::Sources::Drop { name },
+        ) => name.as_bytes(),
+        Command::Acl(headwater_command::Acl::SetUser { name, .. }) => name,
+        _ => b"",
+    };
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Whether whoever executes a command must know whose it is: since it may define something, or shows what its user may read.
+pub(super) fn is_for_user(spec: &Spec) -> bool {
+    spec.flags.has(Flags::ADMIN) || spec.id == Id::Exec || is_explanation(spec.id)
+}
+
+/// Whether a command explains how answers come about.
+pub(super) fn is_explanation(id: Id) -> bool {
+    matches!(id, Id::Explain | Id::ExplainRange)
+}
