@@ -192,6 +192,9 @@ impl Engine {
         if !bound.is_empty() {
             lines.push(line(2, "fixed slots", bound.join(", ")));
         }
+        if let Some(text) = self.explain_kept(id, part) {
+            lines.push(line(2, "kept", text));
+        }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
         let mut hides = false;
         for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {

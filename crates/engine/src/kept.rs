@@ -22,6 +22,8 @@ use crate::logged::prefix_overlaps;
 use crate::rows::lead;
 use crate::status::StatusId;
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::{Bound, ControlFlow};
 use headwater_base::KeyRange;
@@ -227,6 +229,28 @@ impl Engine {
             if is_first { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         found
+    }
+
+    /// What is there of the group that a range is a part of; nothing where a join keeps all, or it is a part of none.
+    pub(crate) fn explain_kept(&self, join: u32, range: &KeyRange) -> Option<String> {
+        let installed = self.catalog.join(join);
+        let keep = installed.plan.join.keep?;
+        let group = lead(&range.first, keep.components)?;
+        if !KeyRange::prefix(group).covers(range) {
+            return None;
+        }
+        let shown = group.escape_ascii();
+        let known = installed.kept.get(group);
+        let edge = known.and_then(|kept| kept.edge.as_ref());
+        let count = known.map_or(0, |kept| kept.count);
+        let rest = match edge {
+            Some(edge) => format!("what is worse than {} is left out", edge.escape_ascii()),
+            None => String::from("nothing is left out"),
+        };
+        Some(format!(
+            "{count} of at most {} outputs of '{shown}' are materialized; {rest}",
+            keep.most
+        ))
     }
 
     /// Asserts KP1, for tests.

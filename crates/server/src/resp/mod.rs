@@ -234,6 +234,25 @@ fn begin_flows(
     Ok(())
 }
 
+/// Says of which keys a shard is the home, and finds what its store has noted of steps with other shards.
+fn place(
+    shards: Option<&Shards>,
+    mut keeping: Option<&mut EmbeddedStore>,
+    node: &mut Node,
+) -> Result<(), ConfigError> {
+    let Some(shards) = shards else { return Ok(()) };
+    let (me, count) = (shards.me, shards.outbox.shards());
+    let placement = match &mut keeping {
+        Some(keeping) => keeping.placement(me, count)?,
+        None => Placement::even(count),
+    };
+    node.engine_mut().set_placement(me, placement);
+    match keeping {
+        Some(keeping) => keeping.find_records(me, shards.outbox.transport().recorded()),
+        None => Ok(()),
+    }
+}
+
 impl Resp {
     /// A service with the tables and joins that `config` declares, and with the modules that clients sent earlier: those
     /// that the first shard knows, where this is another one.
@@ -253,17 +272,7 @@ impl Resp {
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
         let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
         let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me)?;
-        if let Some(shards) = &shards {
-            let (me, count) = (shards.me, shards.outbox.shards());
-            let placement = match &mut keeping {
-                Some(keeping) => keeping.placement(me, count)?,
-                None => Placement::even(count),
-            };
-            node.engine_mut().set_placement(me, placement);
-            if let Some(keeping) = &mut keeping {
-                keeping.find_records(me, shards.outbox.transport().recorded())?;
-            }
-        }
+        place(shards.as_deref(), keeping.as_mut(), &mut node)?;
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;
