@@ -551,6 +551,7 @@ impl Run<'_> {
         limit: Option<u64>,
     ) -> Result<(), String> {
         let pairs = failed(self.subject.range(first, last, RangeOptions { reverse, limit }))?;
+        let evicted = self.subject.engine().evicted();
         if self.subject.may_lose_bytes() {
             let given: BTreeSet<&[u8]> = pairs.iter().map(|(key, _)| &key[..]).collect();
             let full = limit.is_some_and(|limit| pairs.len() as u64 >= limit);
@@ -561,7 +562,7 @@ impl Run<'_> {
         }
         let range = KeyRange::new(first, last);
         let options = RangeOptions { reverse, limit };
-        self.long_reads.begin(self.subject.engine(), &range, options, &pairs)?;
+        self.long_reads.begin(self.subject.engine(), &range, options, (&pairs, evicted))?;
         let allowed = self.allowed();
         check_range(&pairs, &allowed, &|key| within(key, first, last), reverse, limit).map_err(
             |wrong| {

@@ -186,10 +186,12 @@ fn head_of_description(answer: &[u8]) -> Vec<String> {
 
 #[test]
 fn commands_are_described_as_redis_does() {
+    // Valkey has it, from its version 9.0 on.
+    let elsewhere = ["delifeq"];
     let Some(redis) = start_for("the command table") else { return };
     let mut stream = redis.connect();
     for spec in headwater_command::table::SPECS {
-        if spec.since.starts_with("0.") {
+        if spec.since.starts_with("0.") || elsewhere.contains(&spec.name) {
             continue;
         }
         let names: headwater_command::OwnedArgs = [spec.name.as_bytes()].into_iter().collect();

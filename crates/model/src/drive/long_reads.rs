@@ -4,7 +4,7 @@
 use crate::subject::Pair;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_engine::{Engine, RangeOptions, ReadProgress, Stop, Ticket, Value};
+use headwater_engine::{Engine, Evicted, RangeOptions, ReadProgress, Stop, Ticket, Value};
 use headwater_script::bytes::escape;
 
 /// Reads at once; where there are as many, no further one is begun.
@@ -23,19 +23,22 @@ struct SlowRead {
 pub(super) struct SlowReads(Vec<SlowRead>);
 
 impl SlowReads {
-    /// Begins to read a range again that was read just now.
+    /// Begins to read a range again that was read just now, unless reading it has had more evicted than there was then.
     pub(super) fn begin(
         &mut self,
         engine: &mut Engine,
         range: &KeyRange,
         options: RangeOptions,
-        expected: &[Pair],
+        (expected, evicted): (&[Pair], Evicted),
     ) -> Result<(), String> {
         if self.0.len() >= MOST || expected.is_empty() {
             return Ok(());
         }
         engine.begin_slice();
-        if engine.at_once(&range.first, &range.last).is_some() && has_read(engine, range, options) {
+        if engine.at_once(&range.first, &range.last).is_some()
+            && has_read(engine, range, options)
+            && engine.evicted() == evicted
+        {
             engine.begin_long_read(&range.first, &range.last, options);
             let ticket = engine.next_ticket();
             let expected = expected.to_vec();

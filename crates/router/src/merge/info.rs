@@ -127,11 +127,16 @@ pub(super) fn merged(replies: &[Answer<'_>]) -> String {
                 merged.push_str("\r\n");
             }
             merged += &format!("{name}\r\n");
-        } else {
+        } else if !(name.starts_with("cmdstat_") && is_part_of_others(value)) {
             merged += &format!("{name}:{value}\r\n");
         }
     }
     merged
+}
+
+/// Whether a line of COMMANDSTATS is about a command that nobody has called: shards have executed it as a part of other ones.
+fn is_part_of_others(value: &str) -> bool {
+    value.starts_with("calls=0,") && value.ends_with(",rejected_calls=0,failed_calls=0")
 }
 
 /// A line of COMMANDSTATS, with the mean that its sums have.
