@@ -1,6 +1,7 @@
 //! What `deploy/` has is right: the unit for systemd, and what Prometheus and Grafana are to ask.
 
 use crate::http::get;
+use crate::shards_told::eventually;
 use crate::support::{Server, program};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
@@ -73,7 +74,11 @@ fn alerts_and_the_board_ask_for_figures_that_there_are() {
             assert!(is_told, "the {of}: {name} has no sample in\n{answer}");
         }
     }
-    assert!(answer.contains("\nheadwater_source_up{source=\"s\"} 0.0\n"), "{answer}");
+    eventually("the source is down", || {
+        let answer = get(&server, "GET /metrics");
+        let is_down = answer.contains("\nheadwater_source_up{source=\"s\"} 0.0\n");
+        if is_down { Ok(()) } else { Err(answer) }
+    });
     let board: serde_json::Value = serde_json::from_str(&file("grafana.json")).unwrap();
     assert!(board["panels"].as_array().unwrap().len() > 8);
 }
