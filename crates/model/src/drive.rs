@@ -560,9 +560,8 @@ impl Run<'_> {
                 |key: &[u8]| end.is_some_and(|end| if reverse { key < end } else { key > end });
             self.look_for_losses(first, last, &|key| given.contains(key) || beyond(key))?;
         }
-        let range = KeyRange::new(first, last);
-        let options = RangeOptions { reverse, limit };
-        self.long_reads.begin(self.subject.engine(), &range, options, (&pairs, evicted))?;
+        let what = (&KeyRange::new(first, last), RangeOptions { reverse, limit });
+        self.long_reads.begin(self.subject.engine(), what, (&pairs, evicted))?;
         let allowed = self.allowed();
         check_range(&pairs, &allowed, &|key| within(key, first, last), reverse, limit).map_err(
             |wrong| {

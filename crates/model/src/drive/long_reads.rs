@@ -27,8 +27,7 @@ impl SlowReads {
     pub(super) fn begin(
         &mut self,
         engine: &mut Engine,
-        range: &KeyRange,
-        options: RangeOptions,
+        (range, options): (&KeyRange, RangeOptions),
         (expected, evicted): (&[Pair], Evicted),
     ) -> Result<(), String> {
         if self.0.len() >= MOST || expected.is_empty() {
