@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// User
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// The server as redis[s]://[[user]:password@]host[:port]; rediss:// talks TLS
+    /// The server as redis://user:password@host:port, in which user, password and port may be left out; rediss:// talks TLS
     #[arg(short = 'u', long, value_name = "URL")]
     uri: Option<String>,
     #[command(flatten)]
