@@ -1,6 +1,7 @@
 //! Keys and half-open key ranges, ordered bytewise.
 
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 /// Separates the components of a key.
 pub const SEPARATOR: u8 = b'|';
@@ -126,6 +127,20 @@ impl KeyRange {
             && before_end(&self.first, &other.last)
             && before_end(&other.first, &self.last)
     }
+}
+
+/// A range end as a bound of an ordered map (empty: no end).
+#[inline]
+#[must_use]
+pub fn end_bound(last: &[u8]) -> Bound<&[u8]> {
+    if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) }
+}
+
+/// The bounds of `[first, last)` in an ordered map, whose `range` takes none where `first` lies behind `last`.
+#[inline]
+#[must_use]
+pub fn bounds<'r>(first: &'r [u8], last: &'r [u8]) -> (Bound<&'r [u8]>, Bound<&'r [u8]>) {
+    (Bound::Included(first), end_bound(last))
 }
 
 /// Whether `key` lies before the range end `last` (empty: no end).

@@ -10,7 +10,7 @@
 //! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
 //! - C6. The depth of a join is one more than the greatest of those that it reads, or 1.
 
-use crate::kept::Kept;
+use crate::kept::KeptGroup;
 use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
@@ -155,7 +155,7 @@ pub(crate) struct Installed {
     pub(crate) vacated: u32,
     pub(crate) folds: HashMap<Box<[u8]>, Fold, KeyHashBuilder>,
     /// By what the outputs of a group begin with, where the join keeps some of each: how many there are.
-    pub(crate) kept: BTreeMap<Box<[u8]>, Kept>,
+    pub(crate) kept: BTreeMap<Box<[u8]>, KeptGroup>,
     /// By source: bit k is set where updaters with k leading components may exist.
     pub(crate) depths: Vec<u32>,
     pub(crate) upstream: Vec<Vec<u32>>,

@@ -20,18 +20,18 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::take;
-use core::ops::{Bound, ControlFlow};
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_base::key::before_end;
+use headwater_base::key::{before_end, bounds};
 use headwater_pattern::Mode;
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::TableId;
 
 /// How often pieces that have changed are computed anew in slices.
 const PASSES_MAX: u32 = 4;
-/// So many ranges of one table a piece remembers, or else one that holds them all.
+/// Most ranges of one table that a piece remembers one by one; of more it remembers the one range that holds them all.
 const SPANS_MAX: usize = 64;
-/// So many changed keys are told apart; with more, everything counts as changed.
+/// Most keys of which it is remembered that they have changed while a read is collected; with more, all that was collected counts as changed.
 const CHANGED_MAX: usize = 10_000;
 /// Bytes of a pair besides its key, about.
 const PAIR_BYTES: usize = 40;
@@ -47,8 +47,7 @@ impl Spans {
     pub(crate) fn note(&mut self, table: TableId, span: &KeyRange) {
         let spans = self.0.entry(table).or_default();
         if let [hull] = &mut spans[..]
-            && hull.first <= span.first
-            && (hull.last.is_empty() || (!span.last.is_empty() && span.last <= hull.last))
+            && hull.covers(span)
         {
             return;
         }
@@ -146,15 +145,10 @@ impl Collecting {
         let Some(Spans(read)) = &piece.read else { return true };
         piece.changes < self.all_changed
             || self.changed.iter().any(|(table, keys)| {
-                read.get(table).into_iter().flatten().any(|span| {
-                    let last = match span.last.is_empty() {
-                        true => Bound::Unbounded,
-                        false => Bound::Excluded(&*span.last),
-                    };
-                    !span.is_empty()
-                        && keys
-                            .range::<[u8], _>((Bound::Included(&*span.first), last))
-                            .any(|(_, &changes)| changes > piece.changes)
+                let mut spans = read.get(table).into_iter().flatten();
+                spans.any(|span| {
+                    let within = || keys.range::<[u8], _>(bounds(&span.first, &span.last));
+                    !span.is_empty() && within().any(|(_, &changes)| changes > piece.changes)
                 })
             })
     }

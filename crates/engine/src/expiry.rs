@@ -18,7 +18,8 @@ use headwater_base::hash::Secret;
 const TRIM_EVERY: u64 = 1000;
 const TRIM_BYTES: usize = 64 << 20;
 
-/// Of so many parts one grows at a time: what a write takes for that is little, of a bound of memory as well.
+/// The parts of the table of keys that expire. A table that is full doubles, within one write: a part of it is little, for the write and for
+/// a bound of memory.
 const PARTS: usize = 64;
 
 /// A key that expires.

@@ -6,7 +6,7 @@
 //! the group again, as it does with a fold that cannot tell its next best.
 //!
 //! # Invariants
-//! - KP1. Of a group in a status range that is not invalid all outputs are there up to its edge, and as many as `Kept` counts. It has no edge
+//! - KP1. Of a group in a status range that is not invalid all outputs are there up to its edge, and as many as [`KeptGroup`] counts. It has no edge
 //!   where none was left out. With an edge, it has as many as are kept, or is noted stale.
 //! - KP2. Status ranges hold groups as wholes: so do the ranges that are computed ([`Plan::widened`](crate::catalog::Plan::widened)).
 //!
@@ -25,16 +25,16 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::ops::{Bound, ControlFlow};
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_base::key::SEPARATOR;
+use headwater_base::key::{SEPARATOR, bounds};
 use headwater_pattern::Keep;
 use headwater_pool::ValueRef;
 use headwater_store::Scan;
 
 /// What is there of a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptGroup {
     /// How many outputs.
     count: usize,
     /// The worst output that there was when one was left out: what is worse is not there.
@@ -52,18 +52,17 @@ pub(crate) fn is_short_group(stale: &[u8], range: &KeyRange) -> bool {
 }
 
 /// Whether a key is worse than another one.
-fn is_worse(plan: &Plan, keep: &Keep, key: &[u8], than: &[u8]) -> bool {
-    if plan.join.keeps_last(keep) { key < than } else { key > than }
+fn is_worse(keep: &Keep, key: &[u8], than: &[u8]) -> bool {
+    if keep.last { key < than } else { key > than }
 }
 
 impl Engine {
     /// Leaves out of computed outputs what a join does not keep of each group, and notes what is there of the groups in
     /// `range`, of which these are all outputs.
     pub(crate) fn keep_best(&mut self, join: u32, range: &KeyRange, folded: &mut Vec<Folded>) {
-        let plan = self.catalog.join(join).plan.clone();
-        let Some(keep) = &plan.join.keep else { return };
+        let Some(keep) = self.catalog.join(join).plan.join.keep else { return };
         self.forget_kept(join, range);
-        for (group, kept) in self.retain_best(&plan, keep, folded) {
+        for (group, kept) in self.retain_best(&keep, folded) {
             self.catalog.join_mut(join).kept.insert(group, kept);
         }
     }
@@ -71,12 +70,10 @@ impl Engine {
     /// Leaves out what is not kept; what is there of each group then.
     fn retain_best(
         &mut self,
-        plan: &Plan,
         keep: &Keep,
         folded: &mut Vec<Folded>,
-    ) -> Vec<(Box<[u8]>, Kept)> {
+    ) -> Vec<(Box<[u8]>, KeptGroup)> {
         let group_of = |folded: &Folded| lead(&folded.key, keep.components).map(<[u8]>::len);
-        let last = plan.join.keeps_last(keep);
         let mut groups = Vec::new();
         let mut left_out = alloc::vec![false; folded.len()];
         let mut start = 0;
@@ -86,14 +83,14 @@ impl Engine {
             let same = folded[start..].partition_point(|other| other.key.starts_with(group));
             let end = start + same;
             let over = same.saturating_sub(keep.most);
-            let (out, best) = if last {
+            let (out, best) = if keep.last {
                 (start..start + over, start + over..end)
             } else {
                 (end - over..end, start..end - over)
             };
-            let worst = if last { best.start } else { best.end - 1 };
+            let worst = if keep.last { best.start } else { best.end - 1 };
             let edge = (over > 0).then(|| folded[worst].key.clone());
-            groups.push((group.into(), Kept { count: best.len(), edge }));
+            groups.push((group.into(), KeptGroup { count: best.len(), edge }));
             left_out[out].fill(true);
             start = end;
         }
@@ -117,7 +114,7 @@ impl Engine {
         let plan = self.catalog.join(join).plan.clone();
         let Some(keep) = &plan.join.keep else { return self.compute_all(join, range) };
         let mut folded = self.compute_all(join, &plan.whole_groups(range))?;
-        self.retain_best(&plan, keep, &mut folded);
+        self.retain_best(keep, &mut folded);
         folded.retain(|folded| {
             let is_wanted = range.contains(&folded.key);
             if !is_wanted {
@@ -134,11 +131,7 @@ impl Engine {
         if kept.is_empty() {
             return;
         }
-        let end = match range.last.is_empty() {
-            true => Bound::Unbounded,
-            false => Bound::Excluded(&*range.last),
-        };
-        let within = kept.range::<[u8], _>((Bound::Included(&*range.first), end));
+        let within = kept.range::<[u8], _>(bounds(&range.first, &range.last));
         let groups: Vec<_> = within.map(|(group, _)| group.clone()).collect();
         for group in groups {
             kept.remove(&group);
@@ -153,7 +146,7 @@ impl Engine {
         let edge = lead(key, keep.components)
             .and_then(|group| kept.get(group))
             .and_then(|kept| kept.edge.as_ref());
-        edge.is_some_and(|edge| is_worse(plan, keep, key, edge))
+        edge.is_some_and(|edge| is_worse(keep, key, edge))
     }
 
     /// Whether a group has fewer outputs than are kept, and others were left out.
@@ -172,7 +165,6 @@ impl Engine {
         value: ValueRef,
         fold: Option<Fold>,
     ) {
-        let plan = self.catalog.join(join).plan.clone();
         let Some(group) = lead(key, keep.components) else { return };
         if self.output(join, key).is_some() {
             self.set_output(join, key, value, fold);
@@ -180,7 +172,7 @@ impl Engine {
         }
         let mut kept = self.catalog.join_mut(join).kept.remove(group).unwrap_or_default();
         let edge = kept.edge.as_ref();
-        if edge.is_some_and(|edge| is_worse(&plan, &keep, key, edge)) {
+        if edge.is_some_and(|edge| is_worse(&keep, key, edge)) {
             self.store.pool.release(value);
         } else {
             self.set_output(join, key, value, fold);
@@ -217,7 +209,7 @@ impl Engine {
     fn worst_two(&self, join: u32, keep: &Keep, group: &[u8]) -> [Option<Vec<u8>>; 2] {
         let installed = self.catalog.join(join);
         let (output, range) = (&installed.plan.join.output, KeyRange::prefix(group));
-        let reverse = !installed.plan.join.keeps_last(keep);
+        let reverse = !keep.last;
         let scan = Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse };
         let mut found = [None, None];
         let _ = self.store.table(installed.layer).scan(&scan, &mut Vec::new(), &mut |key, _| {
@@ -268,20 +260,7 @@ impl Engine {
             }
             let range = status.range();
             let mut counts = alloc::collections::BTreeMap::<&[u8], usize>::new();
-            let mut keys = Vec::new();
-            let scan = Scan {
-                pool: &self.store.pool,
-                first: &range.first,
-                last: &range.last,
-                reverse: false,
-            };
-            let _ =
-                self.store.table(installed.layer).scan(&scan, &mut Vec::new(), &mut |key, _| {
-                    if plan.join.output.matches(key) && (!status.sifted || self.owns(key)) {
-                        keys.push(key.to_vec());
-                    }
-                    ControlFlow::Continue(())
-                });
+            let keys = self.outputs_in(join, &range, status.sifted);
             for key in &keys {
                 *counts
                     .entry(lead(key, keep.components).expect("an output has a group"))

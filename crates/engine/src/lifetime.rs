@@ -291,17 +291,9 @@ impl Engine {
         if self.catalog.join(join).mode() == Mode::Push {
             self.tell_reset(&range);
         }
-        let installed = self.catalog.join(join);
-        let (plan, layer) = (installed.plan.clone(), installed.layer);
-        let mut held = Vec::new();
-        self.scan_table(layer, &range, &mut |key, _| {
-            if plan.join.output.matches(key) {
-                held.push(key.to_vec());
-            }
-        });
-        held.retain(|key| !sifted || self.owns(key));
+        let layer = self.catalog.join(join).layer;
         self.forget_kept(join, &range);
-        for key in held {
+        for key in self.outputs_in(join, &range, sifted) {
             self.catalog.join_mut(join).folds.remove(&*key);
             self.save_pair(layer, &key);
             if let Some(value) = self.store.remove(layer, &key) {

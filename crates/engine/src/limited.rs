@@ -21,7 +21,7 @@ use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{Bound, ControlFlow};
-use headwater_base::key::before_end;
+use headwater_base::key::{before_end, end_bound};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, containing_range, fixed_slots};
 use headwater_store::{Scan, TableId};
@@ -126,12 +126,8 @@ impl Engine {
         // What is there already costs nothing.
         let cover = &self.catalog.join(join).cover;
         if reverse {
-            let below = match rest.last.is_empty() {
-                true => Bound::Unbounded,
-                false => Bound::Excluded(&*rest.last),
-            };
-            if let Some((first, &id)) =
-                cover.range::<[u8], _>((Bound::Unbounded, below)).next_back()
+            let below = (Bound::Unbounded, end_bound(&rest.last));
+            if let Some((first, &id)) = cover.range::<[u8], _>(below).next_back()
                 && headwater_base::key::end_at_most(&rest.last, &self.statuses.get(id).last)
             {
                 if **first <= *rest.first {

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::mem::take;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
+use headwater_base::key::bounds;
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, Store, TableId};
 
@@ -220,10 +221,8 @@ impl LongRead {
         &self,
         range: &KeyRange,
     ) -> impl Iterator<Item = (&[u8], Option<ValueRef>)> {
-        use core::ops::Bound::{Excluded, Included, Unbounded};
-        let last = if range.last.is_empty() { Unbounded } else { Excluded(&*range.last) };
         let mut found = (!range.is_empty())
-            .then(|| self.saved.range::<[u8], _>((Included(&*range.first), last)));
+            .then(|| self.saved.range::<[u8], _>(bounds(&range.first, &range.last)));
         let reverse = self.reverse;
         core::iter::from_fn(move || {
             let found = found.as_mut()?;

@@ -6,14 +6,31 @@ use crate::catalog::Fold;
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::maintain::Changed;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_pool::ValueRef;
-use headwater_store::TableId;
+use headwater_store::{Scan, TableId};
 
 impl Engine {
     #[inline]
     pub(crate) fn has_readers(&self, table: TableId) -> bool {
         self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
+    }
+
+    /// The keys that a join has materialized in `range`; own ones alone where the range is `sifted`.
+    pub(crate) fn outputs_in(&self, join: u32, range: &KeyRange, sifted: bool) -> Vec<Vec<u8>> {
+        let installed = self.catalog.join(join);
+        let (output, pool) = (&installed.plan.join.output, &self.store.pool);
+        let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
+        let mut held = Vec::new();
+        let _ = self.store.table(installed.layer).scan(&scan, &mut Vec::new(), &mut |key, _| {
+            if output.matches(key) && (!sifted || self.owns(key)) {
+                held.push(key.to_vec());
+            }
+            ControlFlow::Continue(())
+        });
+        held
     }
 
     /// The value that a join has materialized for `key`.

@@ -11,7 +11,7 @@ use alloc::collections::{BTreeMap, btree_map::Range};
 use alloc::vec::Vec;
 use core::ops::Bound;
 use headwater_base::KeyRange;
-use headwater_base::key::{before_end, end_at_most};
+use headwater_base::key::{before_end, end_at_most, end_bound};
 
 /// Values of disjoint ranges, by first key (I1).
 #[derive(Debug)]
@@ -95,11 +95,8 @@ impl<T> RangeMap<T> {
 
     /// The values of ranges that overlap `range`, the last one first.
     pub(crate) fn overlapping_mut(&mut self, range: &KeyRange) -> impl Iterator<Item = &mut T> {
-        let upto = match &*range.last {
-            [] => Bound::Unbounded,
-            last => Bound::Excluded(last),
-        };
-        let below = self.0.range_mut::<[u8], _>((Bound::Unbounded, upto)).rev();
+        let below = (Bound::Unbounded, end_bound(&range.last));
+        let below = self.0.range_mut::<[u8], _>(below).rev();
         let overlapping = below.take_while(|(_, span)| before_end(&range.first, &span.last));
         overlapping.map(|(_, span)| &mut span.value).filter(|_| !range.is_empty())
     }

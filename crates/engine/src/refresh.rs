@@ -393,16 +393,7 @@ impl Engine {
         let status = self.statuses.get(id);
         let (join, sifted) = (status.join, status.sifted);
         self.keep_best(join, range, &mut folded);
-        let installed = self.catalog.join(join);
-        let (plan, layer) = (installed.plan.clone(), installed.layer);
-        let mut held = Vec::new();
-        self.scan_table(layer, range, &mut |key, _| {
-            if plan.join.output.matches(key) {
-                held.push(key.to_vec());
-            }
-        });
-        held.retain(|key| !sifted || self.owns(key));
-        for key in held {
+        for key in self.outputs_in(join, range, sifted) {
             if folded.binary_search_by(|folded| (*folded.key).cmp(&key)).is_err() {
                 self.unset_output(join, &key);
             }

@@ -6,18 +6,12 @@
 use crate::describe;
 use crate::record::{STATE, State, read_value};
 use crate::shared::{Keys, Request, Shared, lock};
-use core::ops::Bound;
 use fjall::{Keyspace, Readable, Snapshot};
+use headwater_base::key::bounds;
 use headwater_base::source::{Loaded, News, Pair, Position};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-
-/// The bounds of a range whose end may be open.
-pub(crate) fn bounds<'r>(first: &'r [u8], last: &'r [u8]) -> (Bound<&'r [u8]>, Bound<&'r [u8]>) {
-    let end = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) };
-    (Bound::Included(first), end)
-}
 
 /// Answers requests until there will be no more.
 pub(crate) fn run(shared: &Shared, load_bytes_max: u64) {

@@ -48,7 +48,7 @@ impl Notes {
         let shared = &self.front.shared;
         let snapshot = shared.database.snapshot();
         let mut found =
-            snapshot.range::<&[u8], _>(&shared.notes, crate::loader::bounds(first, last));
+            snapshot.range::<&[u8], _>(&shared.notes, headwater_base::key::bounds(first, last));
         while let Some(guard) = if reverse { found.next_back() } else { found.next() } {
             let (name, sealed) = guard.into_inner().map_err(|error| describe(&error))?;
             let Some((text, _)) = record::read_value(&name, &sealed) else {

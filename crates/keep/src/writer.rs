@@ -292,7 +292,7 @@ impl Writer {
             }
         }
         let snapshot = self.shared.database.snapshot();
-        for guard in snapshot.range::<&[u8], _>(keys, crate::loader::bounds(first, last)) {
+        for guard in snapshot.range::<&[u8], _>(keys, headwater_base::key::bounds(first, last)) {
             batch.remove(keys, guard.key()?);
         }
         Ok(())

@@ -145,6 +145,8 @@ pub struct Keep {
     pub most: usize,
     /// The greatest values of the component behind the group, not the least.
     pub greatest: bool,
+    /// The group's last outputs in the order of keys, not its first: so it is with the greatest values, unless the greatest sort first.
+    pub last: bool,
     /// Components of the output that make up the group; it has more.
     pub components: usize,
     /// The slot that ends the group, where the text names it.
@@ -232,15 +234,6 @@ impl Join {
             Some((name.as_str(), grammar::nearest(name, others)?))
         });
         near.collect()
-    }
-
-    /// Whether the outputs of a group that [`Join::keep`] keeps are its last ones in the order of keys, not its first.
-    #[must_use]
-    pub fn keeps_last(&self, keep: &Keep) -> bool {
-        let ordered = self.output.components[keep.components..].iter().find_map(Component::slot);
-        let descends =
-            ordered.and_then(|slot| self.form_of(slot)).is_some_and(|form| form.descending);
-        keep.greatest != descends
     }
 
     /// Whether a value binds `slot`.

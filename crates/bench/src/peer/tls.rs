@@ -34,7 +34,7 @@ impl Files {
     /// Has `openssl` make them: keys of elliptic curves, as servers have them today.
     ///
     /// # Errors
-    /// It is not installed, or fails.
+    /// `openssl` is not installed, or fails.
     pub fn make(&self) -> Result<()> {
         let authority_key = self.authority.with_extension("key");
         let begin = || {

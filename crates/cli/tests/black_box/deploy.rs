@@ -91,7 +91,7 @@ fn systemd_takes_the_unit() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("headwater.service");
-    // It is checked that the programs are there.
+    // systemd-analyze looks whether the programs that a unit starts are there.
     let unit = unit.replace("/usr/bin/headwater", env!("CARGO_BIN_EXE_headwater"));
     std::fs::write(&path, unit).unwrap();
     let checked = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();

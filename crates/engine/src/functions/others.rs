@@ -19,6 +19,7 @@ use core::cell::Cell;
 use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::functions::{FunctionLimits, Functions, Refused, World};
+use headwater_base::key::end_bound;
 use headwater_pattern::Pattern;
 use headwater_pool::Value;
 
@@ -148,7 +149,7 @@ impl World for Others<'_> {
         }
         self.check_home(&KeyRange::new(first, last))?;
         self.check_readable(first, last)?;
-        let upper = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) };
+        let upper = end_bound(last);
         let drafts = self.drafts.range::<[u8], _>((Bound::Included(first), upper));
         // Pairs that are drafted are counted by the engine and not taken.
         let options = RangeOptions { reverse: false, limit: Some((most + drafts.count()) as u64) };

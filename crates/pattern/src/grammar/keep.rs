@@ -100,13 +100,15 @@ impl RawKeep<'_> {
             || components.iter().position(|each| each.slot().is_some()).map(|at| at + 1);
         let slots = components.iter().filter(|each| each.slot().is_some()).count();
         let end = end.or_else(|| behind_first().filter(|_| slots > 1)).unwrap_or(0);
-        if components[end..].iter().all(|each| each.slot().is_none()) {
+        let Some(ordered) = components[end..].iter().find_map(Component::slot) else {
             return fail(
                 self.at,
                 &"nothing is left to order: no slot of the output follows the group",
             );
-        }
-        Ok(Keep { most: self.most, greatest: self.greatest, components: end, per })
+        };
+        let descends = join.form_of(ordered).is_some_and(|form| form.descending);
+        let Self { most, greatest, .. } = self;
+        Ok(Keep { most, greatest, last: greatest != descends, components: end, per })
     }
 }
 
@@ -133,7 +135,7 @@ mod tests {
             let join = parse(text).expect(text);
             assert_eq!(join.to_string(), text);
             let keep: Keep = join.keep.expect(text);
-            assert_eq!((keep.components, join.keeps_last(&keep)), (components, last), "{text}");
+            assert_eq!((keep.components, keep.last), (components, last), "{text}");
         }
         let short = parse("t|<u>|<t> = copy p|<u>|<t> keep 7").unwrap();
         assert_eq!(short.to_string(), "t|<u>|<t> = copy p|<u>|<t> keep 7 desc");
