@@ -5,6 +5,7 @@
 
 use crate::log::Log;
 use crate::lost::Lost;
+use crate::outside::{self, TurnLog};
 use crate::shared::{Request, Shared, lock};
 use crate::survey::{Survey, Wanted};
 use crate::tables::Tables;
@@ -21,6 +22,8 @@ pub(crate) struct NextCommit {
     pub(crate) turn: Turn,
     /// Where turns are written before the store has them; `None`: what tells of them waits for the store, or for a sync.
     pub(crate) log: Option<Log>,
+    /// The log of several machines to which turns go first, and wait for it.
+    pub(crate) outside: Option<Box<dyn TurnLog>>,
     pub(crate) tables: Tables,
     /// Keys are looked for.
     pub(crate) survey: Option<Survey>,
@@ -75,7 +78,13 @@ impl KeeperQueue {
                     }
                 }
             }
-            gathered.turn = self.shared.push(full);
+            gathered.turn = match &mut gathered.outside {
+                Some(log) => {
+                    log.append(full.last(), outside::encode(&full));
+                    self.shared.await_log(full)
+                }
+                None => self.shared.push(full),
+            };
         }
         if let Some(open) = open {
             gathered.turn = open;

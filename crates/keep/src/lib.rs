@@ -38,6 +38,7 @@ mod loader;
 mod log;
 mod lost;
 mod notes;
+mod outside;
 mod record;
 mod shared;
 mod survey;
@@ -58,6 +59,7 @@ pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::source::{Position, Sink};
 pub use keeper::StoreHandle;
+pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -194,6 +196,8 @@ pub struct StoreStats {
 pub struct Store {
     front: Arc<KeeperQueue>,
     options: Options,
+    /// Where what the folder had at the start ends in the log that it follows.
+    log_mark: Option<LogMark>,
     writer: Option<JoinHandle<()>>,
     loaders: Vec<JoinHandle<()>>,
 }
@@ -304,6 +308,20 @@ fn read_definitions(keyspace: &Keyspace) -> Result<Vec<Definition>, String> {
     Ok(found.into_iter().map(|(_, definition)| definition).collect())
 }
 
+/// A folder is one shard's own, or a copy of a log.
+fn check_feed(feed: &Feed, state: &State) -> Result<(), String> {
+    let why = match (feed, state.mark) {
+        (Feed::Own, Some(_)) => {
+            "it is a copy of a cluster's log, and is used by a node of that cluster alone"
+        }
+        (Feed::Log(_) | Feed::Follows, None) if state.position > 0 => {
+            "it has data of a server without a cluster: a node begins with an empty folder"
+        }
+        _ => return Ok(()),
+    };
+    Err(String::from(why))
+}
+
 impl Store {
     /// Opens the store in the folder `path`, and makes it where there is none. Loads are answered to `sink`; `waker` is called
     /// from other threads when [`Self::durable`] or [`Self::refusal`] has changed. The definitions are those to
@@ -314,6 +332,20 @@ impl Store {
     pub fn open(
         path: &Path,
         options: Options,
+        sink: Arc<dyn Sink>,
+        waker: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<(Self, Vec<Definition>), String> {
+        Self::open_with(path, options, Feed::Own, sink, waker)
+    }
+
+    /// The same, of a store whose turns come from or go to a log.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; or the folder is no copy of a log and should be, or the other way round.
+    pub fn open_with(
+        path: &Path,
+        options: Options,
+        feed: Feed,
         sink: Arc<dyn Sink>,
         waker: Box<dyn Fn() + Send + Sync>,
     ) -> Result<(Self, Vec<Definition>), String> {
@@ -339,6 +371,7 @@ impl Store {
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
         let Found { database, meta, definitions, notes, tables, keys, state } = found;
         is_short(state.position)?;
+        check_feed(&feed, &state)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
         let progress = Progress { committed: state.position, ..Progress::default() };
@@ -350,6 +383,7 @@ impl Store {
             notes,
             tables,
             queue: Mutex::new(Queue::default()),
+            awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
             work: Condvar::new(),
             room: Condvar::new(),
@@ -389,15 +423,21 @@ impl Store {
             told: AtomicU64::new(writer.state.position),
             gathered: Mutex::new(NextCommit {
                 turn: Turn::after(writer.state.position),
-                // Under `always` replies wait longer, for the sync.
-                log: (options.durability != Durability::Always).then_some(log),
+                // Under `always` replies wait longer, for the sync; what a log has needs no file.
+                log: (options.durability != Durability::Always && matches!(feed, Feed::Own))
+                    .then_some(log),
+                outside: match feed {
+                    Feed::Log(log) => Some(log),
+                    Feed::Own | Feed::Follows => None,
+                },
                 tables: writer.tables.clone(),
                 survey: None,
                 open_behind: None,
             }),
             shared: shared.clone(),
         });
-        let mut store = Self { front, options, writer: None, loaders: Vec::new() };
+        let mut store =
+            Self { front, options, log_mark: state.mark, writer: None, loaders: Vec::new() };
         store.writer = Some(named("keep-write").spawn(move || writer.run()).map_err(failed)?);
         for _ in 0..LOADERS {
             let shared = shared.clone();

@@ -4,13 +4,14 @@
 //! ```text
 //! value       check:8  kind:1 [expires:8] [flags:4] value…
 //! definition  check:8  order:8 text…
-//! state       check:8  position:8 generation:8 number:8
+//! state       check:8  position:8 generation:8 number:8 [sequence:8 checksum:8]
 //! ```
 //!
 //! The bits of `kind` say what is there: 1 an expiry, 2 flags that are not 0. Folders of servers that knew no flags have none.
 //! Numbers are little-endian. A checksum covers the key and everything behind the checksum, so that neither
 //! a changed byte nor another key's record is taken for the truth.
 
+use crate::outside::LogMark;
 use headwater_base::Millis;
 use headwater_base::hash::stable_hash;
 use headwater_base::source::Attributes;
@@ -109,6 +110,8 @@ pub(crate) struct State {
     pub(crate) generation: u64,
     /// The least sequence number that the batch with this record can have.
     pub(crate) number: u64,
+    /// Where that ends in the log of which the store is a copy.
+    pub(crate) mark: Option<LogMark>,
 }
 
 /// The key of the state.
@@ -121,6 +124,10 @@ impl State {
         out.extend_from_slice(&self.position.to_le_bytes());
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.extend_from_slice(&self.number.to_le_bytes());
+        if let Some(LogMark { sequence, checksum }) = self.mark {
+            out.extend_from_slice(&sequence.to_le_bytes());
+            out.extend_from_slice(&checksum.to_le_bytes());
+        }
         seal(STATE, &mut out);
         out
     }
@@ -130,7 +137,15 @@ impl State {
         let (position, rest) = split_number(open(STATE, record)?)?;
         let (generation, rest) = split_number(rest)?;
         let (number, rest) = split_number(rest)?;
-        rest.is_empty().then_some(Self { position, generation, number })
+        let (mark, rest) = match rest {
+            [] => (None, rest),
+            _ => {
+                let (sequence, rest) = split_number(rest)?;
+                let (checksum, rest) = split_number(rest)?;
+                (Some(LogMark { sequence, checksum }), rest)
+            }
+        };
+        rest.is_empty().then_some(Self { position, generation, number, mark })
     }
 }
 
@@ -179,8 +194,11 @@ mod tests {
         write_definition(b"join\0t", 5, b"text", &mut record);
         assert_eq!(read_definition(b"join\0t", &record), Some((5, &b"text"[..])));
         assert_eq!(read_definition(b"join\0u", &record), None);
-        let state = State { position: 9, generation: 2, number: 4 };
-        assert_eq!(State::read(&state.write()), Some(state));
-        assert_eq!(State::read(&state.write()[1..]), None);
+        let marked = LogMark { sequence: 7, checksum: 8 };
+        for mark in [None, Some(marked)] {
+            let state = State { position: 9, generation: 2, number: 4, mark };
+            assert_eq!(State::read(&state.write()), Some(state));
+            assert_eq!(State::read(&state.write()[1..]), None);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the shard, the writer and the loaders have in common.
 
 use crate::lost::Lost;
+use crate::outside::Awaited;
 use crate::turn::Turn;
 use fjall::{Database, Keyspace};
 use headwater_base::KeyRange;
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     /// The prefixes of the tables that have had keys.
     pub(crate) tables: Keyspace,
     pub(crate) queue: Mutex<Queue>,
+    /// What the log has not acknowledged.
+    pub(crate) awaited: Mutex<Awaited>,
     /// The shard waits when so many bytes of operations wait for the writer.
     pub(crate) queue_bytes_max: usize,
     /// The writer has something to do.

@@ -1,5 +1,6 @@
 //! The operations of one turn, as bytes one behind the other, on their way from the shard to the writer.
 
+use crate::outside::LogMark;
 use crate::record;
 use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
@@ -65,6 +66,8 @@ pub(crate) struct Turn {
     bytes: Vec<u8>,
     /// The position of the last one.
     last: u64,
+    /// Where it ends in the log that it went to or came from.
+    mark: Option<LogMark>,
 }
 
 /// An emptied turn keeps its memory up to this size.
@@ -97,6 +100,16 @@ impl Turn {
         self.entries.shrink_to(BYTES_KEPT / size_of::<Entry>());
         self.bytes.shrink_to(BYTES_KEPT);
         self.last = position;
+        self.mark = None;
+    }
+
+    /// Where it ends in a log.
+    pub(crate) fn mark(&self) -> Option<LogMark> {
+        self.mark
+    }
+
+    pub(crate) fn set_mark(&mut self, mark: LogMark) {
+        self.mark = Some(mark);
     }
 
     fn push(&mut self, kind: Kind, key: usize, at: usize) -> u64 {
@@ -172,6 +185,7 @@ impl Turn {
             entries: self.entries.split_off(at),
             bytes: self.bytes.split_off(kept),
             last: self.last,
+            mark: None,
         };
         self.last = before + at as u64;
         behind
@@ -208,7 +222,17 @@ impl Turn {
             entries.push(Entry { kind: Kind::of(kind)?, key, record });
         }
         let fits = rest.is_empty() && left == 0 && last >= entries.len() as u64;
-        fits.then(|| Self { entries, bytes: bytes.to_vec(), last })
+        fits.then(|| Self { entries, bytes: bytes.to_vec(), last, mark: None })
+    }
+
+    /// The turn of which [`Self::encode`] has written the first part of `written`, and given the rest.
+    pub(crate) fn decode_whole(written: &[u8]) -> Option<Self> {
+        let (head, rest) = written.split_first_chunk::<24>()?;
+        let number = |at: usize| Some(u64::from_le_bytes(head[at..at + 8].try_into().ok()?));
+        let (last, entries, bytes) = (number(0)?, number(8)?, number(16)?);
+        let entries = usize::try_from(entries).ok()?.checked_mul(ENTRY_BYTES)?;
+        let (entries, rest) = rest.split_at_checked(entries)?;
+        (rest.len() as u64 == bytes).then(|| Self::decode(last, entries, rest))?
     }
 
     /// The operations with their positions.

@@ -234,6 +234,9 @@ impl Writer {
             }
             last = position;
         }
+        if let Some(mark) = turns.iter().rev().find_map(Turn::mark) {
+            self.state.mark = Some(mark);
+        }
         self.commit_cleared(batch, last, &keys, emptied)
     }
 

@@ -141,8 +141,14 @@ impl Ownership {
     /// W1: whether the owner may answer. Asked behind what was executed.
     #[must_use]
     pub fn may_answer(&self, now: Monotonic) -> bool {
-        let (State::Held(held) | State::Uncertain(held)) = &self.state else { return false };
-        held.renewed.is_some_and(|renewed| now.since(renewed) < self.times.lease_millis)
+        self.answers_until().is_some_and(|until| now < until)
+    }
+
+    /// When the owner stops answering unless it renews its lease; `None`: it does not answer.
+    #[must_use]
+    pub fn answers_until(&self) -> Option<Monotonic> {
+        let (State::Held(held) | State::Uncertain(held)) = &self.state else { return None };
+        Some(Monotonic(held.renewed?.0 + self.times.lease_millis))
     }
 
     /// Has this owner take a greater epoch, above `than` as well; [`OwnershipEvent::Taken`] says when.

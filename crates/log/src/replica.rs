@@ -179,6 +179,18 @@ impl Replica {
         matches!(self.role, Role::Serves { .. }) && self.ownership.may_answer(now)
     }
 
+    /// W1: until when answers may go out unless the lease is renewed; `None`: none may. For threads that ask by a clock of their own.
+    #[must_use]
+    pub fn answers_until(&self) -> Option<Monotonic> {
+        self.serves().and_then(|_| self.ownership.answers_until())
+    }
+
+    /// Whether the bucket says that the shard is this node's, as far as it knows; a lease that was released is no more.
+    #[must_use]
+    pub fn holds_lease(&self) -> bool {
+        self.ownership.epoch().is_some()
+    }
+
     /// Whether nothing more should be executed until something is acknowledged.
     #[must_use]
     pub fn is_full(&self) -> bool {

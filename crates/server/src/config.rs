@@ -5,6 +5,7 @@
 //! together. Names are unique across sections, so that CONFIG GET can list them flat.
 
 mod check;
+mod cluster;
 mod doors;
 mod flows;
 mod hints;
@@ -16,6 +17,7 @@ mod shards;
 mod tls;
 mod users;
 
+pub use cluster::Cluster;
 pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;
@@ -59,6 +61,8 @@ pub struct Config {
     pub spill: Spill,
     /// Where base data is kept.
     pub data: Data,
+    /// The cluster that this server is a node of.
+    pub cluster: Cluster,
     /// What the process may take.
     pub memory: Memory,
     /// How sources of base data are dealt with.

@@ -329,10 +329,11 @@ impl<S> Connection<S> {
         now: u64,
     ) -> bool {
         let writes = service.durable_writes();
-        if self.output.is_gated() {
+        if self.output.is_gated() && !writes.withheld {
             self.output.open_gates(writes.durable);
         }
-        if writes.last > writes.durable && !(out.is_empty() && held.is_empty()) {
+        if (writes.last > writes.durable || writes.withheld)
+            && !(out.is_empty() && held.is_empty()) {
             if self.output.is_empty() {
                 self.taken = now;
             }

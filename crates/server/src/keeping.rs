@@ -17,12 +17,14 @@ pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
+use crate::replicated::ReplicaEnd;
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
+use headwater_base::source::{News, Sink};
 use headwater_base::{Placement, Shard};
 use headwater_keep::{
-    Definition, Durability, FORMAT_FILE, Options, Store, StoreHandle, StoreStats,
+    Definition, Durability, FORMAT_FILE, Feed, Options, Store, StoreHandle, StoreStats,
 };
 use homes::{Homes, Unwritten};
 use records::KeptRecords;
@@ -88,6 +90,8 @@ pub(crate) struct EmbeddedStore {
     store: Store,
     keeper: StoreHandle,
     path: String,
+    /// The log of the cluster, where this is a node of one: replies wait for it.
+    replica: Option<ReplicaEnd>,
     /// Whether replies wait for their writes to be synced, and not only for the system to have them.
     always: bool,
     /// What is declared for each table.
@@ -117,6 +121,54 @@ fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> 
     })
 }
 
+/// How the settings say that data is kept.
+fn options(config: &Config, shards: u16) -> Options {
+    let data = &config.data;
+    let mut options = Options {
+        durability: data.durability.parse().unwrap_or_default(),
+        interval: Duration::from_millis(data.durability_milliseconds),
+        free_bytes_min: data.data_free_bytes_min.0,
+        ..Options::default()
+    };
+    if config.is_clustered() {
+        // What is safe is in the log.
+        options.durability = Durability::None;
+    }
+    if config.memory.max.0 > 0 {
+        options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;
+        let share = config.memory.max.0 / TABLE_SHARE / u64::from(shards);
+        options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
+    }
+    options
+}
+
+/// Nobody, whom a copy that is only written has to tell.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn tell(&self, _: News) -> bool {
+        false
+    }
+}
+
+/// Opens the folder of the settings as a copy of a log, which is applied to it.
+///
+/// # Errors
+/// It cannot be opened, or is no copy; the text says why.
+pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
+    let path = &config.data.data_dir;
+    let text = |why: &dyn std::fmt::Display| ConfigError(format!("data-dir '{path}': {why}"));
+    let folder = folder_of(path.as_ref(), Shard(0), 1).map_err(|why| text(&why))?;
+    let opened = Store::open_with(
+        &folder,
+        options(config, 1),
+        Feed::Follows,
+        Arc::new(Nobody),
+        Box::new(|| {}),
+    );
+    opened.map(|(store, _)| store).map_err(|why| text(&why))
+}
+
 impl EmbeddedStore {
     /// Opens the store that the settings name, if they name one, and adds to `config` what was declared there. Of
     /// several shards the first one says what was declared, and the others are given its `config`.
@@ -127,6 +179,7 @@ impl EmbeddedStore {
         config: &mut Config,
         inbox: &Inbox,
         me: Shard,
+        replica: Option<ReplicaEnd>,
     ) -> Result<Option<Self>, ConfigError> {
         let data = &config.data;
         if data.data_dir.is_empty() {
@@ -136,20 +189,14 @@ impl EmbeddedStore {
         let shards = config.listen.shards.number();
         let folder = folder_of(path.as_ref(), me, shards)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
-        let mut options = Options {
-            durability: data.durability.parse().unwrap_or_default(),
-            interval: Duration::from_millis(data.durability_milliseconds),
-            free_bytes_min: data.data_free_bytes_min.0,
-            ..Options::default()
-        };
-        if config.memory.max.0 > 0 {
-            options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;
-            let share = config.memory.max.0 / TABLE_SHARE / u64::from(shards);
-            options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
-        }
-        let bell = inbox.bell();
-        let (store, definitions) = Store::open(&folder, options, inbox.sink(NAME), Box::new(bell))
+        let options = options(config, shards);
+        let (bell, sink) = (Box::new(inbox.bell()), inbox.sink(NAME));
+        let feed = replica.as_ref().map_or(Feed::Own, |replica| Feed::Log(replica.turn_log()));
+        let (store, definitions) = Store::open_with(&folder, options, feed, sink, bell)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
+        if let Some(replica) = &replica {
+            replica.tells(store.acknowledger());
+        }
         let is_first = me == Shard(0);
         let definitions = if is_first { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;
@@ -166,6 +213,7 @@ impl EmbeddedStore {
             keeper: store.keeper(),
             store,
             path,
+            replica,
             always,
             tables,
             modules,
@@ -324,7 +372,8 @@ impl EmbeddedStore {
     pub(crate) fn durable_writes(&self) -> DurableWrites {
         let (last, durable) = (self.store.told().0, self.survives());
         let last = if self.given_up { durable } else { last };
-        DurableWrites { last, durable, failed: self.given_up }
+        let withheld = self.replica.as_ref().is_some_and(|replica| !replica.may_answer());
+        DurableWrites { last, durable, failed: self.given_up, withheld }
     }
 
     /// To be called when a turn begins. The store fails first and refuses writes a moment later: until it does, commands
@@ -371,8 +420,12 @@ impl EmbeddedStore {
         // The rest of a transaction that waits will not come.
         self.store.forget_transaction();
         self.store.ask_sync();
+        let safe = || match self.replica {
+            Some(_) => self.store.survives(),
+            None => self.store.durable(),
+        };
         while !self.store.failed()
-            && self.store.durable() < self.store.told()
+            && safe() < self.store.told()
             && begun.elapsed() < SETTLE
         {
             std::thread::sleep(Duration::from_millis(1));

@@ -13,6 +13,7 @@
 //! - `tls`: encrypted connections.
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
+//! - `replicated`: a node of a cluster, which owns the shard or stands by.
 //! - `keeping`: the embedded store, and definitions that outlive the process.
 //! - `users`: who may do what, for all shards.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
@@ -31,6 +32,7 @@ mod memory;
 mod null;
 mod output;
 mod reactor;
+mod replicated;
 mod resp;
 mod service;
 mod settings;
@@ -44,12 +46,14 @@ mod users;
 
 pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
+pub use replicated::ClusterNode;
 
 use crate::log::event;
 use headwater_base::Shard;
 use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
+use replicated::ReplicaEnd;
 use resp::Resp;
 use service::{Bounds, WireProtocol};
 use shards::{Shards, Transport};
@@ -73,7 +77,19 @@ impl Server {
     /// # Errors
     /// A setting is out of bounds, a table or join cannot be accepted, or an address cannot be
     /// listened on; the text says which.
-    pub fn bind(mut config: Config) -> Result<Self, ConfigError> {
+    pub fn bind(config: Config) -> Result<Self, ConfigError> {
+        if config.is_clustered() {
+            let text = "a node of a cluster serves when it owns the shard: it joins the cluster first";
+            return Err(ConfigError(String::from(text)));
+        }
+        Self::bind_behind(config, None)
+    }
+
+    /// The same, behind a replicated log.
+    fn bind_behind(
+        mut config: Config,
+        replica: Option<ReplicaEnd>,
+    ) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
         config.read_secrets()?;
         config.check()?;
@@ -82,7 +98,7 @@ impl Server {
         let shards = config.listen.shards.number();
         let transport = (shards > 1).then(|| Transport::new(shards));
         let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
-        let service = Resp::new(config.clone(), shards, None)?;
+        let service = Resp::behind(config.clone(), shards, None, replica)?;
         let mut reactor = Reactor::bind(&config, service, true)?;
         let threads = match &transport {
             Some(transport) => {

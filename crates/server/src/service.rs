@@ -84,6 +84,8 @@ pub(crate) struct DurableWrites {
     pub(crate) durable: u64,
     /// No further one will be, and none is accepted: no reply waits any more.
     pub(crate) failed: bool,
+    /// Nothing goes out now, whatever it shows: another node may have become the owner.
+    pub(crate) withheld: bool,
 }
 
 /// Bounds that the loop enforces.

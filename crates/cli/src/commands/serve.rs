@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use headwater_server::{
-    Config, DebugCommand, NullServer, OptionalPort, Server, ShardCount, Size, log,
+    ClusterNode, Config, DebugCommand, NullServer, OptionalPort, Server, ShardCount, Size, log,
 };
 use std::io::Write;
 use std::net::IpAddr;
@@ -46,10 +46,60 @@ pub(crate) struct Args {
     /// Keep keys without a table as well
     #[arg(long, value_name = "yes|no")]
     data_plain: Option<Answer>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
     null: Option<usize>,
+}
+
+/// The cluster that the server is a node of.
+#[derive(clap::Args)]
+struct ClusterArgs {
+    /// Be a node of a cluster, whose log these NATS servers keep; with commas between
+    #[arg(long, value_name = "URLS", env = "HEADWATER_CLUSTER", hide_env_values = true, requires = "data")]
+    cluster: Option<String>,
+    /// Name of the cluster [default: headwater]
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+    /// Name of this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Where the other nodes reach this one's port
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Monitoring address of a NATS server, as http://host:8222; to be given for each
+    #[arg(long, value_name = "URL")]
+    nats_monitoring: Vec<String>,
+    /// How many NATS servers keep the log [default: 3]
+    #[arg(long, value_name = "NUMBER")]
+    cluster_replicas: Option<usize>,
+    /// Go on with NATS servers that may lose what they have acknowledged when power fails
+    #[arg(long)]
+    unsafe_sync: bool,
+}
+
+impl ClusterArgs {
+    /// Puts the flags that were given into `config`.
+    fn apply(self, config: &mut Config) {
+        let cluster = &mut config.cluster;
+        for (flag, slot) in [
+            (self.cluster, &mut cluster.cluster_nats),
+            (self.cluster_name, &mut cluster.cluster_name),
+            (self.node, &mut cluster.cluster_node),
+            (self.advertise, &mut cluster.cluster_advertise),
+        ] {
+            if let Some(text) = flag {
+                *slot = text;
+            }
+        }
+        cluster.cluster_monitoring.extend(self.nats_monitoring);
+        if let Some(replicas) = self.cluster_replicas {
+            cluster.cluster_replicas = replicas;
+        }
+        cluster.cluster_unsafe_sync |= self.unsafe_sync;
+    }
 }
 
 /// A word on the command line.
@@ -201,6 +251,7 @@ impl Args {
         if let Some(answer) = self.data_plain {
             config.data.data_plain = answer == Answer::Yes;
         }
+        self.cluster.apply(&mut config);
         // What the command line says is in no file, but may name one.
         let mut readable = config.readable_by_others(self.config.as_deref());
         self.listen.apply(&mut config);
@@ -214,13 +265,35 @@ impl Args {
         } else {
             log::start(&config.log)?;
             readable.iter().for_each(|text| log::warn_of_file(text));
-            let server = Server::bind(config).inspect_err(|error| log::cannot_start(error))?;
+            let node = config.is_clustered().then(|| stand_by(&config)).transpose()?;
+            let server = match &node {
+                Some(node) => node.bind(config),
+                None => Server::bind(config),
+            };
+            let server = server.inspect_err(|error| log::cannot_start(error))?;
             say_others(&server)?;
             say_ready(&server.addresses())?;
             server.run().context("serving")?;
+            if let Some(node) = node {
+                node.leave();
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Joins the cluster, and waits until this node owns the shard.
+fn stand_by(config: &Config) -> anyhow::Result<ClusterNode> {
+    let mut node = ClusterNode::join(config).inspect_err(|error| log::cannot_start(error))?;
+    let texts: Vec<String> = node.addresses().iter().map(ToString::to_string).collect();
+    let name = &config.cluster.cluster_node;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "node {name} stands by on {}: clients are forwarded", texts.join(", "))?;
+    out.flush()?;
+    drop(out);
+    crate::notify::ready()?;
+    node.until_owner()?;
+    Ok(node)
 }
 
 /// The line that says where memcached's protocol is spoken, if it is; it comes before the one that all

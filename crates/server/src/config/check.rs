@@ -44,6 +44,7 @@ impl Config {
             return refuse(String::from("bind names no address (allowed: at least one)"));
         }
         self.check_tls()?;
+        self.check_cluster()?;
         self.check_doors()?;
         if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
             return refuse(String::from(

@@ -17,6 +17,8 @@ pub(super) struct GatedReplies {
     connections: Vec<ConnectionId>,
     /// What was durable when they were looked at last.
     seen: u64,
+    /// Whether everything was withheld then.
+    withheld: bool,
 }
 
 impl GatedReplies {
@@ -40,7 +42,10 @@ impl<S: Service> Reactor<S> {
 
     fn look_at_gated_replies(&mut self) {
         let writes = self.service.durable_writes();
-        if writes.durable == self.gated_replies.seen && !writes.failed {
+        let released = core::mem::replace(&mut self.gated_replies.withheld, writes.withheld);
+        if writes.withheld
+            || (writes.durable == self.gated_replies.seen && !writes.failed && !released)
+        {
             return;
         }
         self.gated_replies.seen = writes.durable;

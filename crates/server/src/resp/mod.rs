@@ -71,6 +71,7 @@ use crate::config::{Config, ConfigError, Module};
 use crate::connection::ConnectionId;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
+use crate::replicated::ReplicaEnd;
 use crate::memcached::Memcached;
 use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
 use crate::service::{Bounds, Served, Stopped, Time, Work};
@@ -257,9 +258,19 @@ impl Resp {
     /// A service with the tables and joins that `config` declares, and with the modules that clients sent earlier: those
     /// that the first shard knows, where this is another one.
     pub(crate) fn new(
+        config: Config,
+        shards: Option<Box<Shards>>,
+        sent: Option<Vec<SentModule>>,
+    ) -> Result<Self, ConfigError> {
+        Self::behind(config, shards, sent, None)
+    }
+
+    /// The same, where `replica` is the log that writes go to first.
+    pub(crate) fn behind(
         mut config: Config,
         shards: Option<Box<Shards>>,
         sent: Option<Vec<SentModule>>,
+        replica: Option<ReplicaEnd>,
     ) -> Result<Self, ConfigError> {
         let (secret, random) = (draw_secret(), || RandomState::new().hash_one(1));
         let run = shards.as_ref().map_or_else(random, |shards| shards.outbox.run());
@@ -271,7 +282,7 @@ impl Resp {
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
         let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
-        let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me)?;
+        let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me, replica)?;
         place(shards.as_deref(), keeping.as_mut(), &mut node)?;
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);

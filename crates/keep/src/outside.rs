@@ -1,0 +1,169 @@
+//! A log of several machines before the store: turns go to it first, and the store takes what the log has acknowledged.
+//!
+//! At the shard's owner each commit gives its turn to a [`TurnLog`], and the turn waits until [`Acknowledger::acknowledged`] says that it is
+//! safe. Only then it goes to the writer, with the place in the log where it ends, which is in the same batch as the turn: whatever of the folder survives,
+//! it says from where the log is to be read. At a standby the same turns come out of the log, and are applied by [`Store::follow`].
+//! The folder is a copy, so nothing of it needs to be synced before a reply: [`Durability`](crate::Durability) says
+//! nothing here.
+
+use crate::Store;
+use crate::shared::{Shared, lock};
+use crate::turn::Turn;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The first byte of a turn in a log.
+const FORMAT: u8 = 1;
+
+/// A place in the log, and the checksum of the record that ends there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogMark {
+    /// The place.
+    pub sequence: u64,
+    /// The checksum.
+    pub checksum: u64,
+}
+
+/// A log that turns go to before the store has them.
+pub trait TurnLog: Send + fmt::Debug {
+    /// Takes the turn that ends with the operation `last`; [`Acknowledger::acknowledged`] says when it is safe.
+    fn append(&mut self, last: u64, turn: Vec<u8>);
+}
+
+/// What a store's turns come from, and where they go first.
+#[derive(Debug)]
+pub enum Feed {
+    /// From the shard, to this folder alone.
+    Own,
+    /// From the shard, to a log.
+    Log(Box<dyn TurnLog>),
+    /// From a log: [`Store::follow`] applies them.
+    Follows,
+}
+
+/// Turns that were appended and are not acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    turns: VecDeque<Turn>,
+    bytes: usize,
+    refuses: bool,
+}
+
+impl Shared {
+    /// Keeps a turn until the log has it; gives one for what comes behind it. Where much waits, writes are refused: the shard serves reads meanwhile.
+    pub(crate) fn await_log(&self, turn: Turn) -> Turn {
+        let next = Turn::after(turn.last());
+        let mut awaited = lock(&self.awaited);
+        awaited.bytes += turn.bytes();
+        awaited.turns.push_back(turn);
+        let full = awaited.bytes >= self.queue_bytes_max && !awaited.refuses;
+        awaited.refuses |= full;
+        let bytes = awaited.bytes;
+        drop(awaited);
+        if full {
+            let why = format!(
+                "the log of the cluster has not acknowledged {bytes} bytes of earlier writes: is there a quorum of its servers?"
+            );
+            self.refuse(Some(why), false);
+        }
+        next
+    }
+
+    /// Gives the writer what ends with the operation `last` at the latest; `mark` is where that ends in the log.
+    fn acknowledged(&self, last: u64, mark: LogMark) {
+        let mut awaited = lock(&self.awaited);
+        let count = awaited.turns.iter().take_while(|turn| turn.last() <= last).count();
+        let mut turns: VecDeque<Turn> = awaited.turns.drain(..count).collect();
+        if let Some(end) = turns.back_mut() {
+            end.set_mark(mark);
+        }
+        let bytes: usize = turns.iter().map(Turn::bytes).sum();
+        awaited.bytes -= bytes;
+        let accepts = awaited.refuses && awaited.bytes < self.queue_bytes_max / 2;
+        awaited.refuses &= !accepts;
+        drop(awaited);
+        let mut queue = lock(&self.queue);
+        queue.bytes += bytes;
+        queue.turns.append(&mut turns);
+        drop(queue);
+        self.work.notify_one();
+        self.survives(last);
+        if accepts && !self.failed.load(Ordering::Acquire) {
+            self.refuse(None, true);
+        }
+        (self.waker)();
+    }
+}
+
+/// Tells a store what its log has; for the thread that hears the log.
+#[derive(Clone, Debug)]
+pub struct Acknowledger {
+    shared: Arc<Shared>,
+}
+
+impl Acknowledger {
+    /// The log has everything up to the operation `last`, which ends at `mark`.
+    pub fn acknowledged(&self, last: u64, mark: LogMark) {
+        self.shared.acknowledged(last, mark);
+    }
+
+    /// Has the shard look at what waits to be sent.
+    pub fn wake(&self) {
+        (self.shared.waker)();
+    }
+}
+
+/// The bytes of a turn in a log.
+pub(crate) fn encode(turn: &Turn) -> Vec<u8> {
+    let mut out = vec![FORMAT];
+    let bytes = turn.encode(&mut out);
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// The turn in a log's record.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn decode(record: &[u8]) -> Result<Turn, String> {
+    let (&format, rest) = record.split_first().ok_or("it is empty")?;
+    if format != FORMAT {
+        return Err(format!("it has format {format}, and this version reads format {FORMAT}"));
+    }
+    Turn::decode_whole(rest).ok_or_else(|| String::from("it is damaged"))
+}
+
+impl Store {
+    /// Where what the folder has ends in the log that it follows; `None`: it follows none yet.
+    #[must_use]
+    pub fn log_mark(&self) -> Option<LogMark> {
+        self.log_mark
+    }
+
+    /// For the thread that hears the log.
+    #[must_use]
+    pub fn acknowledger(&self) -> Acknowledger {
+        Acknowledger { shared: self.front.shared.clone() }
+    }
+
+    /// Applies a record of the log that ends at `mark`; waits where the writer is behind.
+    ///
+    /// # Errors
+    /// It is no turn, or does not follow what the folder has.
+    pub fn follow(&self, record: &[u8], mark: LogMark) -> Result<(), String> {
+        let mut turn = decode(record)?;
+        let mut gathered = lock(&self.front.gathered);
+        let (has, before) = (gathered.turn.last(), turn.before());
+        if has != before {
+            return Err(format!(
+                "it follows operation {before}, and the folder ends with {has}: the folder is not a copy of this log"
+            ));
+        }
+        turn.set_mark(mark);
+        self.front.told.store(turn.last(), Ordering::Release);
+        gathered.turn = self.front.shared.push(turn);
+        Ok(())
+    }
+}

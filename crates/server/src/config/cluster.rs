@@ -1,0 +1,91 @@
+//! The cluster that this server is a node of.
+
+use super::{Config, ConfigError};
+use serde::{Deserialize, Serialize};
+
+/// How a node finds its cluster, and is found.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Cluster {
+    /// URLs of the NATS servers, with commas between; empty: there is no cluster.
+    pub cluster_nats: String,
+    /// The name of the cluster.
+    pub cluster_name: String,
+    /// The name of this node.
+    pub cluster_node: String,
+    /// Where the other nodes reach this one's port: `host:port`.
+    pub cluster_advertise: String,
+    /// The monitoring addresses of all NATS servers.
+    pub cluster_monitoring: Vec<String>,
+    /// How many NATS servers keep each log.
+    pub cluster_replicas: usize,
+    /// Whether servers are taken that may lose what they have acknowledged.
+    pub cluster_unsafe_sync: bool,
+    /// A file with NATS credentials; empty: none.
+    pub cluster_credentials: String,
+    /// A file with the certificates that those of the NATS servers are signed by; empty: the system's.
+    pub cluster_ca_cert_file: String,
+    /// A file with the certificate that this node shows to NATS; empty: none.
+    pub cluster_cert_file: String,
+    /// A file with the key of that certificate.
+    pub cluster_key_file: String,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            cluster_nats: String::new(),
+            cluster_name: String::from("headwater"),
+            cluster_node: String::new(),
+            cluster_advertise: String::new(),
+            cluster_monitoring: Vec::new(),
+            cluster_replicas: 3,
+            cluster_unsafe_sync: false,
+            cluster_credentials: String::new(),
+            cluster_ca_cert_file: String::new(),
+            cluster_cert_file: String::new(),
+            cluster_key_file: String::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Whether this server is a node of a cluster.
+    #[must_use]
+    pub fn is_clustered(&self) -> bool {
+        !self.cluster.cluster_nats.is_empty()
+    }
+
+    /// What a node of a cluster needs.
+    pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
+        if !self.is_clustered() {
+            return Ok(());
+        }
+        let cluster = &self.cluster;
+        let refuse = |text: &str| Err(ConfigError(String::from(text)));
+        let name = &cluster.cluster_node;
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return refuse("cluster-node (--node) must name this node: up to 64 printable characters without spaces");
+        }
+        let port = cluster.cluster_advertise.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(1..))) {
+            return refuse("cluster-advertise (--advertise) must say where other nodes reach this one, as host:port");
+        }
+        if self.data.data_dir.is_empty() {
+            return refuse("a node of a cluster needs data-dir (--data): a folder for its copy of the data");
+        }
+        if !(1..=5).contains(&cluster.cluster_replicas) {
+            return refuse("cluster-replicas is out of its bounds (allowed: 1 to 5)");
+        }
+        if cluster.cluster_cert_file.is_empty() != cluster.cluster_key_file.is_empty() {
+            return refuse("cluster-cert-file and cluster-key-file go together");
+        }
+        if self.listen.shards.number() > 1 {
+            return refuse("a cluster has one shard today (allowed with --cluster: --shards 1)");
+        }
+        if self.listen.port.number().is_none_or(|port| port == 0) {
+            return refuse("a node of a cluster needs a port of its own choice (allowed: 1 to 65535)");
+        }
+        Ok(())
+    }
+}

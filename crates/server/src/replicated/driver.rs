@@ -1,0 +1,277 @@
+//! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
+
+use super::Lease;
+use crate::config::{Cluster, ConfigError};
+use crate::log::{self, event};
+use headwater_jetstream::{
+    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, Wake, monotonic,
+};
+use headwater_keep::{Acknowledger, LogMark, Store};
+use headwater_log::{
+    AppendWindow, Bucket, BucketAnswer, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition,
+    Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Revision, Sequence,
+    Turn,
+};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The key of the bucket that names the owner of the one shard.
+const KEY: &str = "owner.0";
+/// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
+const REPLICA_TAGS: u64 = 1 << 40;
+/// The replica is told the time this often, at least.
+const TICK: Duration = Duration::from_millis(20);
+/// How often a node that stands by reads the log, in milliseconds.
+const FOLLOW_MILLIS: u64 = 50;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// An answer is there.
+    Wake,
+    /// The shard has executed a turn, which ends with this operation.
+    Append { last: u64, turn: Vec<u8> },
+    /// The server has its store.
+    Serves(Acknowledger),
+    /// The server has ended: others may have the shard. Answered when they know.
+    Release(Sender<()>),
+}
+
+/// What the thread says.
+pub(super) enum Event {
+    /// This node owns the shard; the folder has all that is acknowledged.
+    Owns(Store),
+}
+
+/// A node whose clients are forwarded to: where it is, and its epoch.
+pub(super) type OwnerSeen = Option<(String, Epoch)>;
+
+/// What the thread has.
+pub(super) struct Driver {
+    // The connection lives as long as this.
+    _nats: JetStream,
+    log: JetStreamLog,
+    bucket: JetStreamBucket,
+    heartbeat: Heartbeat,
+    replica: Replica,
+    node: Owner,
+    stream: String,
+    /// The folder, until the server has it.
+    copy: Option<Store>,
+    store: Option<Acknowledger>,
+    /// Turns under way, each with its last operation.
+    appended: VecDeque<(Turn, u64)>,
+    lease: Arc<Lease>,
+    releasing: Option<Sender<()>>,
+    wants: bool,
+}
+
+/// Ends the process, for a reason that whoever operates the cluster has to look at.
+fn stop_for_good(why: &str) -> ! {
+    event!(error, "cluster", "stopped", why, "the node stops for good");
+    log::end();
+    std::process::exit(1)
+}
+
+/// N2: the process begins anew, as the same program with the same arguments.
+fn begin_again(why: &str) -> ! {
+    event!(warn, "cluster", "begins_again", why, "the node owns the shard no more, and begins anew from its folder");
+    log::end();
+    let mut arguments = std::env::args_os();
+    let mut program = Command::new("/proc/self/exe");
+    if let Some(name) = arguments.next() {
+        program.arg0(name);
+    }
+    let error = program.args(arguments).exec();
+    stop_for_good(&format!("it cannot begin anew: {error}"))
+}
+
+impl Driver {
+    pub(super) fn new(
+        cluster: &Cluster,
+        settings: JetStreamSettings,
+        copy: Store,
+        told: Sender<Told>,
+        lease: Arc<Lease>,
+    ) -> Result<Self, ConfigError> {
+        let refuse = |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
+        let stream = settings.stream(0);
+        let nats = JetStream::connect(settings).map_err(refuse)?;
+        let wake: Wake = Arc::new(move || drop(told.send(Told::Wake)));
+        let log = nats.log(0, wake.clone()).map_err(refuse)?;
+        let bucket = nats.bucket(wake);
+        let node = Owner {
+            node: cluster.cluster_node.clone(),
+            address: cluster.cluster_advertise.clone(),
+            incarnation: RandomState::new().hash_one(1),
+            epoch: Epoch(0),
+            released: false,
+        };
+        let times = LeaseTimes::default();
+        let window =
+            AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
+        let config = ReplicaConfig {
+            stream: stream.clone(),
+            key: String::from(KEY),
+            node: node.clone(),
+            times,
+            window,
+            follow_millis: FOLLOW_MILLIS,
+        };
+        let from = copy.log_mark().map_or(LogPosition::default(), |mark| LogPosition {
+            sequence: Sequence(mark.sequence),
+            checksum: mark.checksum,
+        });
+        Ok(Self {
+            _nats: nats,
+            log,
+            bucket,
+            heartbeat: Heartbeat::new(node.clone(), times, 0),
+            replica: Replica::new(config, from, REPLICA_TAGS),
+            node,
+            stream,
+            copy: Some(copy),
+            store: None,
+            appended: VecDeque::new(),
+            lease,
+            releasing: None,
+            wants: true,
+        })
+    }
+
+    /// Runs until the process ends, or the shard is given up.
+    pub(super) fn run(
+        mut self,
+        tells: &Receiver<Told>,
+        says: &Sender<Event>,
+        owner: &watch::Sender<OwnerSeen>,
+    ) {
+        loop {
+            let first = tells.recv_timeout(TICK).ok();
+            let now = monotonic();
+            let mut effects = Vec::new();
+            for told in first.into_iter().chain(tells.try_iter()) {
+                self.hear(told, now, &mut effects);
+            }
+            while let Some(answer) = self.log.receive() {
+                self.replica.handle(ReplicaInput::Log(answer), now, &mut effects);
+            }
+            while let Some(answer) = self.bucket.receive() {
+                if let Err(why) = self.heartbeat.answered(&answer, now) {
+                    stop_for_good(&why.to_string());
+                }
+                self.look_who_owns(&answer, owner);
+                self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
+            }
+            self.heartbeat.tick(now).into_iter().for_each(|request| self.bucket.send(request));
+            let writable_since = self.heartbeat.writable_since();
+            let tick = ReplicaInput::Tick { wants: self.wants, writable_since };
+            self.replica.handle(tick, now, &mut effects);
+            for effect in effects {
+                self.follow(effect, says);
+            }
+            self.publish();
+        }
+    }
+
+    fn hear(&mut self, told: Told, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        match told {
+            Told::Wake => {}
+            Told::Append { last, turn } => {
+                if let Some(turn) = self.replica.append(0, &turn, now, effects) {
+                    self.appended.push_back((turn, last));
+                }
+            }
+            Told::Serves(store) => self.store = Some(store),
+            Told::Release(done) => {
+                self.wants = false;
+                self.lease.answers_until.store(0, Ordering::Release);
+                self.releasing = Some(done);
+                self.replica.release(now, effects);
+            }
+        }
+    }
+
+    /// Learns from an answer to the replica's looking at the key where clients are to be forwarded to.
+    fn look_who_owns(&mut self, answer: &BucketAnswer, owner: &watch::Sender<OwnerSeen>) {
+        let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
+        if *tag < REPLICA_TAGS {
+            return;
+        }
+        let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
+        let other = found.filter(|found| !found.released && found.node != self.node.node);
+        let seen = other.map(|other| (other.address, other.epoch));
+        owner.send_if_modified(|before| {
+            let differs = *before != seen;
+            *before = seen;
+            differs
+        });
+    }
+
+    fn follow(&mut self, effect: ReplicaEffect, says: &Sender<Event>) {
+        match effect {
+            ReplicaEffect::Log(request) => self.log.send(request),
+            ReplicaEffect::Bucket(request) => self.bucket.send(request),
+            ReplicaEffect::Apply(LogEntry::Claim { .. }) => {}
+            ReplicaEffect::Apply(LogEntry::Data { payload, position, .. }) => {
+                // Behind a release the folder is the next process's.
+                let Some(copy) = &self.copy else { return };
+                if let Err(why) = copy.follow(&payload, mark(position)) {
+                    let (stream, sequence) = (&self.stream, position.sequence.0);
+                    stop_for_good(&format!("message {sequence} of stream {stream}: {why}"));
+                }
+            }
+            ReplicaEffect::Serve(_) => {
+                let Some(copy) = self.copy.take() else {
+                    begin_again("the log was claimed once more")
+                };
+                drop(says.send(Event::Owns(copy)));
+            }
+            ReplicaEffect::Acknowledged { turn, position } => {
+                let mut last = None;
+                while self.appended.front().is_some_and(|next| next.0 <= turn) {
+                    last = self.appended.pop_front().map(|(_, last)| last);
+                }
+                if let (Some(last), Some(store)) = (last, &self.store) {
+                    store.acknowledged(last, mark(position));
+                }
+            }
+            ReplicaEffect::Stop(_) if self.releasing.is_some() => {}
+            ReplicaEffect::Stop(_) => {
+                self.lease.answers_until.store(0, Ordering::Release);
+                begin_again("its lease is lost, or the log has not acknowledged what it appended");
+            }
+            ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
+        }
+    }
+
+    /// Tells the shard until when it may answer.
+    fn publish(&mut self) {
+        let now = monotonic();
+        if let Some(done) = &self.releasing {
+            if !self.replica.holds_lease() {
+                let _heard = done.send(());
+            }
+            return;
+        }
+        let until = self.replica.answers_until().map_or(0, |until| until.0);
+        let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
+        if before <= now.0
+            && now.0 < until
+            && let Some(store) = &self.store
+        {
+            store.wake();
+        }
+    }
+}
+
+fn mark(position: LogPosition) -> LogMark {
+    LogMark { sequence: position.sequence.0, checksum: position.checksum }
+}

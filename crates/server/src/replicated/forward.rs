@@ -1,0 +1,138 @@
+//! The door of a node that stands by: its clients' connections are passed on to the owner, byte for byte.
+//!
+//! A client is held for a while where nobody owns the shard, and told so then. Where another node becomes the owner, connections to the one
+//! before it end, since a paused process keeps its sockets.
+
+use super::driver::OwnerSeen;
+use crate::config::{Config, ConfigError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a client waits for an owner.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it takes to connect to one, at most.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How often that is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// A listener that fails rests so long.
+const REST: Duration = Duration::from_millis(50);
+
+/// The door; closed when dropped.
+pub(super) struct Forwarding {
+    pub(super) addresses: Vec<SocketAddr>,
+    close: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Forwarding {
+    /// Listens where the server would.
+    ///
+    /// # Errors
+    /// That cannot be.
+    pub(super) fn start(
+        config: &Config,
+        owner: watch::Receiver<OwnerSeen>,
+    ) -> Result<Self, ConfigError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
+        let port = config.listen.port.number().unwrap_or_default();
+        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        for &ip in &config.listen.bind {
+            let address = SocketAddr::new(ip, port);
+            let listener = runtime
+                .block_on(TcpListener::bind(address))
+                .map_err(|why| ConfigError(format!("{address}: {why}")))?;
+            listeners.push(listener);
+            addresses.push(address);
+        }
+        let (close, closes) = oneshot::channel();
+        let most = config.clients.clients_max;
+        let run = move || serve(&runtime, listeners, &owner, most, closes);
+        let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
+        let thread = thread.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
+        Ok(Self { addresses, close: Some(close), thread: Some(thread) })
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        drop(self.close.take());
+        if let Some(thread) = self.thread.take() {
+            // The port is free when it has ended, however it did.
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn serve(
+    runtime: &Runtime,
+    listeners: Vec<TcpListener>,
+    owner: &watch::Receiver<OwnerSeen>,
+    most: usize,
+    closes: oneshot::Receiver<()>,
+) {
+    let tasks = tokio::task::LocalSet::new();
+    let room = Arc::new(Semaphore::new(most));
+    for listener in listeners {
+        let (owner, room) = (owner.clone(), room.clone());
+        tasks.spawn_local(accept(listener, owner, room));
+    }
+    // The tasks end with the set, and with them their sockets.
+    tasks.block_on(runtime, async {
+        let _closed = closes.await;
+    });
+}
+
+async fn accept(listener: TcpListener, owner: watch::Receiver<OwnerSeen>, room: Arc<Semaphore>) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            sleep(REST).await;
+            continue;
+        };
+        let Ok(place) = room.clone().try_acquire_owned() else { continue };
+        let owner = owner.clone();
+        tokio::task::spawn_local(async move {
+            forward(client, owner).await;
+            drop(place);
+        });
+    }
+}
+
+/// A connection to the owner, and who that is; `None`: there was none in time.
+async fn connect(owner: &watch::Receiver<OwnerSeen>) -> Option<(TcpStream, OwnerSeen)> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let seen = owner.borrow().clone();
+        if let Some((address, _)) = &seen
+            && let Ok(Ok(stream)) = timeout(CONNECT, TcpStream::connect(address.as_str())).await
+        {
+            return Some((stream, seen));
+        }
+        sleep(RETRY).await;
+    }
+    None
+}
+
+async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>) {
+    let Some((mut stream, seen)) = connect(&owner).await else {
+        let text = format!(
+            "-CLUSTERDOWN no node has owned shard 0 for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            PATIENCE.as_secs()
+        );
+        // Who has gone needs no reason.
+        let _sent = client.write_all(text.as_bytes()).await;
+        return;
+    };
+    let _slower = (client.set_nodelay(true), stream.set_nodelay(true));
+    tokio::select! {
+        // However it ends, both sides are closed.
+        _ended = copy_bidirectional(&mut client, &mut stream) => {}
+        _changed = owner.wait_for(|now| *now != seen && now.is_some()) => {}
+    }
+}

@@ -1,0 +1,162 @@
+//! A node of a cluster: one that owns the shard executes, the others stand by.
+//!
+//! All nodes follow the shard's log, which NATS JetStream keeps, and apply what is acknowledged there to the folders of their own. One has the
+//! lease: it runs the server, gives each turn's writes to the log first, and lets nothing out before the log has acknowledged all that it may show.
+//! The others forward their clients' connections to it, byte for byte. When the owner is gone, another one takes the lease, has the log read to
+//! its end, and becomes the server.
+//!
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the door of a node that stands by (`forward`), and what the
+//! server asks ([`ReplicaEnd`]).
+//!
+//! # Invariants
+//! - N1. Nothing leaves the server that may show a write which the log has not acknowledged, nor anything at all when the lease is too old:
+//!   [`DurableWrites`](crate::service::DurableWrites) says both, and is asked behind the execution, before bytes go out.
+//! - N2. What an owner has in memory may be void once it has stopped owning. So it begins anew, as another process would: from its
+//!   folder, which has acknowledged writes alone.
+
+mod driver;
+mod forward;
+
+use crate::config::{Cluster, Config, ConfigError};
+use crate::log::event;
+use crate::{Server, keeping};
+use driver::{Driver, Event, Told};
+use forward::Forwarding;
+use headwater_jetstream::{JetStreamSettings, monotonic};
+use headwater_keep::{Acknowledger, TurnLog};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// How long the end waits for NATS to know that others may have the shard.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// What threads know of the lease.
+#[derive(Debug, Default)]
+struct Lease {
+    /// Until when answers may go out, by this machine's clock in milliseconds; 0: none may.
+    answers_until: AtomicU64,
+}
+
+/// The server's end of its replica.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplicaEnd {
+    lease: Arc<Lease>,
+    told: Sender<Told>,
+}
+
+impl ReplicaEnd {
+    /// N1: whether answers may go out now.
+    pub(crate) fn may_answer(&self) -> bool {
+        monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// Where turns go.
+    pub(crate) fn turn_log(&self) -> Box<dyn TurnLog> {
+        Box::new(self.clone())
+    }
+
+    /// What the log acknowledges is told to this store from now on.
+    pub(crate) fn tells(&self, store: Acknowledger) {
+        drop(self.told.send(Told::Serves(store)));
+    }
+}
+
+impl TurnLog for ReplicaEnd {
+    fn append(&mut self, last: u64, turn: Vec<u8>) {
+        // Where its thread has ended nothing is acknowledged any more.
+        drop(self.told.send(Told::Append { last, turn }));
+    }
+}
+
+/// How the settings say that NATS is reached.
+fn jetstream_settings(cluster: &Cluster) -> JetStreamSettings {
+    let file = |path: &String| (!path.is_empty()).then(|| PathBuf::from(path));
+    let files = (file(&cluster.cluster_cert_file), file(&cluster.cluster_key_file));
+    JetStreamSettings {
+        servers: cluster.cluster_nats.clone(),
+        cluster: cluster.cluster_name.clone(),
+        credentials: file(&cluster.cluster_credentials),
+        tls_ca: file(&cluster.cluster_ca_cert_file),
+        tls_identity: Option::zip(files.0, files.1),
+        tls_required: false,
+        monitoring: cluster.cluster_monitoring.clone(),
+        unsafe_sync: cluster.cluster_unsafe_sync,
+        replicas: cluster.cluster_replicas,
+    }
+}
+
+/// This process as a node of its cluster.
+pub struct ClusterNode {
+    end: ReplicaEnd,
+    events: Receiver<Event>,
+    forwarding: Option<Forwarding>,
+}
+
+impl ClusterNode {
+    /// Joins the cluster that the settings name: follows the log from where the folder ends, and forwards clients to the owner.
+    ///
+    /// # Errors
+    /// A setting cannot be, NATS cannot be reached or is not to be trusted, the folder is no copy of the log, or the port is taken.
+    pub fn join(config: &Config) -> Result<Self, ConfigError> {
+        let mut config = config.clone();
+        crate::shards::settle(&mut config)?;
+        config.check()?;
+        let settings = jetstream_settings(&config.cluster);
+        let store = keeping::open_copy(&config)?;
+        let (told, tells) = channel();
+        let (says, events) = channel();
+        let end = ReplicaEnd { lease: Arc::default(), told: told.clone() };
+        let (owner, owners) = tokio::sync::watch::channel(None);
+        let driver = Driver::new(&config.cluster, settings, store, told, end.lease.clone())?;
+        let forwarding = Forwarding::start(&config, owners)?;
+        let run = move || driver.run(&tells, &says, &owner);
+        let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
+        thread.map_err(|why| ConfigError(format!("no thread for the log: {why}")))?;
+        let (cluster, node) = (&*config.cluster.cluster_name, &*config.cluster.cluster_node);
+        event!(info, "cluster", "stands_by", cluster, node, "the node follows the log, and forwards its clients");
+        Ok(Self { end, events, forwarding: Some(forwarding) })
+    }
+
+    /// Where clients are forwarded from.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.forwarding.as_ref().map(|it| it.addresses.clone()).unwrap_or_default()
+    }
+
+    /// Waits until this node owns the shard. Nobody is forwarded from then on, and the folder is free for a server.
+    ///
+    /// # Errors
+    /// The thread of the log has ended.
+    pub fn until_owner(&mut self) -> Result<(), ConfigError> {
+        let Event::Owns(copy) = self
+            .events
+            .recv()
+            .map_err(|_| ConfigError(String::from("the thread of the log has ended")))?;
+        event!(info, "cluster", "owns", "the node has the lease, and all of the log: it becomes the server");
+        drop(copy);
+        drop(self.forwarding.take());
+        Ok(())
+    }
+
+    /// The server of the shard that this node owns.
+    ///
+    /// # Errors
+    /// As for [`Server::bind`].
+    pub fn bind(&self, mut config: Config) -> Result<Server, ConfigError> {
+        // The log has all keys, or a node that takes over would lack some.
+        config.data.data_plain = true;
+        Server::bind_behind(config, Some(self.end.clone()))
+    }
+
+    /// Lets another node have the shard at once; for when the server has ended.
+    pub fn leave(self) {
+        let (done, waits) = channel();
+        drop(self.end.told.send(Told::Release(done)));
+        // Who is not heard is waited for by the others, as long as a lease lasts.
+        let _in_time = waits.recv_timeout(RELEASE);
+    }
+}
