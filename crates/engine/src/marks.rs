@@ -241,6 +241,11 @@ impl Engine {
         OF_VALUE | stable_hash(0, &value)
     }
 
+    /// Versions that are given out from now on are greater than `floor`.
+    pub fn begin_versions(&mut self, floor: u64) {
+        self.marks.last_version = self.marks.last_version.max(floor.min(u64::MAX >> 2));
+    }
+
     /// Gives `key`, which must be there, a version of the client's own, or another one of the
     /// engine's.
     pub fn set_version(&mut self, key: &[u8], version: Option<u64>) {

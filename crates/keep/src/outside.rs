@@ -109,6 +109,12 @@ impl Acknowledger {
         self.shared.acknowledged(last, mark);
     }
 
+    /// Whether the folder cannot be written any more.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Acquire)
+    }
+
     /// Has the shard look at what waits to be sent.
     pub fn wake(&self) {
         (self.shared.waker)();
@@ -153,6 +159,9 @@ impl Store {
     /// # Errors
     /// It is no turn, or does not follow what the folder has.
     pub fn follow(&self, record: &[u8], mark: LogMark) -> Result<(), String> {
+        if self.failed() {
+            return Err(String::from("the folder cannot be written any more"));
+        }
         let mut turn = decode(record)?;
         let mut gathered = lock(&self.front.gathered);
         let (has, before) = (gathered.turn.last(), turn.before());

@@ -100,6 +100,8 @@ pub(crate) struct Connection<S> {
     pub(crate) dirty: bool,
     /// It is in the list of connections whose output waits for writes to be safe.
     pub(crate) awaits_durable: bool,
+    /// It is told that nobody may be answered, and waits for nothing.
+    pub(crate) turned_away: bool,
     /// The number of the last write of a request of its own; 0 where nothing is said to be safe.
     pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
@@ -169,6 +171,7 @@ impl<S> Connection<S> {
             queued: false,
             dirty: false,
             awaits_durable: false,
+            turned_away: false,
             wrote: 0,
             counted_bytes: 0,
             wire,
@@ -332,8 +335,10 @@ impl<S> Connection<S> {
         if self.output.is_gated() && !writes.withheld {
             self.output.open_gates(writes.durable);
         }
-        if (writes.last > writes.durable || writes.withheld)
-            && !(out.is_empty() && held.is_empty()) {
+        if !self.turned_away
+            && (writes.last > writes.durable || writes.withheld)
+            && !(out.is_empty() && held.is_empty())
+        {
             if self.output.is_empty() {
                 self.taken = now;
             }

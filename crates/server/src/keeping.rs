@@ -24,7 +24,7 @@ use headwater_base::placement::Partition;
 use headwater_base::source::{News, Sink};
 use headwater_base::{Placement, Shard};
 use headwater_keep::{
-    Definition, Durability, FORMAT_FILE, Feed, Options, Store, StoreHandle, StoreStats,
+    Definition, Durability, FORMAT_FILE, Feed, LogMark, Options, Store, StoreHandle, StoreStats,
 };
 use homes::{Homes, Unwritten};
 use records::KeptRecords;
@@ -50,6 +50,8 @@ const TABLE_BYTES_MIN: u64 = 1 << 20;
 /// What its threads may take from one moment to the next, in tables: one that is brought to disk and its compressed form, and a
 /// batch on its way.
 const TABLES_APART: usize = 3;
+/// An owner may give out so many bits' worth of versions within its epoch.
+const EPOCH_SHIFT: u32 = 40;
 /// The end waits so long for the last writes to be safe.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -167,6 +169,22 @@ pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
         Box::new(|| {}),
     );
     opened.map(|(store, _)| store).map_err(|why| text(&why))
+}
+
+/// Whether the folder ends where the log was followed to.
+///
+/// # Errors
+/// It does not: something could not be written.
+pub(crate) fn check_copy(config: &Config, followed: Option<LogMark>) -> Result<(), ConfigError> {
+    let has = open_copy(config)?.log_mark();
+    if has == followed {
+        return Ok(());
+    }
+    let path = &config.data.data_dir;
+    let text = format!(
+        "data-dir '{path}': it ends at {has:?} of the log, and was to end at {followed:?}: start the node again, and it reads what is missing"
+    );
+    Err(ConfigError(text))
 }
 
 impl EmbeddedStore {
@@ -380,7 +398,20 @@ impl EmbeddedStore {
     /// may write what will never be safe, so waiting goes on for that long.
     #[inline]
     pub(crate) fn look_for_failure(&mut self) {
-        self.given_up |= self.store.failed() && self.store.refusal().is_some();
+        // What is safe in a log stays so, whatever becomes of the folder.
+        self.given_up |=
+            self.replica.is_none() && self.store.failed() && self.store.refusal().is_some();
+    }
+
+    /// The last operation told, where what leaves the server must wait until it survives.
+    pub(crate) fn awaited_operation(&self) -> Option<u64> {
+        let last = self.store.told().0;
+        (self.replica.is_some() && last > self.survives()).then_some(last)
+    }
+
+    /// What versions for compare-and-set begin with, so that those of two owners differ.
+    pub(crate) fn version_floor(&self) -> u64 {
+        self.replica.as_ref().map_or(0, |replica| replica.epoch() << EPOCH_SHIFT)
     }
 
     /// Whether so much waits to be written that what can wait should.
@@ -424,10 +455,7 @@ impl EmbeddedStore {
             Some(_) => self.store.survives(),
             None => self.store.durable(),
         };
-        while !self.store.failed()
-            && safe() < self.store.told()
-            && begun.elapsed() < SETTLE
-        {
+        while !self.store.failed() && safe() < self.store.told() && begun.elapsed() < SETTLE {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -79,17 +79,15 @@ impl Server {
     /// listened on; the text says which.
     pub fn bind(config: Config) -> Result<Self, ConfigError> {
         if config.is_clustered() {
-            let text = "a node of a cluster serves when it owns the shard: it joins the cluster first";
+            let text =
+                "a node of a cluster serves when it owns the shard: it joins the cluster first";
             return Err(ConfigError(String::from(text)));
         }
         Self::bind_behind(config, None)
     }
 
     /// The same, behind a replicated log.
-    fn bind_behind(
-        mut config: Config,
-        replica: Option<ReplicaEnd>,
-    ) -> Result<Self, ConfigError> {
+    fn bind_behind(mut config: Config, replica: Option<ReplicaEnd>) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
         config.read_secrets()?;
         config.check()?;

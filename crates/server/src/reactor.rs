@@ -337,6 +337,12 @@ impl<S: Service> Reactor<S> {
     fn advance(&mut self, connection: &mut Connection<S::Session>) -> bool {
         let bounds = self.service.bounds();
         let mut requests_left = bounds.turn_requests_max;
+        if connection.readable
+            && connection.phase == Phase::Open
+            && self.service.durable_writes().withheld
+        {
+            return self.turn_away(connection);
+        }
         self.service.collect(connection, &mut self.out);
         let mut alive = self.send(connection);
         while alive

@@ -282,6 +282,11 @@ pub(crate) trait Service {
     /// A client is disconnected because clients take too much.
     fn evicted_client(&mut self);
 
+    /// What a client reads that asks for something while [`DurableWrites::withheld`] holds.
+    fn no_owner(&self, _session: &Self::Session) -> &'static [u8] {
+        b"-CLUSTERDOWN\r\n"
+    }
+
     /// What a client reads that is one too many.
     fn refusal(&mut self, door: WireProtocol) -> &'static [u8];
 

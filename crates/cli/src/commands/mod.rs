@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run the server.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Run the server with a real follower graph, posts and a timeline join loaded.
     Demo(demo::Args),
     /// Talk to a running server.

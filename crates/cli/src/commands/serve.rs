@@ -58,7 +58,13 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 struct ClusterArgs {
     /// Be a node of a cluster, whose log these NATS servers keep; with commas between
-    #[arg(long, value_name = "URLS", env = "HEADWATER_CLUSTER", hide_env_values = true, requires = "data")]
+    #[arg(
+        long,
+        value_name = "URLS",
+        env = "HEADWATER_CLUSTER",
+        hide_env_values = true,
+        requires = "data"
+    )]
     cluster: Option<String>,
     /// Name of the cluster [default: headwater]
     #[arg(long, value_name = "NAME")]

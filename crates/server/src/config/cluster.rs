@@ -65,14 +65,20 @@ impl Config {
         let refuse = |text: &str| Err(ConfigError(String::from(text)));
         let name = &cluster.cluster_node;
         if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return refuse("cluster-node (--node) must name this node: up to 64 printable characters without spaces");
+            return refuse(
+                "cluster-node (--node) must name this node: up to 64 printable characters without spaces",
+            );
         }
         let port = cluster.cluster_advertise.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(1..))) {
-            return refuse("cluster-advertise (--advertise) must say where other nodes reach this one, as host:port");
+            return refuse(
+                "cluster-advertise (--advertise) must say where other nodes reach this one, as host:port",
+            );
         }
         if self.data.data_dir.is_empty() {
-            return refuse("a node of a cluster needs data-dir (--data): a folder for its copy of the data");
+            return refuse(
+                "a node of a cluster needs data-dir (--data): a folder for its copy of the data",
+            );
         }
         if !(1..=5).contains(&cluster.cluster_replicas) {
             return refuse("cluster-replicas is out of its bounds (allowed: 1 to 5)");
@@ -84,7 +90,9 @@ impl Config {
             return refuse("a cluster has one shard today (allowed with --cluster: --shards 1)");
         }
         if self.listen.port.number().is_none_or(|port| port == 0) {
-            return refuse("a node of a cluster needs a port of its own choice (allowed: 1 to 65535)");
+            return refuse(
+                "a node of a cluster needs a port of its own choice (allowed: 1 to 65535)",
+            );
         }
         Ok(())
     }

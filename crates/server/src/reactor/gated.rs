@@ -8,7 +8,7 @@
 //! told now, and goes on.
 
 use super::Reactor;
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Phase};
 use crate::service::Service;
 
 /// The connections whose output has gates.
@@ -19,7 +19,12 @@ pub(super) struct GatedReplies {
     seen: u64,
     /// Whether everything was withheld then.
     withheld: bool,
+    /// Since when everything is withheld, by the loop's clock in milliseconds.
+    withheld_since: Option<u64>,
 }
+
+/// How long replies are withheld, in milliseconds: then their clients are disconnected, and ask elsewhere.
+const WITHHELD_MAX: u64 = 5000;
 
 impl GatedReplies {
     #[cold]
@@ -40,8 +45,43 @@ impl<S: Service> Reactor<S> {
         }
     }
 
+    /// Ends the connections whose replies may not go out: what became of their requests is not known.
+    #[cold]
+    fn end_gated(&mut self) {
+        for id in core::mem::take(&mut self.gated_replies.connections) {
+            if self.connections.get_mut(id).is_some()
+                && let Some(connection) = self.connections.take(id.slot)
+            {
+                self.end(connection);
+            }
+        }
+    }
+
+    /// Tells a client that nobody may be answered now, and ends its connection: what it asks for is not executed. Where replies wait,
+    /// nothing may overtake them. `false`: it is to end now.
+    #[cold]
+    pub(super) fn turn_away(&mut self, connection: &mut Connection<S::Session>) -> bool {
+        if connection.is_gated() {
+            return false;
+        }
+        let mut read = core::mem::take(&mut self.read);
+        // What is not read would have the system reset the connection before the client has read why.
+        let _unread = connection.receive(&mut read);
+        self.read = read;
+        self.out.extend_from_slice(self.service.no_owner(&connection.session));
+        connection.turned_away = true;
+        connection.phase = Phase::Closing;
+        self.send(connection) && connection.unsent() > 0
+    }
+
     fn look_at_gated_replies(&mut self) {
         let writes = self.service.durable_writes();
+        let now = self.time.uptime;
+        let since = writes.withheld.then(|| self.gated_replies.withheld_since.unwrap_or(now));
+        self.gated_replies.withheld_since = since;
+        if since.is_some_and(|since| now.saturating_sub(since) >= WITHHELD_MAX) {
+            return self.end_gated();
+        }
         let released = core::mem::replace(&mut self.gated_replies.withheld, writes.withheld);
         if writes.withheld
             || (writes.durable == self.gated_replies.seen && !writes.failed && !released)

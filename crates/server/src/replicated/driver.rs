@@ -28,6 +28,8 @@ const KEY: &str = "owner.0";
 const REPLICA_TAGS: u64 = 1 << 40;
 /// The replica is told the time this often, at least.
 const TICK: Duration = Duration::from_millis(20);
+/// How often the shard is told that it may not answer, in milliseconds.
+const LAPSED_WAKE: u64 = 1000;
 /// How often a node that stands by reads the log, in milliseconds.
 const FOLLOW_MILLIS: u64 = 50;
 
@@ -46,8 +48,8 @@ pub(super) enum Told {
 
 /// What the thread says.
 pub(super) enum Event {
-    /// This node owns the shard; the folder has all that is acknowledged.
-    Owns(Store),
+    /// This node owns the shard; the folder has all that is acknowledged, up to this place.
+    Owns(Store, Option<LogMark>),
 }
 
 /// A node whose clients are forwarded to: where it is, and its epoch.
@@ -66,10 +68,14 @@ pub(super) struct Driver {
     /// The folder, until the server has it.
     copy: Option<Store>,
     store: Option<Acknowledger>,
+    /// Where the last record ends that was applied to the folder.
+    followed: Option<LogMark>,
     /// Turns under way, each with its last operation.
     appended: VecDeque<(Turn, u64)>,
     lease: Arc<Lease>,
     releasing: Option<Sender<()>>,
+    /// When the shard was woken last for its lease's sake.
+    woken: Monotonic,
     wants: bool,
 }
 
@@ -82,7 +88,13 @@ fn stop_for_good(why: &str) -> ! {
 
 /// N2: the process begins anew, as the same program with the same arguments.
 fn begin_again(why: &str) -> ! {
-    event!(warn, "cluster", "begins_again", why, "the node owns the shard no more, and begins anew from its folder");
+    event!(
+        warn,
+        "cluster",
+        "begins_again",
+        why,
+        "the node owns the shard no more, and begins anew from its folder"
+    );
     log::end();
     let mut arguments = std::env::args_os();
     let mut program = Command::new("/proc/self/exe");
@@ -101,7 +113,8 @@ impl Driver {
         told: Sender<Told>,
         lease: Arc<Lease>,
     ) -> Result<Self, ConfigError> {
-        let refuse = |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
+        let refuse =
+            |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
         let stream = settings.stream(0);
         let nats = JetStream::connect(settings).map_err(refuse)?;
         let wake: Wake = Arc::new(move || drop(told.send(Told::Wake)));
@@ -137,11 +150,13 @@ impl Driver {
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             stream,
+            followed: copy.log_mark(),
             copy: Some(copy),
             store: None,
             appended: VecDeque::new(),
             lease,
             releasing: None,
+            woken: Monotonic(0),
             wants: true,
         })
     }
@@ -223,16 +238,18 @@ impl Driver {
             ReplicaEffect::Apply(LogEntry::Data { payload, position, .. }) => {
                 // Behind a release the folder is the next process's.
                 let Some(copy) = &self.copy else { return };
+                self.followed = Some(mark(position));
                 if let Err(why) = copy.follow(&payload, mark(position)) {
                     let (stream, sequence) = (&self.stream, position.sequence.0);
                     stop_for_good(&format!("message {sequence} of stream {stream}: {why}"));
                 }
             }
-            ReplicaEffect::Serve(_) => {
+            ReplicaEffect::Serve(epoch) => {
                 let Some(copy) = self.copy.take() else {
                     begin_again("the log was claimed once more")
                 };
-                drop(says.send(Event::Owns(copy)));
+                self.lease.epoch.store(epoch.0, Ordering::Release);
+                drop(says.send(Event::Owns(copy, self.followed)));
             }
             ReplicaEffect::Acknowledged { turn, position } => {
                 let mut last = None;
@@ -263,11 +280,16 @@ impl Driver {
         }
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
-        if before <= now.0
-            && now.0 < until
-            && let Some(store) = &self.store
+        let Some(store) = &self.store else { return };
+        if (until <= now.0 && now.since(self.woken) >= LAPSED_WAKE)
+            || (before <= now.0 && now.0 < until)
         {
+            self.woken = now;
             store.wake();
+        }
+        if store.failed() {
+            self.lease.answers_until.store(0, Ordering::Release);
+            stop_for_good("the folder cannot be written any more: another node takes over");
         }
     }
 }

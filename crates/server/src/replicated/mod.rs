@@ -23,7 +23,7 @@ use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
 use headwater_jetstream::{JetStreamSettings, monotonic};
-use headwater_keep::{Acknowledger, TurnLog};
+use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ const RELEASE: Duration = Duration::from_secs(2);
 struct Lease {
     /// Until when answers may go out, by this machine's clock in milliseconds; 0: none may.
     answers_until: AtomicU64,
+    /// The epoch in which this node owns the shard; 0: it has not.
+    epoch: AtomicU64,
 }
 
 /// The server's end of its replica.
@@ -52,6 +54,11 @@ impl ReplicaEnd {
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// The epoch in which this node owns the shard.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lease.epoch.load(Ordering::Acquire)
     }
 
     /// Where turns go.
@@ -93,6 +100,8 @@ fn jetstream_settings(cluster: &Cluster) -> JetStreamSettings {
 pub struct ClusterNode {
     end: ReplicaEnd,
     events: Receiver<Event>,
+    /// Where the folder must end.
+    followed: Option<LogMark>,
     forwarding: Option<Forwarding>,
 }
 
@@ -117,8 +126,15 @@ impl ClusterNode {
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
         thread.map_err(|why| ConfigError(format!("no thread for the log: {why}")))?;
         let (cluster, node) = (&*config.cluster.cluster_name, &*config.cluster.cluster_node);
-        event!(info, "cluster", "stands_by", cluster, node, "the node follows the log, and forwards its clients");
-        Ok(Self { end, events, forwarding: Some(forwarding) })
+        event!(
+            info,
+            "cluster",
+            "stands_by",
+            cluster,
+            node,
+            "the node follows the log, and forwards its clients"
+        );
+        Ok(Self { end, events, followed: None, forwarding: Some(forwarding) })
     }
 
     /// Where clients are forwarded from.
@@ -132,12 +148,18 @@ impl ClusterNode {
     /// # Errors
     /// The thread of the log has ended.
     pub fn until_owner(&mut self) -> Result<(), ConfigError> {
-        let Event::Owns(copy) = self
+        let Event::Owns(copy, followed) = self
             .events
             .recv()
             .map_err(|_| ConfigError(String::from("the thread of the log has ended")))?;
-        event!(info, "cluster", "owns", "the node has the lease, and all of the log: it becomes the server");
+        event!(
+            info,
+            "cluster",
+            "owns",
+            "the node has the lease, and all of the log: it becomes the server"
+        );
         drop(copy);
+        self.followed = followed;
         drop(self.forwarding.take());
         Ok(())
     }
@@ -149,6 +171,7 @@ impl ClusterNode {
     pub fn bind(&self, mut config: Config) -> Result<Server, ConfigError> {
         // The log has all keys, or a node that takes over would lack some.
         config.data.data_plain = true;
+        keeping::check_copy(&config, self.followed)?;
         Server::bind_behind(config, Some(self.end.clone()))
     }
 

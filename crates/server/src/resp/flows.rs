@@ -11,7 +11,7 @@ use headwater_command::{Command, OwnedArgs};
 use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
 use headwater_protocol::resp::{Encoder, Version, decode, find};
 use headwater_webhook::{Message, Post, Poster};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// How long flows may work in one turn of the loop.
@@ -22,6 +22,8 @@ pub(super) struct ExternalEffects {
     poster: Poster,
     posts: HashMap<u64, Task>,
     next_post: u64,
+    /// Tasks for the world outside that wait until the log has an operation.
+    waiting: VecDeque<(u64, Task, Outside)>,
     /// Writes that a source was asked for, by request, with the mark that the task goes on from.
     writes: HashMap<u64, (Task, Option<Vec<u8>>)>,
 }
@@ -35,6 +37,7 @@ impl ExternalEffects {
         Ok(Self {
             poster: Poster::new(certificates, config.connect.allowed()?, bell),
             posts: HashMap::new(),
+            waiting: VecDeque::new(),
             next_post: 0,
             writes: HashMap::new(),
         })
@@ -79,6 +82,7 @@ impl Resp {
     fn step_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
         self.take_posts();
+        self.do_acknowledged(connections);
         let remote = self.node.remote_effects();
         if !remote.has_requests()
             && !remote.is_waiting()
@@ -98,17 +102,14 @@ impl Resp {
             match self.node.step_flows() {
                 Step::Idle => break,
                 Step::Done => {}
-                Step::Outside { task, work: Outside::Publish(channel) } => {
-                    self.publish_from_flow(&channel, &task.record.value, connections);
-                    self.publish_elsewhere(&channel, &task.record.value);
-                    self.node.finish_flow(&task, FlowOutcome::Done);
-                }
-                Step::Outside { task, work: Outside::Post { url, timeout_ms, slots, width } } => {
-                    let timeout = Duration::from_millis(timeout_ms);
-                    self.post(task, url, timeout, &slots, width);
-                }
-                Step::Outside { task, work: Outside::Write { changes, mark } } => {
-                    self.write_for_flow(task, &changes, mark);
+                Step::Outside { task, work } => {
+                    let awaited = self.keeping.as_ref().and_then(EmbeddedStore::awaited_operation);
+                    match awaited {
+                        Some(operation) => {
+                            self.outside.waiting.push_back((operation, task, work));
+                        }
+                        None => self.do_outside(task, work, connections),
+                    }
                 }
             }
             if began.elapsed() >= TURN {
@@ -116,6 +117,32 @@ impl Resp {
             }
         }
         self.send_remote();
+    }
+
+    /// Does what a task does outside of the data.
+    fn do_outside(&mut self, task: Task, work: Outside, connections: &mut Connections<Session>) {
+        match work {
+            Outside::Publish(channel) => {
+                self.publish_from_flow(&channel, &task.record.value, connections);
+                self.publish_elsewhere(&channel, &task.record.value);
+                self.node.finish_flow(&task, FlowOutcome::Done);
+            }
+            Outside::Post { url, timeout_ms, slots, width } => {
+                let timeout = Duration::from_millis(timeout_ms);
+                self.post(task, url, timeout, &slots, width);
+            }
+            Outside::Write { changes, mark } => self.write_for_flow(task, &changes, mark),
+        }
+    }
+
+    /// Does what has waited for the log.
+    fn do_acknowledged(&mut self, connections: &mut Connections<Session>) {
+        let survives = self.keeping.as_ref().map_or(0, EmbeddedStore::survives);
+        while self.outside.waiting.front().is_some_and(|(operation, ..)| *operation <= survives)
+            && let Some((_, task, work)) = self.outside.waiting.pop_front()
+        {
+            self.do_outside(task, work, connections);
+        }
     }
 
     /// Sends what tasks ask of other shards, and what these are answered.
@@ -208,6 +235,7 @@ impl Resp {
     pub(super) fn forget_flow(&mut self, name: &str) {
         self.outside.poster.forget(name);
         self.outside.posts.retain(|_, task| task.flow != name);
+        self.outside.waiting.retain(|(_, task, _)| task.flow != name);
     }
 
     /// Has a source do writes.

@@ -71,9 +71,9 @@ use crate::config::{Config, ConfigError, Module};
 use crate::connection::ConnectionId;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
-use crate::replicated::ReplicaEnd;
 use crate::memcached::Memcached;
 use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
+use crate::replicated::ReplicaEnd;
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
@@ -284,6 +284,7 @@ impl Resp {
         let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
         let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me, replica)?;
         place(shards.as_deref(), keeping.as_mut(), &mut node)?;
+        node.engine_mut().begin_versions(keeping.as_ref().map_or(0, EmbeddedStore::version_floor));
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
         provide_functions(&config, &sent, secret, &mut node)?;

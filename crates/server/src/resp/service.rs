@@ -386,6 +386,13 @@ impl Service for Resp {
         self.stats.clients_evicted += 1;
     }
 
+    fn no_owner(&self, session: &Session) -> &'static [u8] {
+        if session.memcached.is_some() {
+            return b"SERVER_ERROR the cluster is down: this node's lease of shard 0 is too old\r\n";
+        }
+        b"-CLUSTERDOWN this node's lease of shard 0 is too old: is there a quorum of the NATS servers?\r\n"
+    }
+
     fn refusal(&mut self, door: WireProtocol) -> &'static [u8] {
         self.stats.connections_refused += 1;
         match door {
