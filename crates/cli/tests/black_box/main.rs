@@ -8,6 +8,7 @@ mod bound_shards;
 mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
+mod cluster;
 mod data;
 mod deploy;
 mod doors;
@@ -34,6 +35,8 @@ mod long_answers;
 mod long_values;
 mod memcached;
 mod monitor;
+#[path = "../../../../tests/nats_servers.rs"]
+mod nats_servers;
 mod near_caches;
 mod partitions;
 mod partitions_kept;

@@ -4,9 +4,10 @@
 //! `HEADWATER_CLUSTER_ROUNDS` says how often servers are struck.
 
 mod member;
+#[path = "../../../../tests/nats_servers.rs"]
 mod servers;
 
-use headwater_jetstream::{JetStream, JetStreamLog, Wake};
+use headwater_jetstream::{JetStream, JetStreamLog, JetStreamSettings, Wake};
 use headwater_log::{
     AppendOutcome, Epoch, Log, LogAnswer, LogBatch, LogEntry, LogId, LogPosition, LogReader,
     LogRequest, MessageId, RecordHeader, RecordKind, Sequence,
@@ -34,6 +35,17 @@ fn servers() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
         writeln!(out, "{text}").unwrap();
     }
     Some((program?, turn))
+}
+
+/// How to reach these of the servers.
+fn settings(servers: &Servers, which: &[usize]) -> JetStreamSettings {
+    JetStreamSettings {
+        servers: servers.urls(which),
+        cluster: "test".into(),
+        monitoring: servers.monitoring(),
+        replicas: SERVERS,
+        ..JetStreamSettings::default()
+    }
 }
 
 const ALL: [usize; SERVERS] = [0, 1, 2];
@@ -100,7 +112,7 @@ fn servers_that_do_not_sync_are_refused() {
     let users = "authorization { user: hw, password: \"s@cret\" }";
     let servers = Servers::start_with(program, "2m", users);
     servers.wait();
-    let mut settings = servers.settings(&ALL);
+    let mut settings = settings(&servers, &ALL);
     let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
     assert!(refused.contains("sync_interval: always"), "{refused}");
     settings.monitoring.clear();
@@ -151,7 +163,7 @@ fn servers_are_spoken_to_over_tls_with_certificates_both_ways() {
     );
     let servers = Servers::start_with(program, "always", &tls);
     servers.wait();
-    let mut settings = servers.settings(&ALL);
+    let mut settings = settings(&servers, &ALL);
     settings.tls_ca = Some(file("ca.pem"));
     let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
     assert!(refused.contains("cannot be reached"), "{refused}");
@@ -193,7 +205,7 @@ fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
     let Some((program, _turn)) = servers() else { return };
     let servers = Servers::start(program, "always");
     servers.wait();
-    let settings = servers.settings(&ALL);
+    let settings = settings(&servers, &ALL);
     let mut some = settings.clone();
     some.monitoring.pop();
     let refused = JetStream::connect(some).unwrap_err().to_string();
@@ -248,15 +260,15 @@ fn a_paused_owner_with_appends_under_way_undoes_nothing() {
     let Some((program, _turn)) = servers() else { return };
     let servers = Servers::start(program, "always");
     servers.wait();
-    let stream = servers.settings(&ALL).stream(0);
-    let nats = JetStream::connect(servers.settings(&ALL)).unwrap();
+    let stream = settings(&servers, &ALL).stream(0);
+    let nats = JetStream::connect(settings(&servers, &ALL)).unwrap();
     nats.log(0, quiet()).unwrap();
     // The old owner is at a server that does not lead the log: what waits there is passed on later.
     let at = (servers.leader(&stream) + 1) % SERVERS;
     let others: Vec<usize> = ALL.into_iter().filter(|&other| other != at).collect();
-    let old = Member::start("old", servers.settings(&[at]), true);
+    let old = Member::start("old", settings(&servers, &[at]), true);
     until("the first owner answers", || old.done().may_answer);
-    let new = Member::start("new", servers.settings(&others), true);
+    let new = Member::start("new", settings(&servers, &others), true);
     (0..100).for_each(|number| old.append(number));
     until("its appends are acknowledged", || old.done().acknowledged.len() == 100);
     // It is paused, and what it has just appended waits in the sockets of a server that does not run.
@@ -285,7 +297,7 @@ fn a_paused_owner_with_appends_under_way_undoes_nothing() {
 
 /// Whether the log has everything once that was acknowledged, and nodes have what the log has.
 fn check(servers: &Servers, nodes: &[member::Done]) {
-    let settings = servers.settings(&ALL);
+    let settings = settings(servers, &ALL);
     let stream = settings.stream(0);
     let nats = JetStream::connect(settings).unwrap();
     let (data, _) = replay(&mut nats.log(0, quiet()).unwrap(), &stream);
@@ -308,7 +320,7 @@ fn without_a_quorum_nothing_is_answered() {
     let Some((program, _turn)) = servers() else { return };
     let mut servers = Servers::start(program, "always");
     servers.wait();
-    let nodes = ["a", "b"].map(|name| Member::start(name, servers.settings(&ALL), true));
+    let nodes = ["a", "b"].map(|name| Member::start(name, settings(&servers, &ALL), true));
     let owner = || nodes.iter().find(|node| node.done().may_answer);
     until("somebody owns", || owner().is_some());
     let first = owner().expect("just now there was one");
@@ -339,7 +351,7 @@ fn killed_and_stopped_servers_lose_nothing() {
     let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
     let mut servers = Servers::start(program, "always");
     servers.wait();
-    let nodes = ["a", "b"].map(|name| Member::start(name, servers.settings(&ALL), true));
+    let nodes = ["a", "b"].map(|name| Member::start(name, settings(&servers, &ALL), true));
     let mut number = 0;
     let mut work = |until: &mut dyn FnMut() -> bool| {
         let start = Instant::now();

@@ -1,6 +1,5 @@
-//! Three NATS servers as processes of this test.
+//! Three NATS servers as processes of a test.
 
-use headwater_jetstream::JetStreamSettings;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::TcpListener;
@@ -20,7 +19,8 @@ pub(crate) fn program() -> Option<PathBuf> {
     named.into_iter().chain(on_path).chain([environment]).find(|path| path.is_file())
 }
 
-fn free_ports(count: usize) -> Vec<u16> {
+/// Ports of this machine that nobody listens at.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
@@ -101,19 +101,16 @@ impl Servers {
         self.signal(at, Signal::CONT);
     }
 
-    /// How to reach these of the servers.
-    pub(crate) fn settings(&self, which: &[usize]) -> JetStreamSettings {
-        let servers: Vec<_> =
-            which.iter().map(|&at| format!("nats://127.0.0.1:{}", self.ports[at])).collect();
-        let monitoring =
-            (0..SERVERS).map(|at| format!("http://127.0.0.1:{}", self.ports[2 * SERVERS + at]));
-        JetStreamSettings {
-            servers: servers.join(","),
-            cluster: "test".into(),
-            monitoring: monitoring.collect(),
-            replicas: SERVERS,
-            ..JetStreamSettings::default()
-        }
+    /// The URLs of these of the servers, with commas between.
+    pub(crate) fn urls(&self, which: &[usize]) -> String {
+        let url = |&at: &usize| format!("nats://127.0.0.1:{}", self.ports[at]);
+        which.iter().map(url).collect::<Vec<_>>().join(",")
+    }
+
+    /// The monitoring addresses of all.
+    pub(crate) fn monitoring(&self) -> Vec<String> {
+        let ports = &self.ports[2 * SERVERS..];
+        ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()
     }
 
     fn page(&self, at: usize, page: &str) -> serde_json::Value {

@@ -1,0 +1,321 @@
+//! Three nodes and three NATS servers: whoever is killed, paused or ended, what was acknowledged stays, once.
+//!
+//! `HEADWATER_CLUSTER_ROUNDS` says how often the owner is struck.
+
+use crate::nats_servers::{self, SERVERS, Servers, free_ports};
+use crate::support::{PATIENCE, program};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const NODES: usize = 3;
+const ALL: [usize; SERVERS] = [0, 1, 2];
+
+/// A node as a process; what it prints says whether it owns the shard.
+struct Node {
+    child: Child,
+    owns: Arc<AtomicBool>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Cluster {
+    nats: Servers,
+    folder: TempDir,
+    ports: Vec<u16>,
+    nodes: Vec<Option<Node>>,
+}
+
+impl Cluster {
+    /// `None`: there is no `nats-server` on this machine.
+    fn start() -> Option<Self> {
+        let Some(program) = nats_servers::program() else {
+            let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
+            let mut out = std::io::stderr();
+            writeln!(out, "{text}").unwrap();
+            return None;
+        };
+        let nats = Servers::start(program, "always");
+        nats.wait();
+        let folder = tempfile::tempdir().unwrap();
+        let mut cluster = Self { nats, folder, ports: free_ports(NODES), nodes: Vec::new() };
+        for at in 0..NODES {
+            cluster.nodes.push(None);
+            cluster.begin(at);
+        }
+        cluster.owner();
+        Some(cluster)
+    }
+
+    fn begin(&mut self, at: usize) {
+        let data = self.folder.path().join(format!("node{at}"));
+        let port = self.ports[at];
+        let mut command = program();
+        command.args(["serve", "--shards", "1", "--port", &port.to_string()]);
+        command.arg("--data").arg(data).args(["--node", &format!("node{at}")]);
+        command.args(["--advertise", &format!("127.0.0.1:{port}")]);
+        command.args(["--cluster", &self.nats.urls(&ALL)]);
+        for url in self.nats.monitoring() {
+            command.args(["--nats-monitoring", &url]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("a line").unwrap();
+        assert!(first.contains("stands by on"), "{first}");
+        let owns = Arc::new(AtomicBool::new(false));
+        let told = owns.clone();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // A process that begins anew stands by first.
+                told.store(line.contains(" ready on "), Ordering::Release);
+            }
+        });
+        self.nodes[at] = Some(Node { child, owns });
+    }
+
+    fn owner_now(&self) -> Option<usize> {
+        let owns = |node: &Option<Node>| {
+            node.as_ref().is_some_and(|node| node.owns.load(Ordering::Acquire))
+        };
+        (0..NODES).find(|&at| owns(&self.nodes[at]))
+    }
+
+    fn owner(&self) -> usize {
+        let began = Instant::now();
+        loop {
+            if let Some(owner) = self.owner_now() {
+                return owner;
+            }
+            assert!(began.elapsed() < PATIENCE, "nobody owns the shard");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        let node = self.nodes[at].as_ref().expect("it runs");
+        kill_process(Pid::from_child(&node.child), signal).unwrap();
+    }
+
+    fn end(&mut self, at: usize, signal: Signal) {
+        self.signal(at, signal);
+        let mut node = self.nodes[at].take().expect("it runs");
+        node.child.wait().unwrap();
+    }
+
+    fn client(&self, at: usize) -> redis::Connection {
+        connect(self.ports[at])
+    }
+}
+
+fn connect(port: u16) -> redis::Connection {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+    let began = Instant::now();
+    loop {
+        if let Ok(connection) = client.get_connection_with_timeout(PATIENCE) {
+            connection.set_read_timeout(Some(PATIENCE)).unwrap();
+            return connection;
+        }
+        assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn ask(connection: &mut redis::Connection, words: &str) -> redis::RedisResult<redis::Value> {
+    let mut words = words.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    command.arg(words.collect::<Vec<_>>());
+    command.query(connection)
+}
+
+/// What a client was told of its own keys: the last write of each that was acknowledged, and how often each counter was asked to go on.
+#[derive(Default)]
+struct Written {
+    keys: HashMap<String, u64>,
+    counted: u64,
+    tried: u64,
+}
+
+/// Writes to keys of its own until it is told to end, through any node that is there.
+fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex<Written>) {
+    let (mut number, mut at) = (0, me);
+    let mut connection = connect(ports[at % ports.len()]);
+    while !ends.load(Ordering::Relaxed) {
+        number += 1;
+        let key = format!("p|w{me}|{}", number % 20);
+        let wrote = ask(&mut connection, &format!("SET {key} {number}"));
+        let counted = wrote.as_ref().ok().map(|_| {
+            let mut written = written.lock().unwrap();
+            written.keys.insert(key, number);
+            written.tried += 1;
+            drop(written);
+            ask(&mut connection, &format!("INCR n|w{me}"))
+        });
+        let was_counted = counted.as_ref().is_some_and(Result::is_ok);
+        written.lock().unwrap().counted += u64::from(was_counted);
+        if !matches!(counted, Some(Ok(_))) {
+            at += 1;
+            sleep(Duration::from_millis(50));
+            connection = connect(ports[at % ports.len()]);
+        }
+    }
+}
+
+fn text(value: &redis::Value) -> String {
+    match value {
+        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks a node for all that was acknowledged; while it is not `quiet`, more is being written.
+fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], quiet: bool) {
+    let mut client = cluster.client(at);
+    for (me, written) in all.iter().enumerate() {
+        let written = written.lock().unwrap();
+        for (key, &number) in &written.keys {
+            let is: u64 = text(&ask(&mut client, &format!("GET {key}")).unwrap()).parse().unwrap();
+            assert!(is >= number, "{key}: {number} was acknowledged, and it is {is}");
+            let derived = key.replacen("p|", "t|all|", 1);
+            let derived = text(&ask(&mut client, &format!("GET {derived}")).unwrap());
+            let derived: u64 = derived.parse().unwrap();
+            let follows = if quiet { derived == is } else { derived >= is };
+            assert!(follows, "{key} is {is}, and {derived} is derived of it");
+        }
+        let count = text(&ask(&mut client, &format!("GET n|w{me}")).unwrap());
+        let count: u64 = count.parse().unwrap();
+        let (least, most) = (written.counted, written.tried);
+        assert!((least..=most).contains(&count), "{least} to {most} and not {count}");
+    }
+    let verified = format!("{:?}", ask(&mut client, "VERIFY t| t}").unwrap());
+    assert!(verified.contains("status") && !verified.contains("differs"), "{verified}");
+}
+
+#[test]
+fn whoever_is_struck_what_was_acknowledged_stays() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let mut client = cluster.client(0);
+    let join = "t|<reader>|<w>|<k> = check s|<reader>|<w> copy p|<w>|<k>";
+    let added = redis::cmd("JOIN.ADD").arg("all").arg(join).query::<redis::Value>(&mut client);
+    assert!(added.is_ok(), "{added:?}");
+    let (ends, mut writers, mut all) = (Arc::new(AtomicBool::new(false)), Vec::new(), Vec::new());
+    for me in 0..4 {
+        ask(&mut client, &format!("SET s|all|w{me} 1")).unwrap();
+        ask(&mut client, &format!("SET n|w{me} 0")).unwrap();
+        let written = Arc::new(Mutex::new(Written::default()));
+        all.push(written.clone());
+        let (ports, ends) = (cluster.ports.clone(), ends.clone());
+        writers.push(thread::spawn(move || write(me, &ports, &ends, &written)));
+    }
+    let rounds = std::env::var("HEADWATER_CLUSTER_ROUNDS").ok();
+    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
+    for round in 0..rounds {
+        sleep(Duration::from_secs(1));
+        let struck = cluster.owner();
+        match round % 4 {
+            0 => {
+                cluster.end(struck, Signal::KILL);
+                cluster.owner();
+                cluster.begin(struck);
+            }
+            1 => {
+                cluster.signal(struck, Signal::STOP);
+                let owns = cluster.nodes[struck].as_ref().map(|node| node.owns.clone());
+                owns.expect("it runs").store(false, Ordering::Release);
+                cluster.owner();
+                cluster.signal(struck, Signal::CONT);
+            }
+            2 => {
+                cluster.end(struck, Signal::TERM);
+                cluster.owner();
+                cluster.begin(struck);
+            }
+            _ => {
+                // The owner with its folder, and the NATS server that leads the log.
+                cluster.end(struck, Signal::KILL);
+                let leads = cluster.nats.leader("HW_headwater_0");
+                cluster.nats.kill(leads);
+                let data = cluster.folder.path().join(format!("node{struck}"));
+                std::fs::remove_dir_all(data).unwrap();
+                sleep(Duration::from_secs(2));
+                cluster.nats.restart(leads);
+                cluster.owner();
+                cluster.begin(struck);
+            }
+        }
+        check(&cluster, (struck + 1) % NODES, &all, false);
+    }
+    ends.store(true, Ordering::Relaxed);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    (0..NODES).for_each(|at| check(&cluster, at, &all, true));
+    let least = all.iter().map(|written| written.lock().unwrap().counted).min();
+    assert!(least > Some(10), "{least:?} writes were acknowledged");
+}
+
+#[test]
+fn without_a_quorum_clients_are_told_so() {
+    let Some(cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    let mut client = cluster.client(owner);
+    ask(&mut client, "SET k|a 1").unwrap();
+    cluster.nats.stop(0);
+    cluster.nats.stop(1);
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < PATIENCE, "it goes on to answer");
+        let told = ask(&mut client, "GET k|a");
+        if let Err(error) = &told {
+            let text = error.to_string();
+            assert!(text.contains("lease of shard 0 is too old"), "{text}");
+            break;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    cluster.nats.go_on(0);
+    cluster.nats.go_on(1);
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < 2 * PATIENCE, "it does not answer again");
+        let told = ask(&mut cluster.client(owner), "GET k|a");
+        if told.is_ok_and(|value| text(&value) == "1") {
+            break;
+        }
+        sleep(Duration::from_millis(100));
+    }
+}
+
+fn refused(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = program();
+    command.args(["serve", "--port", "7999", "--data"]).arg(folder).args(arguments);
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "{arguments:?} was accepted");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_a_node_lacks_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = ["--cluster", "nats://127.0.0.1:1", "--node", "a", "--advertise", "a:7379"];
+    for (arguments, told) in [
+        (&all[..2], "cluster-node"),
+        (&all[..4], "cluster-advertise"),
+        (&[&all[..], &["--shards", "2"]].concat()[..], "one shard"),
+        (&[&all[..], &["--port", "0"]].concat()[..], "port"),
+        (&all[..], "monitoring"),
+        (&[&all[..], &["--unsafe-sync"]].concat()[..], "cannot be reached"),
+    ] {
+        let text = refused(folder.path(), arguments);
+        assert!(text.contains(told), "{arguments:?}: {text}");
+    }
+}
