@@ -198,8 +198,9 @@ fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], quiet: bool)
         let (least, most) = (written.counted, written.tried);
         assert!((least..=most).contains(&count), "{least} to {most} and not {count}");
     }
-    let verified = format!("{:?}", ask(&mut client, "VERIFY t| t}").unwrap());
-    assert!(verified.contains("status") && !verified.contains("differs"), "{verified}");
+    // What differs from its recomputation is named.
+    let verified = ask(&mut client, "VERIFY t| t}").unwrap();
+    assert_eq!(verified, redis::Value::Array(Vec::new()));
 }
 
 #[test]
