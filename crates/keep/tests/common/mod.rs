@@ -4,7 +4,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{BaseStore, FetchId, Loaded, News, Sink};
-use headwater_keep::{Definition, Options, Store, StoreHandle};
+use headwater_keep::{Definition, Feed, Options, Store, StoreHandle};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,12 +63,20 @@ impl Told {
         path: &Path,
         options: Options,
     ) -> Result<(Store, Self, Vec<Definition>), String> {
+        Self::try_open_with(path, options, Feed::Own)
+    }
+
+    pub(crate) fn try_open_with(
+        path: &Path,
+        options: Options,
+        feed: Feed,
+    ) -> Result<(Store, Self, Vec<Definition>), String> {
         let (sender, news) = channel();
         let wakes = Arc::new(AtomicU64::new(0));
         let count = wakes.clone();
         let waker = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
         let sink = Arc::new(Inbox(Mutex::new(sender)));
-        let (store, definitions) = Store::open(path, options, sink, waker)?;
+        let (store, definitions) = Store::open_with(path, options, feed, sink, waker)?;
         Ok((store, Self { news, wakes }, definitions))
     }
 

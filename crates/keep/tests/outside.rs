@@ -1,0 +1,118 @@
+//! A log before the store: the folder has what the log has acknowledged and nothing else, at the owner as at those who follow.
+
+mod common;
+
+use common::{Rng, Told, load};
+use headwater_base::KeyRange;
+use headwater_base::source::{Attributes, BaseStore};
+use headwater_keep::{Feed, LogMark, Options, Store, TurnLog};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// What was appended: each turn with its last operation.
+type Appended = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+
+#[derive(Debug)]
+struct Queue(Appended);
+
+impl TurnLog for Queue {
+    fn append(&mut self, last: u64, turn: Vec<u8>) {
+        self.0.lock().unwrap().push((last, turn));
+    }
+}
+
+fn open(path: &Path, feed: Feed) -> (Store, Told) {
+    let (store, told, _) = Told::try_open_with(path, Options::default(), feed).unwrap();
+    (store, told)
+}
+
+fn mark(number: usize) -> LogMark {
+    LogMark { sequence: number as u64, checksum: !(number as u64) }
+}
+
+type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn keys(path: &Path) -> (Keys, Option<LogMark>) {
+    let (store, told) = open(path, Feed::Follows);
+    let loaded = load(&store, &mut store.keeper(), &told, &KeyRange::all()).unwrap();
+    let pairs = loaded.pairs.into_iter().map(|pair| (pair.key.to_vec(), pair.value.to_vec()));
+    (pairs.collect(), store.log_mark())
+}
+
+#[test]
+fn the_folder_has_what_the_log_has_acknowledged() {
+    for seed in 0..common::rounds(20) {
+        let (owner, follower) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut rng = Rng(seed);
+        // Turns of the log, of all lives of the owner, and the keys behind each.
+        let (mut log, mut states) = (Vec::<Vec<u8>>::new(), vec![Keys::new()]);
+        for _ in 0..4 {
+            let appended = Appended::default();
+            let (store, _told) = open(owner.path(), Feed::Log(Box::new(Queue(appended.clone()))));
+            let last = store.log_mark().map_or(0, |mark| mark.sequence as usize);
+            assert_eq!(last, log.len(), "seed {seed}: what was acknowledged is there, no more");
+            let (mut keeper, acknowledger) = (store.keeper(), store.acknowledger());
+            let (mut model, mut pending) = (states[log.len()].clone(), Vec::new());
+            for _ in 0..rng.below(40) {
+                for _ in 0..=rng.below(3) {
+                    let key = format!("p|{}", rng.below(9)).into_bytes();
+                    if rng.below(3) == 0 {
+                        keeper.remove(&key);
+                        model.remove(&key);
+                    } else {
+                        let value = rng.below(1000).to_string().into_bytes();
+                        let none = Attributes::default();
+                        keeper.put(&key, &mut core::iter::once(&value[..]), none);
+                        model.insert(key, value);
+                    }
+                }
+                store.commit();
+                pending.push(model.clone());
+                while !pending.is_empty() && rng.below(3) == 0 {
+                    let (last, turn) = appended.lock().unwrap().remove(0);
+                    log.push(turn);
+                    states.push(pending.remove(0));
+                    acknowledger.acknowledged(last, mark(log.len()));
+                    assert!(store.survives().0 >= last);
+                }
+            }
+            // What is not acknowledged at the end of the process is void.
+        }
+        let (store, _told) = open(follower.path(), Feed::Follows);
+        for (at, turn) in log.iter().enumerate() {
+            store.follow(turn, mark(at + 1)).unwrap();
+        }
+        if let Some(turn) = log.last() {
+            let error = store.follow(turn, mark(log.len())).unwrap_err();
+            assert!(error.contains("not a copy of this log"), "{error}");
+            let cut = &turn[..turn.len() - 1];
+            assert!(store.follow(cut, mark(log.len())).unwrap_err().contains("damaged"));
+        }
+        drop(store);
+        let end = (!log.is_empty()).then(|| mark(log.len()));
+        for place in [&owner, &follower] {
+            assert_eq!(keys(place.path()), (states[log.len()].clone(), end), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_a_servers_own_or_a_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let (store, _told) = open(place.path(), Feed::Own);
+    let none = Attributes::default();
+    store.keeper().put(b"p|a", &mut core::iter::once(&b"1"[..]), none);
+    drop(store);
+    let error = Told::try_open_with(place.path(), Options::default(), Feed::Follows).unwrap_err();
+    assert!(error.contains("begins with an empty folder"), "{error}");
+    let copy = tempfile::tempdir().unwrap();
+    let appended = Appended::default();
+    let (store, _told) = open(copy.path(), Feed::Log(Box::new(Queue(appended.clone()))));
+    store.keeper().put(b"p|a", &mut core::iter::once(&b"1"[..]), none);
+    let last = store.commit().0;
+    store.acknowledger().acknowledged(last, mark(1));
+    drop(store);
+    let error = Told::try_open_with(copy.path(), Options::default(), Feed::Own).unwrap_err();
+    assert!(error.contains("a copy of a cluster's log"), "{error}");
+}
