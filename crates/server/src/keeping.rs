@@ -17,7 +17,7 @@ pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
-use crate::replicated::ReplicaEnd;
+use crate::replicated::{LeaseFacts, ReplicaEnd};
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
@@ -409,6 +409,11 @@ impl EmbeddedStore {
         (self.replica.is_some() && last > self.survives()).then_some(last)
     }
 
+    /// What is known of this node's lease, where it is one of a cluster.
+    pub(crate) fn lease(&self) -> Option<LeaseFacts> {
+        self.replica.as_ref().map(ReplicaEnd::facts)
+    }
+
     /// What versions for compare-and-set begin with, so that those of two owners differ.
     pub(crate) fn version_floor(&self) -> u64 {
         self.replica.as_ref().map_or(0, |replica| replica.epoch() << EPOCH_SHIFT)
@@ -480,7 +485,11 @@ impl EmbeddedStore {
 
     /// What is known of the store.
     pub(crate) fn facts(&self) -> (&str, Options, StoreStats) {
-        (&self.path, self.store.options(), self.store.facts())
+        let mut facts = self.store.facts();
+        if self.replica.is_some() {
+            facts.durable = self.survives();
+        }
+        (&self.path, self.store.options(), facts)
     }
 
     fn define(&mut self, kind: &str, name: &str, what: &impl Serialize) {

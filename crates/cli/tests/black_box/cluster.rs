@@ -175,6 +175,7 @@ fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex<Written>) 
 fn text(value: &redis::Value) -> String {
     match value {
         redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        redis::Value::VerbatimString { text, .. } => text.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -260,6 +261,14 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
     ends.store(true, Ordering::Relaxed);
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     (0..NODES).for_each(|at| check(&cluster, at, &all, true));
+    let mut client = cluster.client(0);
+    let info = text(&ask(&mut client, "INFO cluster").unwrap());
+    let field = |name: &str| {
+        let found = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found.unwrap_or_else(|| panic!("{name}: {info}")).parse::<u64>().unwrap()
+    };
+    assert!(field("cluster_epoch") > rounds as u64, "{info}");
+    assert!((1..=2000).contains(&field("cluster_lease_milliseconds")), "{info}");
     let least = all.iter().map(|written| written.lock().unwrap().counted).min();
     assert!(least > Some(10), "{least:?} writes were acknowledged");
 }

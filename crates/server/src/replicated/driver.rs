@@ -278,6 +278,8 @@ impl Driver {
             }
             return;
         }
+        let bytes = self.replica.unacknowledged_bytes() as u64;
+        self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
         let Some(store) = &self.store else { return };

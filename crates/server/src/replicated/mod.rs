@@ -41,6 +41,19 @@ struct Lease {
     answers_until: AtomicU64,
     /// The epoch in which this node owns the shard; 0: it has not.
     epoch: AtomicU64,
+    /// Bytes that were appended and are not acknowledged.
+    unacknowledged_bytes: AtomicU64,
+}
+
+/// What is known of the node that owns the shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseFacts {
+    /// The epoch in which it owns the shard.
+    pub(crate) epoch: u64,
+    /// How long it may answer without another renewal, in milliseconds.
+    pub(crate) answers_millis: u64,
+    /// Bytes that were appended to the log and are not acknowledged.
+    pub(crate) unacknowledged_bytes: u64,
 }
 
 /// The server's end of its replica.
@@ -54,6 +67,16 @@ impl ReplicaEnd {
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// What those who operate the cluster look at.
+    pub(crate) fn facts(&self) -> LeaseFacts {
+        let until = self.lease.answers_until.load(Ordering::Acquire);
+        LeaseFacts {
+            epoch: self.epoch(),
+            answers_millis: until.saturating_sub(monotonic().0),
+            unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// The epoch in which this node owns the shard.

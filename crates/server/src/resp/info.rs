@@ -79,6 +79,7 @@ impl Resp {
             "cluster" => {
                 out.push_str("# Cluster\r\n");
                 line(out, "cluster_enabled", 0);
+                self.write_node(out);
             }
             "engine" => self.node.write_info(InfoSection::Engine, out),
             "joins" => self.node.write_info(InfoSection::Joins, out),

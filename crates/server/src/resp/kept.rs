@@ -112,6 +112,16 @@ impl Resp {
         }
     }
 
+    /// What the section "cluster" of INFO says of a node that owns the shard. Clients of Redis Cluster take `cluster_enabled` for
+    /// its slots, which there are none of.
+    pub(super) fn write_node(&self, out: &mut String) {
+        let Some(lease) = self.keeping.as_ref().and_then(EmbeddedStore::lease) else { return };
+        line(out, "cluster_node", &self.config.cluster.cluster_node);
+        line(out, "cluster_epoch", lease.epoch);
+        line(out, "cluster_lease_milliseconds", lease.answers_millis);
+        line(out, "cluster_unacknowledged_bytes", lease.unacknowledged_bytes);
+    }
+
     /// The section "persistence" of INFO.
     pub(super) fn write_persistence(&self, out: &mut String) {
         out.push_str("# Persistence\r\n");

@@ -202,6 +202,24 @@ impl Resp {
         let Some(keeping) = &self.keeping else { return };
         let refused = keeping.refusal().is_some();
         let (_, _, facts) = keeping.facts();
+        let lease = keeping.lease();
+        for (name, help, value) in lease.into_iter().flat_map(|it| {
+            [
+                ("cluster_epoch", "The epoch in which this node owns the shard", it.epoch),
+                (
+                    "cluster_lease_milliseconds",
+                    "How long this node may answer without another renewal of its lease",
+                    it.answers_millis,
+                ),
+                (
+                    "cluster_unacknowledged_bytes",
+                    "Bytes that the cluster's log has not acknowledged",
+                    it.unacknowledged_bytes,
+                ),
+            ]
+        }) {
+            metrics.push(Metric::one(name, help, Gauge, value as f64));
+        }
         for (name, help, kind, value) in [
             ("store_writes_refused", "Whether writes are refused", Gauge, u64::from(refused)),
             ("store_position", "Operations told", Counter, facts.position),
