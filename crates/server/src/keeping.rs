@@ -8,11 +8,13 @@
 //! With several shards each has a store of its own, in a folder of its own. All keep what is declared, since all execute what
 //! declares it; what the first one has kept counts.
 
+mod copy;
 mod homes;
 mod journal;
 mod records;
 mod rights;
 
+pub(crate) use copy::{check_copy, open_copy};
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
@@ -21,10 +23,9 @@ use crate::replicated::{LeaseFacts, ReplicaEnd};
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
-use headwater_base::source::{News, Sink};
 use headwater_base::{Placement, Shard};
 use headwater_keep::{
-    Definition, Durability, FORMAT_FILE, Feed, LogMark, Options, Store, StoreHandle, StoreStats,
+    Definition, Durability, FORMAT_FILE, Feed, Options, Store, StoreHandle, StoreStats,
 };
 use homes::{Homes, Unwritten};
 use records::KeptRecords;
@@ -142,49 +143,6 @@ fn options(config: &Config, shards: u16) -> Options {
         options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
     }
     options
-}
-
-/// Nobody, whom a copy that is only written has to tell.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn tell(&self, _: News) -> bool {
-        false
-    }
-}
-
-/// Opens the folder of the settings as a copy of a log, which is applied to it.
-///
-/// # Errors
-/// It cannot be opened, or is no copy; the text says why.
-pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
-    let path = &config.data.data_dir;
-    let text = |why: &dyn std::fmt::Display| ConfigError(format!("data-dir '{path}': {why}"));
-    let folder = folder_of(path.as_ref(), Shard(0), 1).map_err(|why| text(&why))?;
-    let opened = Store::open_with(
-        &folder,
-        options(config, 1),
-        Feed::Follows,
-        Arc::new(Nobody),
-        Box::new(|| {}),
-    );
-    opened.map(|(store, _)| store).map_err(|why| text(&why))
-}
-
-/// Whether the folder ends where the log was followed to.
-///
-/// # Errors
-/// It does not: something could not be written.
-pub(crate) fn check_copy(config: &Config, followed: Option<LogMark>) -> Result<(), ConfigError> {
-    let has = open_copy(config)?.log_mark();
-    if has == followed {
-        return Ok(());
-    }
-    let path = &config.data.data_dir;
-    let text = format!(
-        "data-dir '{path}': it ends at {has:?} of the log, and was to end at {followed:?}: start the node again, and it reads what is missing"
-    );
-    Err(ConfigError(text))
 }
 
 impl EmbeddedStore {

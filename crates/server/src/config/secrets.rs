@@ -77,6 +77,7 @@ impl Config {
         !self.listen.requirepass.is_empty()
             || !self.http.http_token.is_empty()
             || urls.any(|url| redact_url(url) != *url)
+            || self.cluster.cluster_nats.contains('@')
     }
 
     /// Sentences about files with secrets that others on the machine may read; `file` is the configuration's. To be asked
@@ -88,6 +89,8 @@ impl Config {
             ("requirepass-file", &self.listen.requirepass_file),
             ("http-token-file", &self.http.http_token_file),
             ("tls-key-file", &self.tls.tls_key_file),
+            ("cluster-key-file", &self.cluster.cluster_key_file),
+            ("cluster-credentials", &self.cluster.cluster_credentials),
         ];
         let named = named.iter().filter(|(_, path)| !path.is_empty());
         let all = named.map(|(what, path)| (*what, Path::new(path.as_str())));
