@@ -308,20 +308,6 @@ fn read_definitions(keyspace: &Keyspace) -> Result<Vec<Definition>, String> {
     Ok(found.into_iter().map(|(_, definition)| definition).collect())
 }
 
-/// A folder is one shard's own, or a copy of a log.
-fn check_feed(feed: &Feed, state: &State) -> Result<(), String> {
-    let why = match (feed, state.mark) {
-        (Feed::Own, Some(_)) => {
-            "it is a copy of a cluster's log, and is used by a node of that cluster alone"
-        }
-        (Feed::Log(_) | Feed::Follows, None) if state.position > 0 => {
-            "it has data of a server without a cluster: a node begins with an empty folder"
-        }
-        _ => return Ok(()),
-    };
-    Err(String::from(why))
-}
-
 impl Store {
     /// Opens the store in the folder `path`, and makes it where there is none. Loads are answered to `sink`; `waker` is called
     /// from other threads when [`Self::durable`] or [`Self::refusal`] has changed. The definitions are those to
@@ -371,7 +357,7 @@ impl Store {
             .unwrap_or_else(|_| Err(String::from("the store's files are damaged")))?;
         let Found { database, meta, definitions, notes, tables, keys, state } = found;
         is_short(state.position)?;
-        check_feed(&feed, &state)?;
+        feed.check(state.position, state.mark)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
         let progress = Progress { committed: state.position, ..Progress::default() };

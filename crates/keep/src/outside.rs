@@ -43,6 +43,22 @@ pub enum Feed {
     Follows,
 }
 
+impl Feed {
+    /// Whether it is the one of a folder that ends with this operation, and there in its log.
+    pub(crate) fn check(&self, position: u64, mark: Option<LogMark>) -> Result<(), String> {
+        let why = match (self, mark) {
+            (Self::Own, Some(_)) => {
+                "it is a copy of a cluster's log, and is used by a node of that cluster alone"
+            }
+            (Self::Log(_) | Self::Follows, None) if position > 0 => {
+                "it has data of a server without a cluster: a node begins with an empty folder"
+            }
+            _ => return Ok(()),
+        };
+        Err(String::from(why))
+    }
+}
+
 /// Turns that were appended and are not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {

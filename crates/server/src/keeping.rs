@@ -8,18 +8,19 @@
 //! With several shards each has a store of its own, in a folder of its own. All keep what is declared, since all execute what
 //! declares it; what the first one has kept counts.
 
-mod copy;
+mod cluster;
 mod homes;
 mod journal;
+mod options;
 mod records;
 mod rights;
 
-pub(crate) use copy::{check_copy, open_copy};
+pub(crate) use cluster::{check_copy, open_copy};
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
 use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
-use crate::replicated::{LeaseFacts, ReplicaEnd};
+use crate::replicated::ReplicaEnd;
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
 use headwater_base::placement::Partition;
@@ -28,6 +29,7 @@ use headwater_keep::{
     Definition, Durability, FORMAT_FILE, Feed, Options, Store, StoreHandle, StoreStats,
 };
 use homes::{Homes, Unwritten};
+use options::options;
 use records::KeptRecords;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,16 +45,9 @@ use std::time::{Duration, Instant};
 const SHARDS_FILE: &str = "headwater-shards";
 /// What the embedded store is called among sources.
 const NAME: &str = "data";
-/// A load of more than this share of the memory bound is refused.
-const LOAD_SHARE: u64 = 4;
-/// The store gathers this share of the bound, within what makes sense to it.
-const TABLE_SHARE: u64 = 32;
-const TABLE_BYTES_MIN: u64 = 1 << 20;
 /// What its threads may take from one moment to the next, in tables: one that is brought to disk and its compressed form, and a
 /// batch on its way.
 const TABLES_APART: usize = 3;
-/// An owner may give out so many bits' worth of versions within its epoch.
-const EPOCH_SHIFT: u32 = 40;
 /// The end waits so long for the last writes to be safe.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -122,27 +117,6 @@ fn read<T: DeserializeOwned>(definition: &Definition) -> Result<T, ConfigError> 
         let (kind, name) = (&definition.kind, definition.name.escape_ascii());
         ConfigError(format!("data-dir: the kept {kind} '{name}' is not understood: {error}"))
     })
-}
-
-/// How the settings say that data is kept.
-fn options(config: &Config, shards: u16) -> Options {
-    let data = &config.data;
-    let mut options = Options {
-        durability: data.durability.parse().unwrap_or_default(),
-        interval: Duration::from_millis(data.durability_milliseconds),
-        free_bytes_min: data.data_free_bytes_min.0,
-        ..Options::default()
-    };
-    if config.is_clustered() {
-        // What is safe is in the log.
-        options.durability = Durability::None;
-    }
-    if config.memory.max.0 > 0 {
-        options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;
-        let share = config.memory.max.0 / TABLE_SHARE / u64::from(shards);
-        options.table_bytes = share.clamp(TABLE_BYTES_MIN, options.table_bytes);
-    }
-    options
 }
 
 impl EmbeddedStore {
@@ -359,22 +333,6 @@ impl EmbeddedStore {
         // What is safe in a log stays so, whatever becomes of the folder.
         self.given_up |=
             self.replica.is_none() && self.store.failed() && self.store.refusal().is_some();
-    }
-
-    /// The last operation told, where what leaves the server must wait until it survives.
-    pub(crate) fn awaited_operation(&self) -> Option<u64> {
-        let last = self.store.told().0;
-        (self.replica.is_some() && last > self.survives()).then_some(last)
-    }
-
-    /// What is known of this node's lease, where it is one of a cluster.
-    pub(crate) fn lease(&self) -> Option<LeaseFacts> {
-        self.replica.as_ref().map(ReplicaEnd::facts)
-    }
-
-    /// What versions for compare-and-set begin with, so that those of two owners differ.
-    pub(crate) fn version_floor(&self) -> u64 {
-        self.replica.as_ref().map_or(0, |replica| replica.epoch() << EPOCH_SHIFT)
     }
 
     /// Whether so much waits to be written that what can wait should.

@@ -10,12 +10,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const NODES: usize = 3;
+/// One test at a time has six processes: that is enough for a small machine.
+static TURN: Mutex<()> = Mutex::new(());
 const ALL: [usize; SERVERS] = [0, 1, 2];
 
 /// A node as a process; what it prints says whether it owns the shard.
@@ -36,6 +38,7 @@ struct Cluster {
     folder: TempDir,
     ports: Vec<u16>,
     nodes: Vec<Option<Node>>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
@@ -47,10 +50,12 @@ impl Cluster {
             writeln!(out, "{text}").unwrap();
             return None;
         };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let nats = Servers::start(program, "always");
         nats.wait();
         let folder = tempfile::tempdir().unwrap();
-        let mut cluster = Self { nats, folder, ports: free_ports(NODES), nodes: Vec::new() };
+        let ports = free_ports(NODES);
+        let mut cluster = Self { nats, folder, ports, nodes: Vec::new(), _turn: turn };
         for at in 0..NODES {
             cluster.nodes.push(None);
             cluster.begin(at);

@@ -161,7 +161,7 @@ impl Driver {
         })
     }
 
-    /// Runs until the process ends, or the shard is given up.
+    /// Runs until the process ends.
     pub(super) fn run(
         mut self,
         tells: &Receiver<Told>,

@@ -47,7 +47,7 @@ struct Lease {
 
 /// What is known of the node that owns the shard.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseFacts {
+pub(crate) struct LeaseStats {
     /// The epoch in which it owns the shard.
     pub(crate) epoch: u64,
     /// How long it may answer without another renewal, in milliseconds.
@@ -70,9 +70,9 @@ impl ReplicaEnd {
     }
 
     /// What those who operate the cluster look at.
-    pub(crate) fn facts(&self) -> LeaseFacts {
+    pub(crate) fn facts(&self) -> LeaseStats {
         let until = self.lease.answers_until.load(Ordering::Acquire);
-        LeaseFacts {
+        LeaseStats {
             epoch: self.epoch(),
             answers_millis: until.saturating_sub(monotonic().0),
             unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),

@@ -1,11 +1,16 @@
-//! The folder of a node that stands by: a copy of the cluster's log, which no server uses yet.
+//! The store of a node of a cluster: a copy of the log, which a server uses where the node owns the shard.
 
-use super::{folder_of, options};
+use super::options::options;
+use super::{EmbeddedStore, folder_of};
 use crate::config::{Config, ConfigError};
+use crate::replicated::{LeaseStats, ReplicaEnd};
 use headwater_base::Shard;
 use headwater_base::source::{News, Sink};
 use headwater_keep::{Feed, LogMark, Store};
 use std::sync::Arc;
+
+/// An owner may give out so many bits' worth of versions within its epoch.
+const EPOCH_SHIFT: u32 = 40;
 
 /// Nobody, whom a copy that is only written has to tell.
 struct Nobody;
@@ -48,4 +53,22 @@ pub(crate) fn check_copy(config: &Config, followed: Option<LogMark>) -> Result<(
         "data-dir '{path}': it ends at {has:?} of the log, and was to end at {followed:?}: start the node again, and it reads what is missing"
     );
     Err(ConfigError(text))
+}
+
+impl EmbeddedStore {
+    /// The last operation told, where what leaves the server must wait until it survives.
+    pub(crate) fn awaited_operation(&self) -> Option<u64> {
+        let last = self.store.told().0;
+        (self.replica.is_some() && last > self.survives()).then_some(last)
+    }
+
+    /// What is known of this node's lease, where it is one of a cluster.
+    pub(crate) fn lease(&self) -> Option<LeaseStats> {
+        self.replica.as_ref().map(ReplicaEnd::facts)
+    }
+
+    /// What versions for compare-and-set begin with, so that those of two owners differ.
+    pub(crate) fn version_floor(&self) -> u64 {
+        self.replica.as_ref().map_or(0, |replica| replica.epoch() << EPOCH_SHIFT)
+    }
 }
