@@ -19,6 +19,7 @@
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
+mod arrival;
 pub mod config;
 mod connection;
 mod connections;
@@ -97,7 +98,7 @@ impl Server {
         let transport = (shards > 1).then(|| Transport::new(shards));
         let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
         let service = Resp::behind(config.clone(), shards, None, replica)?;
-        let mut reactor = Reactor::bind(&config, service, true)?;
+        let mut reactor = Reactor::bind(&config, service)?;
         let threads = match &transport {
             Some(transport) => {
                 // With what was declared before the start, and at the addresses that the system chose.
@@ -110,7 +111,7 @@ impl Server {
                     config.listen.memcached_port = OptionalPort::On(port);
                 }
                 let sent = reactor.service.take_sent();
-                Threads::start(&config, &sent, transport)?
+                Threads::start(&config, &sent, transport, || reactor.listeners_again())?
             }
             None => Threads::default(),
         };
@@ -248,7 +249,7 @@ impl NullServer {
     pub fn bind(config: &Config, bytes: usize) -> Result<Self, ConfigError> {
         config.check()?;
         let service = Null::new(Bounds::of(&config.clients), config.protocol_limits(), bytes);
-        Ok(Self { reactor: Reactor::bind(config, service, true)? })
+        Ok(Self { reactor: Reactor::bind(config, service)? })
     }
 
     /// The addresses that are listened on.

@@ -30,7 +30,7 @@ use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::log::event;
 use crate::service::{Bounds, Service, Stopped, Time, WireProtocol, Work};
-use accept::{check_free, listen};
+use accept::again;
 use ending::{SIGHUP, SIGINT, SIGTERM, hear};
 use gated::GatedReplies;
 use headwater_base::Millis;
@@ -87,8 +87,8 @@ pub(crate) struct Reactor<S: Service> {
     /// Something was executed since the last turn ended.
     executed: bool,
     gated_replies: GatedReplies,
-    /// Clients that had yet to log in when they came, oldest first.
-    strangers: VecDeque<ConnectionId>,
+    /// Clients that had yet to log in when they came, oldest first, with the numbers of their arrivals.
+    strangers: VecDeque<(u64, ConnectionId)>,
     read: Vec<u8>,
     out: Vec<u8>,
     /// The long values that belong into `out`.
@@ -99,22 +99,13 @@ pub(crate) struct Reactor<S: Service> {
     checked: u64,
 }
 
+fn failed(what: &str, error: io::Error) -> ConfigError {
+    ConfigError(format!("{what}: {error}"))
+}
+
 impl<S: Service> Reactor<S> {
-    /// Binds the addresses of `config`. One loop of the process `leads`: it hears signals.
-    pub(crate) fn bind(config: &Config, mut service: S, leads: bool) -> Result<Self, ConfigError> {
-        let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
-        let poll = Poll::new().map_err(|error| io("poll", error))?;
-        let mut signals = None;
-        if leads {
-            let of_process =
-                Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| io("signals", error))?;
-            poll.registry()
-                .register(signals.insert(of_process), SIGNALS, Interest::READABLE)
-                .map_err(|error| io("signals", error))?;
-        }
-        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| io("waker", error))?;
-        service.set_waker(Arc::new(waker));
-        let shared = config.listen.shards.number() > 1;
+    /// The first loop of the process: binds the addresses of `config`, and hears signals.
+    pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
         let mut listeners = Vec::new();
         let doors = [
             (WireProtocol::Resp, config.listen.port.number()),
@@ -124,18 +115,37 @@ impl<S: Service> Reactor<S> {
             let Some(mut port) = port else { continue };
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
-                let what = format!("cannot listen on {address}");
-                if shared && leads {
-                    check_free(address).map_err(|error| io(&what, error))?;
-                }
-                let mut listener = listen(address, shared).map_err(|error| io(&what, error))?;
-                port = listener.local_addr().map_err(|error| io(&what, error))?.port();
-                let token = Token(FIRST_LISTENER + listeners.len());
-                poll.registry()
-                    .register(&mut listener, token, Interest::READABLE)
-                    .map_err(|error| io(&what, error))?;
+                let bound = TcpListener::bind(address)
+                    .and_then(|it| it.local_addr().map(|address| (it, address.port())));
+                let listener;
+                (listener, port) =
+                    bound.map_err(|error| failed(&format!("cannot listen on {address}"), error))?;
                 listeners.push((listener, door));
             }
+        }
+        let mut reactor = Self::beside(config, service, listeners)?;
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).and_then(|mut signals| {
+            reactor.poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
+            Ok(signals)
+        });
+        reactor.signals = Some(signals.map_err(|error| failed("signals", error))?);
+        Ok(reactor)
+    }
+
+    /// Another loop of the process, which accepts from the same sockets: those that the first one gives it
+    /// ([`Reactor::listeners_again`]).
+    pub(crate) fn beside(
+        config: &Config,
+        mut service: S,
+        mut listeners: Vec<(TcpListener, WireProtocol)>,
+    ) -> Result<Self, ConfigError> {
+        let poll = Poll::new().map_err(|error| failed("poll", error))?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed("waker", error))?;
+        service.set_waker(Arc::new(waker));
+        for (at, (listener, _)) in listeners.iter_mut().enumerate() {
+            poll.registry()
+                .register(listener, Token(FIRST_LISTENER + at), Interest::READABLE)
+                .map_err(|error| failed("poll", error))?;
         }
         let mut connections = Connections::new();
         let (first, step) = service.numbers();
@@ -143,7 +153,7 @@ impl<S: Service> Reactor<S> {
         let mut reactor = Self {
             service,
             poll,
-            signals,
+            signals: None,
             listeners,
             accepting: true,
             connections,
@@ -161,6 +171,11 @@ impl<S: Service> Reactor<S> {
         };
         reactor.tell_time();
         Ok(reactor)
+    }
+
+    /// The sockets that are listened on, for another loop.
+    pub(crate) fn listeners_again(&self) -> Result<Vec<(TcpListener, WireProtocol)>, ConfigError> {
+        again(&self.listeners).map_err(|error| failed("listeners", error))
     }
 
     /// The addresses of a door.
@@ -253,8 +268,8 @@ impl<S: Service> Reactor<S> {
     /// What follows from requests, and from other threads.
     fn go_on(&mut self) {
         self.service.wake(&mut self.connections);
-        for (stream, peer, door) in self.service.take_clients() {
-            self.admit(stream, peer, door);
+        for arrival in self.service.take_clients() {
+            self.admit(arrival);
         }
         while self.connections.any_dirty() {
             self.attend_dirty();

@@ -3,10 +3,10 @@
 //! There are two services: the real one, and a constant one that measures what the loop
 //! itself costs. The loop is compiled for each, so neither pays for the other.
 
+use crate::arrival::Arrival;
 use crate::config::Clients;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::tls::{Arrival, ClientStream};
 use headwater_base::Millis;
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::Held;
@@ -180,13 +180,8 @@ pub(crate) trait Service {
 
     /// Who serves a client that was just accepted here: `None`, if this shard does.
     #[inline]
-    fn hand_on(
-        &mut self,
-        stream: ClientStream,
-        _peer: SocketAddr,
-        _door: WireProtocol,
-    ) -> Option<ClientStream> {
-        Some(stream)
+    fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {
+        Some(arrival)
     }
 
     /// Takes the clients that were accepted elsewhere, and those that are through with their handshakes.

@@ -7,8 +7,10 @@ use crate::config::{Config, ConfigError};
 use crate::keeping::SentModule;
 use crate::reactor::Reactor;
 use crate::resp::Resp;
+use crate::service::WireProtocol;
 use crate::shards::{Shards, Transport};
 use headwater_base::Shard;
+use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -34,8 +36,8 @@ impl Drop for Together {
 }
 
 impl Threads {
-    /// Starts the threads of all shards but the first, which has the addresses of `config`; `sent`: the modules of
-    /// functions that are in no file.
+    /// Starts the threads of all shards but the first; `sent`: the modules of functions that are in no file; `listeners`
+    /// gives each the sockets that the first listens on.
     ///
     /// # Errors
     /// One of them cannot serve, for the reason given.
@@ -43,11 +45,12 @@ impl Threads {
         config: &Config,
         sent: &[SentModule],
         transport: &Arc<Transport>,
+        listeners: impl Fn() -> Result<Vec<(TcpListener, WireProtocol)>, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let mut threads = Self { all: Vec::new(), pin: config.listen.pin };
         for at in 1..config.listen.shards.number() {
             let (config, transport) = (config.clone(), transport.clone());
-            let sent = sent.to_vec();
+            let (sent, listeners) = (sent.to_vec(), listeners()?);
             let (said, hears) = channel();
             let (start, started) = channel();
             let serve = move || {
@@ -57,7 +60,7 @@ impl Threads {
                 }
                 let shards = Shards::of(Shard(at), &transport);
                 let made = Resp::new(config.clone(), Some(shards), Some(sent))
-                    .and_then(|service| Reactor::bind(&config, service, false));
+                    .and_then(|service| Reactor::beside(&config, service, listeners));
                 let reactor = match made {
                     Ok(reactor) => reactor,
                     Err(error) => {

@@ -1,6 +1,7 @@
 //! Listening, and clients that come.
 
 use super::Reactor;
+use crate::arrival::Arrival;
 use crate::connection::Connection;
 use crate::log::event;
 use crate::memory::CLIENT_BYTES;
@@ -8,18 +9,14 @@ use crate::service::{Service, WireProtocol};
 use crate::tls::ClientStream;
 use mio::net::TcpListener;
 use mio::{Interest, Token};
-use rustix::net::{AddressFamily, SocketFlags};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Connections accepted in one turn.
 const ACCEPTS: usize = 256;
-/// Connections that may wait to be accepted at one socket.
-const LISTEN_BACKLOG: i32 = 1024;
 /// A client that takes more than so many bytes makes way for a new one.
 const LARGE_CLIENT: usize = 16 * CLIENT_BYTES;
-const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 impl<S: Service> Reactor<S> {
     /// Accepts what has come, on all listeners.
@@ -32,12 +29,11 @@ impl<S: Service> Reactor<S> {
                     break;
                 }
                 let (listener, door) = &self.listeners[at];
-                let door = *door;
                 match listener.accept() {
                     Ok((socket, peer)) => {
-                        let stream = ClientStream::Bare(socket);
-                        if let Some(stream) = self.service.hand_on(stream, peer, door) {
-                            self.admit(stream, peer, door);
+                        let arrival = Arrival::new(ClientStream::Bare(socket), peer, *door);
+                        if let Some(arrival) = self.service.hand_on(arrival) {
+                            self.admit(arrival);
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -54,7 +50,8 @@ impl<S: Service> Reactor<S> {
         }
     }
 
-    pub(super) fn admit(&mut self, mut stream: ClientStream, peer: SocketAddr, door: WireProtocol) {
+    pub(super) fn admit(&mut self, arrival: Arrival) {
+        let Arrival { mut stream, peer, door, number } = arrival;
         if let Some(text) = self.service.turns_away(peer, door) {
             stream.refuse(text);
             return;
@@ -101,36 +98,21 @@ impl<S: Service> Reactor<S> {
         let is_stranger = S::is_stranger(&connection.session);
         self.connections.put(connection);
         if is_stranger {
-            self.strangers.push_back(id);
+            // One that another shard has accepted may come here after younger ones.
+            let at = self.strangers.partition_point(|(other, _)| *other < number);
+            self.strangers.insert(at, (number, id));
             self.end_oldest_strangers();
         }
     }
 }
 
-/// Whether nobody listens at an address: sockets that are shared could be so with another process, which would get some of the
-/// clients.
-pub(super) fn check_free(address: SocketAddr) -> io::Result<()> {
-    use rustix::net::{self, SocketType, sockopt};
-    let socket = net::socket_with(family_of(address), SocketType::STREAM, SOCKET_FLAGS, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    Ok(net::bind(&socket, &address)?)
-}
-
-fn family_of(address: SocketAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
-}
-
-/// A socket that listens; several may be `shared`, one of each thread, between which the system shares
-/// out who connects.
-pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    use rustix::net::{self, SocketType, sockopt};
-    if !shared {
-        return TcpListener::bind(address);
-    }
-    let socket = net::socket_with(family_of(address), SocketType::STREAM, SOCKET_FLAGS, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
-    net::bind(&socket, &address)?;
-    net::listen(&socket, LISTEN_BACKLOG)?;
-    Ok(TcpListener::from_std(std::net::TcpListener::from(socket)))
+/// The same sockets for another thread: there is one queue of those who connect, and whichever thread has time takes the next.
+pub(super) fn again(
+    listeners: &[(TcpListener, WireProtocol)],
+) -> io::Result<Vec<(TcpListener, WireProtocol)>> {
+    let again = |(listener, door): &(TcpListener, WireProtocol)| {
+        let descriptor = listener.as_fd().try_clone_to_owned()?;
+        Ok((TcpListener::from_std(std::net::TcpListener::from(descriptor)), *door))
+    };
+    listeners.iter().map(again).collect()
 }

@@ -32,9 +32,9 @@ impl<S: Service> Reactor<S> {
         }
         let connections = &self.connections;
         self.strangers
-            .retain(|id| connections.get(*id).is_some_and(|it| S::is_stranger(&it.session)));
+            .retain(|(_, id)| connections.get(*id).is_some_and(|it| S::is_stranger(&it.session)));
         while self.strangers.len() > most
-            && let Some(oldest) = self.strangers.pop_front()
+            && let Some((_, oldest)) = self.strangers.pop_front()
             && let Some(connection) = self.connections.take(oldest.slot)
         {
             let peer = &connection.peer;

@@ -67,6 +67,7 @@ pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
+use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError, Module};
 use crate::connection::ConnectionId;
 use crate::http::Probes;
@@ -77,7 +78,6 @@ use crate::replicated::ReplicaEnd;
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
-use crate::tls::Arrival;
 use crate::users::{SeenUsers, UserRegistry};
 use blocking::Blocking;
 use channels::Channels;

@@ -2,6 +2,7 @@
 
 use super::session::Waiting;
 use super::{Flow, Resp, Session, Turn};
+use crate::arrival::Arrival;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::keeping::EmbeddedStore;
@@ -9,7 +10,6 @@ use crate::memcached;
 use crate::memory::STORE_LOOK;
 use crate::service::{Bounds, DurableWrites, Served, Service, Stopped, Time, WireProtocol};
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
-use crate::tls::{Arrival, ClientStream};
 use headwater_engine::{Effect, Value, ValueRef};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -171,29 +171,21 @@ impl Service for Resp {
         own + self.shards.as_deref().map_or(0, elsewhere)
     }
 
-    fn hand_on(
-        &mut self,
-        stream: ClientStream,
-        peer: SocketAddr,
-        door: WireProtocol,
-    ) -> Option<ClientStream> {
-        let Some(shards) = &mut self.shards else { return Some(stream) };
+    fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {
+        let Some(shards) = &mut self.shards else { return Some(arrival) };
         let to = shards.outbox.least_busy();
         if to == shards.me {
-            return Some(stream);
+            return Some(arrival);
         }
-        let message = ShardMessage::Client { stream, peer, door };
-        shards.outbox.to(to).messages.push(message);
+        shards.outbox.to(to).messages.push(ShardMessage::Client(arrival));
         None
     }
 
     fn take_clients(&mut self) -> Vec<Arrival> {
         let mut clients = core::mem::take(&mut self.new_clients);
         if self.may_accept() {
-            for (stream, peer, door) in self.entrance.arrivals.take() {
-                if let Some(stream) = self.hand_on(stream, peer, door) {
-                    clients.push((stream, peer, door));
-                }
+            for arrival in self.entrance.arrivals.take() {
+                clients.extend(self.hand_on(arrival));
             }
         }
         clients

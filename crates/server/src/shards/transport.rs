@@ -16,22 +16,20 @@ use super::barrier::Barrier;
 use super::names::Heard;
 use super::recorded::Recorded;
 use super::turns::Turns;
+use crate::arrival::Arrival;
 use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{
     CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
 };
-use crate::service::WireProtocol;
 use crate::sources;
-use crate::tls::ClientStream;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -85,14 +83,7 @@ pub(crate) enum ShardMessage {
         session: ConnectionId,
     },
     /// A client that was accepted elsewhere is to be served here.
-    Client {
-        /// Its socket.
-        stream: ClientStream,
-        /// Where it came from.
-        peer: SocketAddr,
-        /// What it speaks.
-        door: WireProtocol,
-    },
+    Client(Arrival),
     /// A message for a channel, from a flow.
     Publish {
         /// Bytes of the channel's name.

@@ -81,7 +81,7 @@ impl World {
         let reactor = |at| {
             let shards = Shards::of(Shard(at), &transport);
             let service = Resp::new(config.clone(), Some(shards), None).unwrap();
-            Reactor::bind(&config, service, false).unwrap()
+            Reactor::beside(&config, service, Vec::new()).unwrap()
         };
         let mut reactors: Vec<_> = (0..shards).map(reactor).collect();
         reactors[0].service.find_unfinished().unwrap();

@@ -6,6 +6,7 @@
 
 use super::files::Certificates;
 use super::stream::{ClientStream, TlsStream};
+use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError};
 use crate::log::event;
 use crate::service::WireProtocol;
@@ -27,9 +28,6 @@ const ACCEPTS: usize = 64;
 const EVENTS: usize = 256;
 /// The longest wait: handshakes that are late are looked for.
 const TICK: Duration = Duration::from_millis(100);
-
-/// A client that is through: its stream, its address, and what it speaks.
-pub(crate) type Arrival = (ClientStream, SocketAddr, WireProtocol);
 
 /// Clients that are through and wait for a shard.
 #[derive(Clone, Debug, Default)]
@@ -229,7 +227,7 @@ impl Hall {
             Ok(true) => {
                 if self.poll.registry().deregister(shaking.stream.socket()).is_ok() {
                     let stream = ClientStream::Encrypted(Box::new(shaking.stream));
-                    self.arrivals.put((stream, shaking.peer, shaking.door));
+                    self.arrivals.put(Arrival::new(stream, shaking.peer, shaking.door));
                     (self.ring)();
                 }
             }

@@ -15,6 +15,6 @@ mod name;
 mod stream;
 
 pub(crate) use files::Certificates;
-pub(crate) use handshake::{Arrival, Arrivals, Doorway, HANDSHAKES_MAX};
+pub(crate) use handshake::{Arrivals, Doorway, HANDSHAKES_MAX};
 pub(crate) use name::of as name_of;
 pub(crate) use stream::{ClientStream, STREAM_BYTES, TlsStream};

@@ -94,9 +94,7 @@ impl Resp {
                     }
                 }
                 ShardMessage::Broken { session } => connections.kill(session),
-                ShardMessage::Client { stream, peer, door } => {
-                    self.new_clients.push((stream, peer, door));
-                }
+                ShardMessage::Client(arrival) => self.new_clients.push(arrival),
                 ShardMessage::Publish { name, end } => {
                     let (channel, message) = bytes[begin..end].split_at(name);
                     self.publish_from_flow(channel, message, connections);

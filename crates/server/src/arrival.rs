@@ -1,0 +1,31 @@
+//! Clients that have connected and that no shard serves yet.
+
+use crate::service::WireProtocol;
+use crate::tls::ClientStream;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Arrivals of this process so far.
+static ARRIVALS: AtomicU64 = AtomicU64::new(0);
+
+/// A client that was accepted and is through with its handshake, if it has one.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Its socket.
+    pub(crate) stream: ClientStream,
+    /// Where it came from.
+    pub(crate) peer: SocketAddr,
+    /// What it speaks.
+    pub(crate) door: WireProtocol,
+    /// Its place in the order in which clients of all shards came: the thread that accepts it is often not the one that serves
+    /// it, and to which it may come later than younger ones.
+    pub(crate) number: u64,
+}
+
+impl Arrival {
+    /// A client that comes now.
+    pub(crate) fn new(stream: ClientStream, peer: SocketAddr, door: WireProtocol) -> Self {
+        let number = ARRIVALS.fetch_add(1, Ordering::Relaxed);
+        Self { stream, peer, door, number }
+    }
+}
