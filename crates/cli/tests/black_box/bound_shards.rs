@@ -58,12 +58,17 @@ fn memory_goes_to_the_shard_that_is_written_to() {
         assert_eq!(fill(&mut watched, tag, most / 4), 0, "everything could be evicted");
         watched.phase("keys of one tag, a quarter of the bound");
     }
-    // One shard alone is written to: it gets more than it would if the bound were cut in three.
-    for round in 0..3 {
-        assert_eq!(fill(&mut watched, &format!("hot{}", 0), most * 2), 0, "{round}");
+    // One shard alone is written to: it gets more than it would if the bound were cut in three. How fast the others yield
+    // depends on how often they have a turn, which a busy machine decides.
+    let mut kept = 0;
+    for round in 0..20 {
+        assert_eq!(fill(&mut watched, "hot0", most * 2), 0, "{round}");
         watched.phase("keys of one shard, twice the bound");
+        kept = count(&watched, "hot0", most * 2);
+        if round >= 2 && kept > most / 2 {
+            break;
+        }
     }
-    let kept = count(&watched, "hot0", most * 2);
     assert!(kept > most / 2, "{kept} of {most}: the others have not yielded");
     // And back, to whoever is written to next.
     assert_eq!(fill(&mut watched, "a", most), 0);
