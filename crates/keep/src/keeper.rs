@@ -3,6 +3,7 @@
 //! # Cost
 //! A lock that nobody else holds for long, and a copy of what is told.
 
+use crate::loader::View;
 use crate::log::Log;
 use crate::lost::Lost;
 use crate::outside::{self, TurnLog};
@@ -14,6 +15,7 @@ use crate::walk;
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 /// What gathers for the next commit.
@@ -90,6 +92,18 @@ impl KeeperQueue {
             gathered.turn = open;
         }
         Position(last)
+    }
+
+    /// The same, and has a view of the store taken behind it.
+    pub(crate) fn commit_viewed(&self, viewer: Sender<Result<View, String>>) {
+        self.commit();
+        let gathered = lock(&self.gathered);
+        let last = gathered.open_behind.unwrap_or_else(|| gathered.turn.last());
+        let turn = Turn::viewed_by(last, viewer);
+        match gathered.outside {
+            Some(_) => self.shared.await_view(turn),
+            None => _ = self.shared.push(turn),
+        }
     }
 
     /// Forgets what was told of a transaction that will not end.

@@ -31,6 +31,7 @@
 //! skip list, a batch's share of one `write` and one `fdatasync`. A load reads the blocks of its range. Memory:
 //! [`Options::memory_bytes`], and what is being loaded.
 
+mod backup;
 mod files;
 mod journal;
 mod keeper;
@@ -38,8 +39,10 @@ mod loader;
 mod log;
 mod lost;
 mod notes;
+mod options;
 mod outside;
 mod record;
+mod restore;
 mod shared;
 mod survey;
 mod tables;
@@ -47,6 +50,7 @@ mod turn;
 mod walk;
 mod writer;
 
+use crate::backup::BackupThread;
 use crate::files::Folder;
 use crate::keeper::{KeeperQueue, NextCommit};
 pub use crate::notes::Notes;
@@ -55,101 +59,26 @@ use crate::shared::{Keys, Progress, Queue, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
+pub use backup::{BackupPiece, BackupReader};
 pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::source::{Position, Sink};
 pub use keeper::StoreHandle;
+pub use options::{Durability, Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+pub use restore::{Restored, restore};
 pub use survey::Wanted;
 
-/// What removals leave free on the disk, if nothing more is asked for: they are written as well, and the store fails where
-/// nothing can be.
-pub const REMOVALS_BYTES_MIN: u64 = 4 << 20;
 /// The writer is behind where this part of what may wait for it does.
 const BEHIND: usize = 32;
 /// Threads that load.
 const LOADERS: usize = 2;
-
-/// When writes are made safe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
-    /// When the system sees fit.
-    None,
-    /// Some time after they are acknowledged.
-    #[default]
-    Interval,
-    /// Before they are acknowledged.
-    Always,
-}
-
-impl FromStr for Durability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            "interval" => Ok(Self::Interval),
-            "always" => Ok(Self::Always),
-            _ => Err(String::from("it is one of none, interval, always")),
-        }
-    }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Interval => "interval",
-            Self::Always => "always",
-        })
-    }
-}
-
-/// How to keep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// When writes are made safe.
-    pub durability: Durability,
-    /// Under [`Durability::Interval`], how long after the first write that is not safe yet.
-    pub interval: Duration,
-    /// A load of more bytes than this is refused.
-    pub load_bytes_max: u64,
-    /// Writes are refused while the disk has fewer bytes free, but for removals: those are refused where even
-    /// [`REMOVALS_BYTES_MIN`] are not left.
-    pub free_bytes_min: u64,
-    /// Bytes that gather in memory until the store writes them as a table. More means fewer and longer
-    /// writes; all that the store takes of memory is in proportion.
-    pub table_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            durability: Durability::default(),
-            interval: Duration::from_secs(1),
-            load_bytes_max: 256 << 20,
-            free_bytes_min: 64 << 20,
-            table_bytes: 16 << 20,
-        }
-    }
-}
-
-impl Options {
-    /// What all this takes of memory, about, besides what is being loaded: a table that gathers and four that wait to
-    /// be written, as much of operations in the queue and at the writer, and a cache of blocks.
-    #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
-        8 * self.table_bytes
-    }
-}
 
 /// Something that was declared and is declared again at the next start: a join, a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,35 +91,6 @@ pub struct Definition {
     pub text: Vec<u8>,
 }
 
-/// What is known of the store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StoreStats {
-    /// The last operation that was told.
-    pub position: u64,
-    /// The last one that is safe.
-    pub durable: u64,
-    /// Bytes of operations that wait for the writer.
-    pub pending_bytes: u64,
-    /// Batches written.
-    pub batches: u64,
-    /// Syncs done.
-    pub syncs: u64,
-    /// What they took together, in microseconds.
-    pub sync_micros: u64,
-    /// What the last one took, in microseconds.
-    pub sync_micros_last: u64,
-    /// Loads answered.
-    pub loads: u64,
-    /// Loads that failed.
-    pub loads_failed: u64,
-    /// Keys that loads gave.
-    pub loaded_keys: u64,
-    /// Bytes of keys and values that loads gave.
-    pub loaded_bytes: u64,
-    /// Bytes that the store takes on disk.
-    pub disk_bytes: u64,
-}
-
 /// An open store. Dropping it writes and syncs what was told.
 #[derive(Debug)]
 pub struct Store {
@@ -200,6 +100,8 @@ pub struct Store {
     log_mark: Option<LogMark>,
     writer: Option<JoinHandle<()>>,
     loaders: Vec<JoinHandle<()>>,
+    /// Threads that read states out.
+    backups: Mutex<Vec<BackupThread>>,
 }
 
 /// A sentence for an error of the store.
@@ -423,7 +325,14 @@ impl Store {
             shared: shared.clone(),
         });
         let mut store =
-            Self { front, options, log_mark: state.mark, writer: None, loaders: Vec::new() };
+            Self {
+            front,
+            options,
+            log_mark: state.mark,
+            writer: None,
+            loaders: Vec::new(),
+            backups: Mutex::default(),
+        };
         store.writer = Some(named("keep-write").spawn(move || writer.run()).map_err(failed)?);
         for _ in 0..LOADERS {
             let shared = shared.clone();
@@ -580,6 +489,7 @@ impl Drop for Store {
         if let Some(writer) = self.writer.take() {
             let _ended = writer.join();
         }
+        self.end_backups();
         let mut gathered = lock(&self.front.gathered);
         let is_safe = shared.durable.load(Ordering::Acquire) == gathered.turn.last();
         if is_safe && let Some(log) = &mut gathered.log {

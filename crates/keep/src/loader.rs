@@ -9,6 +9,7 @@ use crate::shared::{Keys, Request, Shared, lock};
 use fjall::{Keyspace, Readable, Snapshot};
 use headwater_base::key::bounds;
 use headwater_base::source::{Loaded, News, Pair, Position};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -56,6 +57,12 @@ pub(crate) struct View {
     pub(crate) state: State,
     /// Where its keys are.
     pub(crate) keys: Keyspace,
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 impl View {

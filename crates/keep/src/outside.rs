@@ -87,6 +87,22 @@ impl Shared {
         next
     }
 
+    /// Has a view taken behind what waits for the log now, or at once where nothing does.
+    pub(crate) fn await_view(&self, turn: Turn) {
+        let mut awaited = lock(&self.awaited);
+        if awaited.turns.is_empty() {
+            drop(awaited);
+            self.push(turn);
+        } else {
+            awaited.turns.push_back(turn);
+        }
+    }
+
+    /// Forgets what waits for the log.
+    pub(crate) fn forget_awaited(&self) {
+        lock(&self.awaited).turns.clear();
+    }
+
     /// Gives the writer what ends with the operation `last` at the latest; `mark` is where that ends in the log.
     fn acknowledged(&self, last: u64, mark: LogMark) {
         let mut awaited = lock(&self.awaited);

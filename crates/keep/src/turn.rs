@@ -1,9 +1,11 @@
 //! The operations of one turn, as bytes one behind the other, on their way from the shard to the writer.
 
+use crate::loader::View;
 use crate::outside::LogMark;
 use crate::record;
 use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
+use std::sync::mpsc::Sender;
 
 /// What an operation does. The numbers are those of the files that turns are written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +70,8 @@ pub(crate) struct Turn {
     last: u64,
     /// Where it ends in the log that it went to or came from.
     mark: Option<LogMark>,
+    /// Who wants to see the store as it is behind it.
+    viewer: Option<Sender<Result<View, String>>>,
 }
 
 /// An emptied turn keeps its memory up to this size.
@@ -101,6 +105,17 @@ impl Turn {
         self.bytes.shrink_to(BYTES_KEPT);
         self.last = position;
         self.mark = None;
+        self.viewer = None;
+    }
+
+    /// One without operations behind `position`, for whose sake a view of the store is taken.
+    pub(crate) fn viewed_by(position: u64, viewer: Sender<Result<View, String>>) -> Self {
+        Self { viewer: Some(viewer), ..Self::after(position) }
+    }
+
+    /// Who wants to see the store as it is behind it.
+    pub(crate) fn viewer(&self) -> Option<&Sender<Result<View, String>>> {
+        self.viewer.as_ref()
     }
 
     /// Where it ends in a log.
@@ -186,6 +201,7 @@ impl Turn {
             bytes: self.bytes.split_off(kept),
             last: self.last,
             mark: None,
+            viewer: None,
         };
         self.last = before + at as u64;
         behind
@@ -222,7 +238,7 @@ impl Turn {
             entries.push(Entry { kind: Kind::of(kind)?, key, record });
         }
         let fits = rest.is_empty() && left == 0 && last >= entries.len() as u64;
-        fits.then(|| Self { entries, bytes: bytes.to_vec(), last, mark: None })
+        fits.then(|| Self { entries, bytes: bytes.to_vec(), last, mark: None, viewer: None })
     }
 
     /// The turn of which [`Self::encode`] has written the first part of `written`, and given the rest.

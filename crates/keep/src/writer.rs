@@ -4,6 +4,7 @@
 //! (group commit).
 
 use crate::files::{DurableMark, Folder};
+use crate::loader::View;
 use crate::lost::{Lost, is_within};
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Shared, lock};
@@ -44,6 +45,20 @@ pub(crate) fn write_state(
     Ok(state)
 }
 
+/// Takes the turns that are written next: all, but what is behind one that somebody wants to see the store behind. What came from a log goes
+/// as a whole, since its place there is at the last turn alone.
+fn take_turns(turns: &mut VecDeque<Turn>) -> VecDeque<Turn> {
+    let is_own = turns.iter().all(|turn| turn.mark().is_none());
+    let viewed = turns.iter().position(|turn| turn.viewer().is_some());
+    match viewed {
+        Some(at) if is_own => {
+            let rest = turns.split_off(at + 1);
+            core::mem::replace(turns, rest)
+        }
+        _ => core::mem::take(turns),
+    }
+}
+
 /// What the thread owns.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
@@ -77,6 +92,7 @@ impl Writer {
             } else if !turns.is_empty() {
                 self.lose(&turns);
             }
+            self.show(&turns);
             self.end_table(&turns);
             if self.is_sync_due() {
                 let done = catch_unwind(AssertUnwindSafe(|| self.sync()));
@@ -96,6 +112,18 @@ impl Writer {
             if matches!(synced, Ok(Ok(()))) {
                 let _best_effort = catch_unwind(AssertUnwindSafe(|| self.empty_journal()));
             }
+        }
+    }
+
+    /// Gives a view of the store to those who want one behind `turns`.
+    fn show(&self, turns: &VecDeque<Turn>) {
+        for viewer in turns.iter().filter_map(Turn::viewer) {
+            let view = match self.shared.failed.load(Ordering::Acquire) {
+                false => View::of(&self.shared),
+                true => Err(String::from("data can no longer be written")),
+            };
+            // Who has gone wants none.
+            let _heard = viewer.send(view);
         }
     }
 
@@ -123,8 +151,8 @@ impl Writer {
         let mut queue = lock(&shared.queue);
         loop {
             if !queue.turns.is_empty() {
-                queue.bytes = 0;
-                let turns = core::mem::take(&mut queue.turns);
+                let turns = take_turns(&mut queue.turns);
+                queue.bytes = queue.turns.iter().map(Turn::bytes).sum();
                 self.shared.room.notify_all();
                 return Some(turns);
             }
