@@ -209,6 +209,8 @@ enum Needs {
     Copies,
     /// Keys that are not named.
     Whole,
+    /// All keys.
+    Everything,
     /// A range of keys.
     Range,
     /// The keys of a table.
@@ -247,6 +249,7 @@ needs! {
     Moves: Rename RenameNx;
     Copies: Copy;
     Whole: Keys Scan RandomKey FlushAll FlushDb;
+    Everything: BackupBegin BackupRead BackupEnd;
     Range: Range Prefix RangeDel ExplainRange Verify RangeWatch FnRange;
     Table: TableSet;
     Channels: Subscribe;
@@ -295,6 +298,7 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
         Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
         Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
         Needs::Whole => whole(spec, command, out),
+        Needs::Everything => out.push(all_keys(Access::READ)),
         Needs::Range => out.extend(range_of(command)),
         Needs::Table => {
             let Some(name) = args.get(1) else { return };

@@ -38,6 +38,52 @@ pub(crate) enum Reply {
     Map(Vec<(Reply, Reply)>),
 }
 
+/// Which server, and who talks to it, as flags say it.
+#[derive(clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Host of the server
+    #[arg(short = 'h', long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port of the server
+    #[arg(short, long, default_value_t = 7379)]
+    port: u16,
+    /// User
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The server as redis://user:password@host:port, in which user, password and port may be left out; rediss:// talks TLS
+    #[arg(short = 'u', long, value_name = "URL")]
+    uri: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Password
+    #[arg(short = 'a', long = "pass", value_name = "PASSWORD", env = "HEADWATER_PASSWORD")]
+    password: Option<String>,
+}
+
+impl ServerArgs {
+    /// Where the server is.
+    pub(crate) fn place(&self) -> anyhow::Result<Place> {
+        let place = Place {
+            host: self.host.clone(),
+            port: self.port,
+            user: self.user.clone(),
+            password: self.password.clone(),
+            encrypted: self.tls.is_on(),
+        };
+        self.uri.as_ref().map_or_else(|| Ok(place.clone()), |url| Place::of_url(url, &place))
+    }
+
+    /// Connects, and logs in where there is a password; the reply to that, if so.
+    pub(crate) fn connect(&self, place: &Place) -> anyhow::Result<(Client, Option<Reply>)> {
+        let mut client = Client::connect(place, &self.tls)?;
+        let Some(password) = &place.password else { return Ok((client, None)) };
+        let user = place.user.iter().map(String::as_str);
+        let words: Vec<&str> = ["AUTH"].into_iter().chain(user).chain([&**password]).collect();
+        let reply = client.call(&words)?;
+        Ok((client, Some(reply)))
+    }
+}
+
 /// A connection to a server.
 pub(crate) struct Client {
     reader: BufReader<Stream>,

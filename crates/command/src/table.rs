@@ -286,6 +286,7 @@ ids! {
     Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
     AclSetUser AclUsers AclWhoAmI
+    BackupBegin BackupRead BackupEnd
     Debug DebugSleep DebugHelp Monitor Shutdown
 }
 

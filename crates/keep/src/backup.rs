@@ -112,8 +112,7 @@ struct Pipe {
 impl Pipe {
     /// Adds a piece once there is room.
     fn put(&self, piece: Vec<u8>) -> Result<(), String> {
-        let has_no_room =
-            |pieces: &mut Pieces| pieces.ready.len() >= PIECES && !pieces.abandoned;
+        let has_no_room = |pieces: &mut Pieces| pieces.ready.len() >= PIECES && !pieces.abandoned;
         let pieces = lock(&self.pieces);
         let (mut pieces, waited) = self
             .taken
@@ -199,7 +198,8 @@ impl Output<'_> {
     /// Adds bytes; a value may take more than one piece.
     fn bytes(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         while self.piece.len() + bytes.len() >= PIECE_BYTES {
-            let (now, later) = bytes.split_at(PIECE_BYTES.saturating_sub(self.piece.len()).min(bytes.len()));
+            let (now, later) =
+                bytes.split_at(PIECE_BYTES.saturating_sub(self.piece.len()).min(bytes.len()));
             self.piece.extend_from_slice(now);
             self.pipe.put(mem::take(&mut self.piece))?;
             bytes = later;

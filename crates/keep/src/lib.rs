@@ -66,13 +66,13 @@ use headwater_base::source::{Position, Sink};
 pub use keeper::StoreHandle;
 pub use options::{Durability, Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
+pub use restore::{Restored, restore};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
-pub use restore::{Restored, restore};
 pub use survey::Wanted;
 
 /// The writer is behind where this part of what may wait for it does.
@@ -324,8 +324,7 @@ impl Store {
             }),
             shared: shared.clone(),
         });
-        let mut store =
-            Self {
+        let mut store = Self {
             front,
             options,
             log_mark: state.mark,

@@ -56,7 +56,9 @@ impl Input<'_> {
         let [part] = self.exact()?;
         if part == 0 {
             let (position, entries, check) = (self.number()?, self.number()?, self.number()?);
-            if (entries, check) != (self.entries, check_end(self.check, position)) || self.from.read(&mut [0]).is_ok_and(|more| more > 0) {
+            if (entries, check) != (self.entries, check_end(self.check, position))
+                || self.from.read(&mut [0]).is_ok_and(|more| more > 0)
+            {
                 return Err(damaged());
             }
             return Ok(Err(position));
@@ -116,7 +118,8 @@ pub fn restore(path: &Path, from: &mut dyn Read) -> Result<Restored, String> {
             Part::Keys => &keys.keyspace,
         }
     };
-    let mut input = Input { from, key: Vec::new(), record: Vec::new(), entries: 0, check: check_of_none() };
+    let mut input =
+        Input { from, key: Vec::new(), record: Vec::new(), entries: 0, check: check_of_none() };
     let mut restored = Restored::default();
     let (mut batch, mut in_batch, mut in_table) = (database.batch(), 0, 0);
     let position = loop {

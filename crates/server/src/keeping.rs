@@ -8,6 +8,7 @@
 //! With several shards each has a store of its own, in a folder of its own. All keep what is declared, since all execute what
 //! declares it; what the first one has kept counts.
 
+mod backup;
 mod cluster;
 mod homes;
 mod journal;
@@ -15,6 +16,7 @@ mod options;
 mod records;
 mod rights;
 
+pub(crate) use backup::{restore_placement, restore_shard};
 pub(crate) use cluster::{check_copy, open_copy};
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;

@@ -14,12 +14,13 @@
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
 //! - `replicated`: a node of a cluster, which owns the shard or stands by.
-//! - `keeping`: the embedded store, and definitions that outlive the process.
+//! - `keeping`: the embedded store, and definitions that outlive the process; `backup`: folders of its backups.
 //! - `users`: who may do what, for all shards.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
 mod arrival;
+pub mod backup;
 pub mod config;
 mod connection;
 mod connections;

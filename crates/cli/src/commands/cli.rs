@@ -1,8 +1,8 @@
 //! `headwater cli`: one request from the command line, or a line at a time from the
 //! standard input, with the replies shown as redis-cli shows them.
 
-use crate::client::{Client, Reply, split_words};
-use crate::dial::{Place, TlsArgs};
+use crate::client::{Client, Reply, ServerArgs, split_words};
+use crate::dial::Place;
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -13,23 +13,8 @@ pub(crate) struct Args {
     /// Show this help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// Host of the server
-    #[arg(short = 'h', long, default_value = "127.0.0.1")]
-    host: String,
-    /// Port of the server
-    #[arg(short, long, default_value_t = 7379)]
-    port: u16,
-    /// User
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-    /// The server as redis://user:password@host:port, in which user, password and port may be left out; rediss:// talks TLS
-    #[arg(short = 'u', long, value_name = "URL")]
-    uri: Option<String>,
     #[command(flatten)]
-    tls: TlsArgs,
-    /// Password
-    #[arg(short = 'a', long = "pass", value_name = "PASSWORD", env = "HEADWATER_PASSWORD")]
-    password: Option<String>,
+    server: ServerArgs,
     /// Use RESP3, which shows maps as such
     #[arg(short = '3')]
     resp3: bool,
@@ -47,21 +32,10 @@ pub(crate) struct Args {
 impl Args {
     /// Sends the request, or those of the standard input; fails where a reply is an error.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut place = Place {
-            host: self.host.clone(),
-            port: self.port,
-            user: self.user.clone(),
-            password: self.password.clone(),
-            encrypted: self.tls.is_on(),
-        };
-        if let Some(url) = &self.uri {
-            place = Place::of_url(url, &place)?;
-        }
-        let mut client = Client::connect(&place, &self.tls)?;
-        if let Some(password) = &place.password {
-            let user = place.user.iter().map(String::as_str);
-            let words: Vec<&str> = ["AUTH"].into_iter().chain(user).chain([&**password]).collect();
-            self.show(&client.call(&words)?, true)?;
+        let place = self.server.place()?;
+        let (mut client, login) = self.server.connect(&place)?;
+        if let Some(reply) = login {
+            self.show(&reply, true)?;
         }
         if self.resp3 {
             client.call(&["HELLO", "3"])?;

@@ -1,5 +1,6 @@
 //! The subcommands: one file each, which holds its arguments (`Args`) and `Args::run`.
 
+mod backup;
 mod bench;
 mod check;
 mod cli;
@@ -7,6 +8,7 @@ mod config;
 mod demo;
 mod function;
 mod manual;
+mod restore;
 mod serve;
 
 use clap::Subcommand;
@@ -21,6 +23,10 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Talk to a running server.
     Cli(cli::Args),
+    /// Write the state of a running server into a folder.
+    Backup(backup::Args),
+    /// Make a folder of data out of a backup.
+    Restore(restore::Args),
     /// Check the engine with random histories against an oracle.
     Check(check::Args),
     /// Begin, build and test functions that run next to the data.
@@ -43,6 +49,8 @@ impl Command {
             Self::Serve(args) => args.run(),
             Self::Demo(args) => args.run(),
             Self::Cli(args) => args.run(),
+            Self::Backup(args) => args.run(),
+            Self::Restore(args) => args.run(),
             Self::Check(args) => args.run(),
             Self::Function(args) => args.run(),
             Self::Config(args) => args.run(),

@@ -3,6 +3,7 @@
 mod acl;
 mod acl_commands;
 mod acl_random;
+mod backups;
 mod bound;
 mod bound_shards;
 mod boundaries;

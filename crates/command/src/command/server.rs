@@ -76,6 +76,20 @@ pub enum Server<'a> {
     ConfigResetStat,
     /// Writes the settings back to the file.
     ConfigRewrite,
+    /// Begins a backup.
+    BackupBegin,
+    /// The next bytes of one.
+    BackupRead {
+        /// Which one.
+        backup: u64,
+        /// Of this shard.
+        shard: u64,
+    },
+    /// Ends one.
+    BackupEnd {
+        /// Which one.
+        backup: u64,
+    },
     /// The time of day.
     Time,
     /// The slowest recent commands.

@@ -46,6 +46,14 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::LatencyReset => Server::LatencyReset { events: rest },
         Id::DebugSleep => Server::DebugSleep { seconds: seconds(args.at(2))? },
         Id::Monitor => Server::Monitor,
+        Id::BackupBegin => Server::BackupBegin,
+        Id::BackupRead => Server::BackupRead {
+            backup: backup(args)?,
+            shard: number::parse_u64(args.at(2)).ok_or(Refusal::Text(
+                "a shard is a whole number, below those that BACKUP.BEGIN gives",
+            ))?,
+        },
+        Id::BackupEnd => Server::BackupEnd { backup: backup(args)? },
         Id::Shutdown => Server::Shutdown(shutdown(args.from(1))?),
         Id::CommandHelp => return Ok(help("command")),
         Id::ConfigHelp => return Ok(help("config")),
@@ -63,6 +71,12 @@ pub(super) fn help(container: &str) -> Command<'static> {
         Some(spec) => Command::Help(spec),
         None => unreachable!("'{container}' is in the command table"),
     }
+}
+
+/// The number of a backup.
+fn backup<'a>(args: Args<'a>) -> Result<u64, Refusal<'a>> {
+    number::parse_u64(args.at(1))
+        .ok_or(Refusal::Text("a backup is a whole number, as BACKUP.BEGIN gives it"))
 }
 
 fn list_filter(options: Args<'_>) -> Result<ListFilter<'_>, Refusal<'_>> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const EPOCH_SHIFT: u32 = 40;
 
 /// Nobody, whom a copy that is only written has to tell.
-struct Nobody;
+pub(super) struct Nobody;
 
 impl Sink for Nobody {
     fn tell(&self, _: News) -> bool {

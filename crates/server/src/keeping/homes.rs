@@ -141,16 +141,24 @@ fn of_hex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then_some(bytes)
 }
 
+/// The file in `folder`; `None`: there is none.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn bytes(folder: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::read(folder.join(FILE)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{FILE}: {error}")),
+    }
+}
+
 /// What the file in `folder` says; `None`: there is none.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or speaks of another number of shards; the sentence says what to do.
 pub(super) fn read(folder: &Path, shards: u16) -> Result<Option<Homes>, String> {
-    let bytes = match fs::read(folder.join(FILE)) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{FILE}: {error}")),
-    };
+    let Some(bytes) = bytes(folder)? else { return Ok(None) };
     let homes = str::from_utf8(&bytes).ok().and_then(Homes::of_text).ok_or_else(|| {
         format!(
             "{FILE} is damaged: it says which shard has which keys. Put back the one of a copy of the folder that was made \
@@ -179,6 +187,18 @@ impl fmt::Display for Unwritten {
         let (Self::Before(error) | Self::Unsure(error)) = self;
         write!(f, "{FILE}: {error}")
     }
+}
+
+/// Puts a file with these bytes into a folder that nobody uses.
+///
+/// # Errors
+/// It is not there, or may not be.
+pub(super) fn put(folder: &Path, bytes: &[u8]) -> Result<(), String> {
+    let put = File::create(folder.join(FILE)).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    put.map_err(|error| format!("{FILE}: {error}"))
 }
 
 /// Puts a file that says so into `folder`.

@@ -4,8 +4,10 @@ use core::str::FromStr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// What events can be about.
-pub(crate) const TARGETS: [&str; 10] =
-    ["server", "clients", "memory", "slow", "sources", "store", "flows", "http", "log", "audit"];
+pub(crate) const TARGETS: [&str; 11] = [
+    "server", "clients", "memory", "slow", "sources", "store", "cluster", "flows", "http", "log",
+    "audit",
+];
 
 /// The levels, from the one that lets nothing through; those of Redis last.
 const NAMES: [(&str, LevelFilter); 9] = [

@@ -160,6 +160,7 @@ impl Resp {
         let session = &mut work.connection.session;
         self.forget_subscriptions(id, session);
         self.forget_monitor(id, session);
+        self.forget_backup(id, session);
         self.forget_range_watches(session);
         self.forget_watches(session);
         self.forget_tracking(id, session);

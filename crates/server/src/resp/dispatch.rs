@@ -263,7 +263,7 @@ impl Resp {
             Command::RangeWatch(command) => self.range_watch(command, args, work),
             Command::Transaction(command) => self.transaction(command, args, work),
             Command::Sharding(command) => self.sharding(command, args, work),
-            Command::Server(command) => self.server(command, work),
+            Command::Server(command) => self.server(command, args, work),
             Command::Acl(command) => self.acl(command, work),
             Command::Sources(command) => self.sources(command, args, work),
             Command::Help(container) => {

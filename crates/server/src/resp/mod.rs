@@ -16,6 +16,7 @@
 //! - S3. While `exclusive` is set, that session is parked within EXEC.
 
 mod acl;
+mod backups;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
@@ -54,6 +55,7 @@ mod watching;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use backups::CommonBackup;
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::CommonEntrance;
 pub(crate) use info::cpu_seconds;
@@ -157,6 +159,8 @@ pub(crate) struct Resp {
     tracking: Tracking,
     watching: Watching,
     monitors: monitor::Monitors,
+    /// The backup under way, of all shards.
+    backup: CommonBackup,
     pub(crate) stats: Stats,
     pub(crate) clock: CommandClock,
     slowlog: Slowlog,
@@ -314,6 +318,7 @@ impl Resp {
             channels: Channels::new(secret, heard),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             monitors: monitor::Monitors::of(transport),
+            backup: transport.map(|it| it.backup().clone()).unwrap_or_default(),
             watching: Watching::new(secret, run, shards.as_deref()),
             stats: Stats::new(random(), spreads),
             clock: CommandClock::new(&config.observe),

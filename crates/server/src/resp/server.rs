@@ -3,7 +3,7 @@
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
-use headwater_command::{ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
+use headwater_command::{Args, ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
@@ -11,7 +11,12 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 impl Resp {
     /// Executes a command about the server as a whole.
-    pub(super) fn server(&mut self, command: &Server<'_>, work: &mut Turn<'_>) -> Flow {
+    pub(super) fn server(
+        &mut self,
+        command: &Server<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
         match command {
             Server::Commands => describe::commands(&mut encoder(work)),
             Server::CommandCount => describe::command_count(&mut encoder(work)),
@@ -75,6 +80,9 @@ impl Resp {
                 }
             }
             Server::ScriptFlush => encoder(work).ok(),
+            Server::BackupBegin => return self.backup_begin(args, work),
+            Server::BackupRead { backup, shard } => self.backup_read(*backup, *shard, work),
+            Server::BackupEnd { backup } => self.backup_end(*backup, work),
             Server::Monitor => return self.monitor(work),
             Server::Shutdown(options) => return self.shutdown(*options, work),
         }

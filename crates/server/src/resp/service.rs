@@ -405,6 +405,7 @@ impl Service for Resp {
         let id = connection.id;
         self.forget_subscriptions(id, &mut connection.session);
         self.forget_monitor(id, &mut connection.session);
+        self.forget_backup(id, &mut connection.session);
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);
         self.forget_tracking(id, &mut connection.session);

@@ -222,6 +222,8 @@ pub(crate) struct Session {
     pub(crate) answering: Answering,
     /// It is shown what all clients ask.
     pub(crate) monitors: bool,
+    /// It has begun a backup, which ends with it.
+    pub(crate) backs_up: bool,
     /// CLIENT NO-EVICT.
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.

@@ -21,7 +21,7 @@ pub(crate) use barrier::MoveRefusal;
 pub(crate) use count::settle;
 pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
-pub(crate) use quiescing::{QuiesceRequest, QuiesceRound, Quiescing, WantedMove};
+pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};
 pub(crate) use transport::{MessageBatch, Outbox, ShardMessage, Transport};
 

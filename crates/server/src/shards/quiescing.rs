@@ -5,14 +5,25 @@ use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use std::collections::{BTreeSet, VecDeque};
 
-/// A partition that a client wants moved.
+/// What a client wants done while all shards stand still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WantedMove {
+pub(crate) struct WantedStep {
     /// The client.
     pub(crate) client: ConnectionId,
-    pub(crate) partition: Partition,
-    /// Its new home.
-    pub(crate) to: Shard,
+    pub(crate) step: CommonStep,
+}
+
+/// What all shards do together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CommonStep {
+    /// A partition moves.
+    Move {
+        partition: Partition,
+        /// Its new home.
+        to: Shard,
+    },
+    /// A backup begins.
+    BeginBackup,
 }
 
 /// A round that this shard coordinates.
@@ -25,7 +36,7 @@ pub(crate) struct QuiesceRound {
     /// When it is given up if they have not, in milliseconds of the server's life.
     pub(crate) deadline: u64,
     /// What is done then.
-    pub(crate) wanted: WantedMove,
+    pub(crate) wanted: WantedStep,
 }
 
 /// A request of a coordinator (which may be this shard) to quiesce.
@@ -41,8 +52,8 @@ pub(crate) struct QuiesceRequest {
 /// What a shard knows of such rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Quiescing {
-    /// The moves that clients here want, in order.
-    pub(crate) wanted: VecDeque<WantedMove>,
+    /// What clients here want done, in order.
+    pub(crate) wanted: VecDeque<WantedStep>,
     /// This shard waits for its turn to coordinate, or has it.
     pub(crate) is_in_line: bool,
     /// It has it.

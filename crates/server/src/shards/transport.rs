@@ -21,7 +21,7 @@ use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{
-    CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
+    CommonBackup, CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
 };
 use crate::sources;
 use crate::users::UserRegistry;
@@ -142,6 +142,8 @@ pub(crate) enum ShardMessage {
         /// Its new home.
         to: Shard,
     },
+    /// All shards are quiescent, and begin a backup in step.
+    BeginBackup,
     /// The receiver's metrics are asked for over HTTP.
     AskFigures,
     /// The sender's metrics.
@@ -222,6 +224,8 @@ pub(crate) struct Transport {
     slow: SlowCommands,
     /// Where clients monitor.
     monitors: CommonMonitors,
+    /// The backup under way.
+    backup: CommonBackup,
     /// How long the commands of all shards take.
     spreads: Spreads,
     /// Transactions of which stores keep records.
@@ -289,6 +293,7 @@ impl Transport {
             slow,
             spreads: Spreads::default(),
             monitors: CommonMonitors::default(),
+            backup: CommonBackup::default(),
             recorded,
             entrance,
             users,
@@ -323,6 +328,11 @@ impl Transport {
     /// Where clients monitor.
     pub(crate) fn monitors(&self) -> &CommonMonitors {
         &self.monitors
+    }
+
+    /// The backup under way.
+    pub(crate) fn backup(&self) -> &CommonBackup {
+        &self.backup
     }
 
     /// How long the commands of all shards take.

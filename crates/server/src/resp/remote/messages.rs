@@ -114,6 +114,7 @@ impl Resp {
                 ShardMessage::Move { partition, to } => {
                     self.move_with_all(from, partition, to, connections);
                 }
+                ShardMessage::BeginBackup => self.back_up_with_all(from, connections),
                 ShardMessage::AskFigures => self.tell_figures(from, connections.open()),
                 ShardMessage::Figures(figures) => self.add_figures(figures),
                 ShardMessage::Stop => self.stopping = true,

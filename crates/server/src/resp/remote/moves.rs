@@ -13,7 +13,7 @@ use crate::connections::Connections;
 use crate::keeping::Way;
 use crate::resp::session::{Session, Waiting};
 use crate::resp::{Flow, Resp, Turn, encoder};
-use crate::shards::{MoveRefusal, ShardMessage, WantedMove};
+use crate::shards::{CommonStep, MoveRefusal, ShardMessage, WantedStep};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, OwnedArgs, Reply};
@@ -89,19 +89,20 @@ impl Resp {
         if from == to {
             return Ok(None);
         }
-        self.want_move(WantedMove { client, partition, to });
+        self.want_step(WantedStep { client, step: CommonStep::Move { partition, to } });
         Ok(Some(()))
     }
 
     /// All shards are quiescent: they move a partition in step, unless it has moved there meanwhile.
     pub(super) fn move_in_step(
         &mut self,
-        wanted: WantedMove,
+        wanted: WantedStep,
+        partition: Partition,
+        to: Shard,
         connections: &mut Connections<Session>,
     ) {
-        let WantedMove { partition, to, .. } = wanted;
         if self.node.engine().placement().is_none_or(|it| it.home_of(partition) == to) {
-            self.end_move(wanted, None, connections);
+            self.end_step(wanted, None, connections);
             self.resume_all();
             return;
         }
@@ -203,23 +204,8 @@ impl Resp {
         let wanted = shards.quiescing.round.as_ref().map(|round| round.wanted);
         if let Some(wanted) = wanted.filter(|_| coordinator == me) {
             barrier.finish();
-            self.end_move(wanted, refusal, connections);
+            self.end_step(wanted, refusal, connections);
             self.end_round();
         }
-    }
-
-    /// Tells the client of this shard that wanted a move how it went.
-    pub(super) fn end_move(
-        &mut self,
-        wanted: WantedMove,
-        refusal: Option<MoveRefusal>,
-        connections: &mut Connections<Session>,
-    ) {
-        if let Some(why) = refusal
-            && connections.get_mut(wanted.client).is_some()
-        {
-            self.failures.insert(wanted.client, why.into());
-        }
-        connections.wake(wanted.client);
     }
 }

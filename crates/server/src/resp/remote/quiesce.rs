@@ -1,8 +1,8 @@
 //! Rounds in which all shards quiesce: one coordinates, and what it does then is one step for everybody.
 //!
-//! A shard whose clients want a partition moved waits for its turn, and then asks all shards to quiesce: new requests of clients
+//! A shard whose clients want a partition moved, or a backup begun, waits for its turn, and then asks all shards to quiesce: new requests of clients
 //! are blocked, and what shards execute for one another comes to its end. When all are quiescent, no request is on its way
-//! between shards. Then the partition moves ([`super::moves`]), and requests go on.
+//! between shards. Then the partition moves ([`super::moves`]), or the backup begins ([`crate::resp::backups`]), and requests go on.
 //!
 //! # Invariants
 //! - N1. While a shard quiesces, requests of its clients wait in `blocked_sessions`; what other shards ask goes on.
@@ -12,22 +12,24 @@
 //! - N3. Between two rounds, sessions that were blocked in the first have a turn.
 //!
 //! # Cost
-//! Nothing where nobody wants a move, but for a look at a flag in each turn. Each shard writes three messages a round, and looks at
+//! Nothing where nobody wants a step, but for a look at a flag in each turn. Each shard writes three messages a round, and looks at
 //! all of its connections.
 
 use crate::connection::Connection;
 use crate::connections::Connections;
 use crate::resp::Resp;
 use crate::resp::session::{Across, Session};
-use crate::shards::{MoveRefusal, QuiesceRequest, QuiesceRound, ShardMessage, WantedMove};
+use crate::shards::{
+    CommonStep, MoveRefusal, QuiesceRequest, QuiesceRound, ShardMessage, WantedStep,
+};
 use headwater_base::Shard;
 
 /// How long shards may take to become quiescent, in milliseconds: then the round is given up.
 const QUIESCE_MAX: u64 = 1000;
 
 impl Resp {
-    /// Has a partition moved, when this shard's turn to coordinate has come.
-    pub(super) fn want_move(&mut self, wanted: WantedMove) {
+    /// Has something done by all shards, when this shard's turn to coordinate has come.
+    pub(in crate::resp) fn want_step(&mut self, wanted: WantedStep) {
         let Some(shards) = &mut self.shards else { return };
         shards.quiescing.wanted.push_back(wanted);
         if !shards.quiescing.is_in_line {
@@ -48,13 +50,13 @@ impl Resp {
         let (number, deadline) = (quiescing.rounds, now + QUIESCE_MAX);
         let missing = (0..shards.outbox.shards()).map(Shard).collect();
         quiescing.round = Some(QuiesceRound { number, missing, deadline, wanted });
-        if self.keeping.is_some()
+        if let CommonStep::Move { partition, .. } = wanted.step
+            && self.keeping.is_some()
             && let Some(placement) = self.node.engine().placement()
             && let Some(round) = &mut shards.quiescing.round
         {
             // Finding keys on disk takes its time, in which requests go on.
             round.deadline = u64::MAX;
-            let partition = wanted.partition;
             let from = placement.home_of(partition);
             shards.outbox.to(from).messages.push(ShardMessage::FindKeys { partition });
             return;
@@ -147,7 +149,7 @@ impl Resp {
         let text = "requests to other shards are not answered yet: try again";
         let Some(shards) = &mut self.shards else { return };
         if let Some(wanted) = shards.quiescing.round.as_ref().map(|round| round.wanted) {
-            self.end_move(wanted, Some(MoveRefusal::For(String::from(text))), connections);
+            self.end_step(wanted, Some(MoveRefusal::For(String::from(text))), connections);
         }
         self.resume_all();
     }
@@ -166,8 +168,31 @@ impl Resp {
         }
         if round.missing.is_empty() {
             let wanted = round.wanted;
-            self.move_in_step(wanted, connections);
+            match wanted.step {
+                CommonStep::Move { partition, to } => {
+                    self.move_in_step(wanted, partition, to, connections);
+                }
+                CommonStep::BeginBackup => self.back_up_in_step(),
+            }
         }
+    }
+
+    /// Tells the client of this shard that wanted a step how it went.
+    pub(in crate::resp) fn end_step(
+        &mut self,
+        wanted: WantedStep,
+        refusal: Option<MoveRefusal>,
+        connections: &mut Connections<Session>,
+    ) {
+        if let Some(why) = refusal {
+            if wanted.step == CommonStep::BeginBackup {
+                self.backup_refused(wanted.client);
+            }
+            if connections.get_mut(wanted.client).is_some() {
+                self.failures.insert(wanted.client, why.into());
+            }
+        }
+        connections.wake(wanted.client);
     }
 
     /// The round that this shard coordinates is over, and nothing was done: requests go on everywhere.
@@ -182,7 +207,7 @@ impl Resp {
     }
 
     /// The next shard may coordinate.
-    pub(super) fn end_round(&mut self) {
+    pub(in crate::resp) fn end_round(&mut self) {
         let Some(shards) = &mut self.shards else { return };
         let (me, quiescing) = (shards.me, &mut shards.quiescing);
         quiescing.round = None;
@@ -195,7 +220,7 @@ impl Resp {
     }
 
     /// Requests of clients go on, as far as this coordinator's round goes.
-    pub(super) fn end_quiescing(&mut self, coordinator: Shard) {
+    pub(in crate::resp) fn end_quiescing(&mut self, coordinator: Shard) {
         let Some(shards) = &mut self.shards else { return };
         let quiescing = &mut shards.quiescing;
         quiescing.requests.retain(|request| request.coordinator != coordinator);

@@ -49,7 +49,7 @@ impl Resp {
         Flow::Next
     }
 
-    pub(super) fn shard_count(&self) -> u16 {
+    pub(in crate::resp) fn shard_count(&self) -> u16 {
         self.shards.as_ref().map_or(1, |shards| shards.outbox.shards())
     }
 

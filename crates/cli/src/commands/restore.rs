@@ -1,0 +1,30 @@
+//! `headwater restore`: a folder of data out of a backup.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `headwater restore`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder of the backup
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// The folder of data that is made: a new one, or an empty one
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+}
+
+impl Args {
+    /// Restores, and says how to go on.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let restored = headwater_server::backup::restore(&self.from, &self.data);
+        let restored = restored.map_err(anyhow::Error::msg)?;
+        let (data, keys, shards) = (self.data.display(), restored.keys, restored.shards);
+        writeln!(
+            std::io::stdout(),
+            "{data}: {keys} keys; start it with headwater serve --data {data} --shards {shards}"
+        )?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,320 @@
+//! `headwater backup` and `headwater restore`: a backup is one state of all shards, taken under load, and what is cut short
+//! or damaged is no backup.
+//!
+//! Each writer writes `1`, `2`, `3` … to the keys of its own in turn, each only once the one before is acknowledged. A state of the server
+//! therefore has every number of a writer up to some number, and none above it: a gap would show shards at different moments.
+
+use crate::support::{Server, program, request};
+use redis::{Connection, cmd};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const WRITERS: usize = 3;
+const JOIN: &str = "sums|<writer> = sum n|<writer>|<number>";
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+fn start(data: &Path, shards: &str) -> Server {
+    let data = data.to_str().unwrap();
+    Server::start(&["--shards", shards, "--data-plain", "yes", "--data", data])
+}
+
+fn run(words: &[&str]) -> Output {
+    program().args(words).output().unwrap()
+}
+
+fn port(server: &Server) -> String {
+    server.port.to_string()
+}
+
+fn back_up(server: &Server, to: &Path) -> Output {
+    run(&["backup", "-p", &port(server), "--to", to.to_str().unwrap()])
+}
+
+fn begin_backing_up(server: &Server, to: &Path) -> Child {
+    let mut command = program();
+    command.args(["backup", "-p", &port(server), "--to", to.to_str().unwrap()]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn restore(from: &Path, data: &Path) -> Output {
+    run(&["restore", "--from", from.to_str().unwrap(), "--data", data.to_str().unwrap()])
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{}", told(output));
+}
+
+/// Writes the numbers of a writer until it is to stop: some to a table with a join, some to plain keys, and some together with two keys that
+/// are always alike.
+fn write(client: &mut Connection, writer: usize, written: &AtomicU64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let number = written.load(Ordering::Acquire) + 1;
+        let key = match number % 2 {
+            0 => format!("plain {writer} {number}"),
+            _ => format!("n|{writer}|{number:06}"),
+        };
+        let mut request = redis::pipe();
+        if number.is_multiple_of(5) {
+            request.atomic();
+            request.set(format!("left {writer}"), number).ignore();
+            request.set(format!("right {writer}"), number).ignore();
+        }
+        let () = request.set(key, number).query(client).unwrap();
+        written.store(number, Ordering::Release);
+        if number.is_multiple_of(8) {
+            // As many rounds as there may be have to be read in the end.
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The numbers of each writer that a server has.
+fn numbers(server: &Server, most: &[u64]) -> Vec<Vec<u64>> {
+    let mut client = server.client(2);
+    let mut found = vec![Vec::new(); WRITERS];
+    for (writer, found) in found.iter_mut().enumerate() {
+        let all: BTreeMap<String, u64> =
+            cmd("PREFIX").arg(format!("n|{writer}|")).query(&mut client).unwrap();
+        found.extend(all.into_values());
+        // Some more than can be there.
+        let keys = (1..=most[writer] / 2 + 9).map(|half| format!("plain {writer} {}", 2 * half));
+        let keys: Vec<String> = keys.collect();
+        for keys in keys.chunks(1000) {
+            let plain: Vec<Option<u64>> = cmd("MGET").arg(keys).query(&mut client).unwrap();
+            found.extend(plain.into_iter().flatten());
+        }
+        found.sort_unstable();
+    }
+    found
+}
+
+/// The numbers of each writer are all up to one that lies between these bounds; and the join has their sum.
+fn check_state(server: &Server, least: &[u64], most: &[u64]) {
+    let mut client = server.client(2);
+    for (writer, found) in numbers(server, most).into_iter().enumerate() {
+        let last = found.len() as u64;
+        assert!(found.iter().copied().eq(1..=last), "writer {writer} has a gap: {found:?}");
+        let bounds = least[writer]..=most[writer] + 1;
+        assert!(bounds.contains(&last), "writer {writer} has {last}, not in {bounds:?}");
+        let odd: u64 = found.iter().filter(|number| !number.is_multiple_of(2)).sum();
+        let sum: Option<u64> = cmd("GET").arg(format!("sums|{writer}")).query(&mut client).unwrap();
+        assert_eq!(sum.unwrap_or(0), odd, "writer {writer}");
+        let twins = [format!("left {writer}"), format!("right {writer}")];
+        let twins: Vec<Option<u64>> = cmd("MGET").arg(&twins).query(&mut client).unwrap();
+        assert_eq!(twins, [Some(last / 5 * 5).filter(|twin| *twin > 0); 2], "writer {writer}");
+    }
+}
+
+fn counts(written: &[AtomicU64]) -> Vec<u64> {
+    written.iter().map(|it| it.load(Ordering::Acquire)).collect()
+}
+
+/// Has writers stop when it goes, also where a test fails.
+struct Stops<'s>(&'s AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn backups_under_load(shards: &str) {
+    let place = TempDir::new().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let server = start(&at("data"), shards);
+    let client = &mut server.client(2);
+    let () = cmd("JOIN.ADD").arg("sums").arg(JOIN).query(client).unwrap();
+    let long = vec![b'x'; 3 << 20];
+    let () = cmd("SET").arg("long").arg(&long).query(client).unwrap();
+    let (written, stop) = ([const { AtomicU64::new(0) }; WRITERS], AtomicBool::new(false));
+    thread::scope(|scope| {
+        for (writer, written) in written.iter().enumerate() {
+            let mut client = server.client(2);
+            let stop = &stop;
+            scope.spawn(move || write(&mut client, writer, written, stop));
+        }
+        let _stops = Stops(&stop);
+        for round in 0..number("HEADWATER_BACKUP_ROUNDS", 3) {
+            thread::sleep(Duration::from_millis(150));
+            let (backup, data) = (at(&format!("backup {round}")), at(&format!("data {round}")));
+            let least = counts(&written);
+            succeeds(&back_up(&server, &backup));
+            let most = counts(&written);
+            succeeds(&restore(&backup, &data));
+            let restored = start(&data, shards);
+            check_state(&restored, &least, &most);
+            let found: Vec<u8> = cmd("GET").arg("long").query(&mut restored.client(2)).unwrap();
+            assert!(found == long);
+            // What was restored is served, and kept, like anything else.
+            let () = cmd("SET").arg("after").arg("1").query(&mut restored.client(2)).unwrap();
+            restored.signal(Signal::TERM);
+            restored.wait();
+            let again = start(&data, shards);
+            let after: String = cmd("GET").arg("after").query(&mut again.client(2)).unwrap();
+            assert_eq!(after, "1");
+        }
+    });
+}
+
+#[test]
+fn a_backup_under_load_is_one_state() {
+    backups_under_load("1");
+}
+
+#[test]
+fn a_backup_of_several_shards_under_load_is_one_state() {
+    backups_under_load("3");
+}
+
+#[test]
+fn partitions_that_have_moved_are_where_they_were() {
+    let place = TempDir::new().unwrap();
+    let (data, backup) = (place.path().join("data"), place.path().join("backup"));
+    let server = start(&data, "3");
+    let client = &mut server.client(2);
+    for at in 0..200 {
+        let () = cmd("SET").arg(format!("key {at}")).arg(at).query(client).unwrap();
+    }
+    let (partition, home) = crate::partitions::home(client, "key 7");
+    let to = (home + 1) % 3;
+    let () = cmd("SHARD.MOVE").arg(partition).arg(to).query(client).unwrap();
+    succeeds(&back_up(&server, &backup));
+    let copy = place.path().join("copy");
+    succeeds(&restore(&backup, &copy));
+    let restored = start(&copy, "3");
+    let client = &mut restored.client(2);
+    assert_eq!(crate::partitions::home(client, "key 7"), (partition, to));
+    for at in 0..200 {
+        let found: u64 = cmd("GET").arg(format!("key {at}")).query(client).unwrap();
+        assert_eq!(found, at);
+    }
+}
+
+#[test]
+fn what_is_killed_leaves_no_backup_and_no_data() {
+    let place = TempDir::new().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let mut server = start(&at("data"), "1");
+    let client = &mut server.client(2);
+    for key in 0..400 {
+        let () = cmd("SET").arg(key).arg(vec![b'x'; 100_000]).query(client).unwrap();
+    }
+    for round in 0..number("HEADWATER_BACKUP_KILLS", 6) {
+        // Killed: whoever takes it, or the server.
+        let backup = at(&format!("backup {round}"));
+        let mut child = begin_backing_up(&server, &backup);
+        thread::sleep(Duration::from_millis(round * 7 % 60));
+        if round % 2 == 0 {
+            let _ended = kill_process(Pid::from_child(&child), Signal::KILL);
+        } else {
+            server.signal(Signal::KILL);
+            server.wait();
+            server = start(&at("data"), "1");
+        }
+        let is_whole = child.wait().unwrap().success();
+        let data = at(&format!("data {round}"));
+        let restored = restore(&backup, &data);
+        assert_eq!(restored.status.success(), is_whole, "{}", told(&restored));
+        assert_eq!(data.exists(), is_whole);
+    }
+    // Whoever is killed with a backup under way is in nobody's way.
+    let () = cmd("BACKUP.BEGIN").query::<redis::Value>(&mut server.client(2)).map(drop).unwrap();
+    let whole = at("whole");
+    let mut tries = 0;
+    while !back_up(&server, &whole).status.success() {
+        // The server may yet have to see that the connection has ended.
+        tries += 1;
+        assert!(tries < 1000, "{}", told(&back_up(&server, &whole)));
+        thread::sleep(Duration::from_millis(1));
+    }
+    // A restore that is killed leaves nothing that looks like data.
+    let mut command = program();
+    let (from, data) = (whole.to_str().unwrap(), at("killed"));
+    command.args(["restore", "--from", from, "--data", data.to_str().unwrap()]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(20));
+    let _ended = kill_process(Pid::from_child(&child), Signal::KILL);
+    if !child.wait().unwrap().success() {
+        assert!(!data.exists());
+        let left = at("killed.restoring");
+        if left.exists() {
+            assert!(told(&restore(&whole, &data)).contains("cut short"));
+            fs::remove_dir_all(left).unwrap();
+        }
+        succeeds(&restore(&whole, &data));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_backup_is_said() {
+    let place = TempDir::new().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let server = start(&at("data"), "1");
+    let client = &mut server.client(2);
+    let () = cmd("SET").arg("k").arg("v").query(client).unwrap();
+    fs::create_dir(at("full")).unwrap();
+    fs::write(at("full").join("x"), "").unwrap();
+    assert!(told(&back_up(&server, &at("full"))).contains("is not empty"));
+    succeeds(&back_up(&server, &at("backup")));
+    assert!(told(&restore(&at("full"), &at("new"))).contains("has no whole backup"));
+    assert!(told(&restore(&at("backup"), &at("full"))).contains("is not empty"));
+    assert!(told(&restore(&at("backup"), &at("data"))).contains("is not empty"));
+    let file = at("backup").join("shard-0.data");
+    let good = fs::read(&file).unwrap();
+    fs::write(&file, &good[1..]).unwrap();
+    assert!(told(&restore(&at("backup"), &at("new"))).contains("bytes, and had"));
+    let mut bad = good.clone();
+    bad[good.len() / 2] ^= 1;
+    fs::write(&file, bad).unwrap();
+    let why = told(&restore(&at("backup"), &at("new")));
+    assert!(why.contains("shard-0.data: "), "{why}");
+    assert!(!at("new").exists() && !at("new.restoring").exists());
+    fs::write(&file, good).unwrap();
+    let manifest = at("backup").join("headwater-backup");
+    let text = fs::read_to_string(&manifest).unwrap();
+    for (part, other) in [("format 1", "format 2"), ("shards 1", "shards 2"), ("bytes ", "bytes x")]
+    {
+        fs::write(&manifest, text.replacen(part, other, 1)).unwrap();
+        let why = told(&restore(&at("backup"), &at("new")));
+        assert!(why.contains("damaged, or of another format"), "{why}");
+    }
+    fs::write(&manifest, text).unwrap();
+    succeeds(&restore(&at("backup"), &at("new")));
+
+    let mut socket = server.socket();
+    let mut ask = |words: &[&[u8]], reply: &[u8]| {
+        socket.send(&request(words));
+        socket.expect(reply);
+    };
+    ask(&[b"BACKUP.READ", b"77", b"0"], b"-ERR there is no backup 77 under way\r\n");
+    ask(&[b"BACKUP.END", b"77"], b":0\r\n");
+    ask(
+        &[b"BACKUP.READ", b"x", b"0"],
+        b"-ERR a backup is a whole number, as BACKUP.BEGIN gives it\r\n",
+    );
+    let begun: Vec<redis::Value> = cmd("BACKUP.BEGIN").query(client).unwrap();
+    let redis::Value::Int(number) = begun[1] else { panic!("{begun:?}") };
+    let text = number.to_string();
+    ask(&[b"BACKUP.READ", text.as_bytes(), b"1"], b"-ERR there is no shard 1\r\n");
+    let busy = cmd("BACKUP.BEGIN").query::<redis::Value>(client).unwrap_err().to_string();
+    assert!(busy.contains("one is taken at a time"), "{busy}");
+    ask(&[b"BACKUP.END", text.as_bytes()], b":1\r\n");
+    let bare = Server::start(&["--shards", "1"]);
+    let why = told(&back_up(&bare, &at("nothing")));
+    assert!(why.contains("nothing is kept on disk"), "{why}");
+    assert!(!at("nothing").exists());
+}

@@ -1,0 +1,238 @@
+//! The folder of a backup, and folders of data that are made of it.
+//!
+//! ```text
+//! DIR/headwater-backup      what is there, as text; written last
+//! DIR/shard-0.data …        what each shard has read out (`headwater_keep`, `backup.rs`)
+//! DIR/headwater-placement   which shard has which keys, where partitions have moved
+//! ```
+//!
+//! ```text
+//! Headwater backup, format 1
+//! taken 1795512600          seconds since 1970
+//! shards 3
+//! bytes 102400 99328 51200  of each shard's file
+//! placement yes
+//! ```
+
+use crate::keeping::{restore_placement, restore_shard};
+use headwater_base::Shard;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, BufReader, ErrorKind, Write as _};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const FILE: &str = "headwater-backup";
+const PLACEMENT: &str = "headwater-placement";
+const FORMAT: &str = "Headwater backup, format 1";
+/// Bytes that are read of a file at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// A folder that is being filled with a backup.
+#[derive(Debug)]
+pub struct NewBackup {
+    path: PathBuf,
+    bytes: Vec<u64>,
+    has_placement: bool,
+}
+
+fn describe(path: &Path) -> impl Fn(io::Error) -> String + '_ {
+    move |why| format!("{}: {why}", path.display())
+}
+
+/// Makes a folder that nobody else reads, or takes one that is empty.
+fn make_empty(path: &Path) -> Result<(), String> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(describe(path))?;
+    match is_empty(path)? {
+        true => Ok(()),
+        false => {
+            Err(format!("{} is not empty (allowed: a new folder, or an empty one)", path.display()))
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> Result<bool, String> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(describe(path)(error)),
+    }
+}
+
+fn data_file(path: &Path, shard: u16) -> PathBuf {
+    path.join(format!("shard-{shard}.data"))
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(describe(path))
+}
+
+impl NewBackup {
+    /// Begins a backup in a new folder, or in an empty one.
+    ///
+    /// # Errors
+    /// It is neither, or cannot be made.
+    pub fn begin(path: &Path, placement: Option<&[u8]>) -> Result<Self, String> {
+        make_empty(path)?;
+        if let Some(bytes) = placement {
+            write_synced(&path.join(PLACEMENT), bytes)?;
+        }
+        Ok(Self { path: path.to_owned(), bytes: Vec::new(), has_placement: placement.is_some() })
+    }
+
+    /// Adds the next shard's bytes, which `next` gives piece by piece; how many there were.
+    ///
+    /// # Errors
+    /// `next` has none, or they cannot be written.
+    pub fn add_shard(
+        &mut self,
+        mut next: impl FnMut() -> Result<Option<Vec<u8>>, String>,
+    ) -> Result<u64, String> {
+        let path = data_file(&self.path, self.bytes.len() as u16);
+        let mut file = File::create(&path).map_err(describe(&path))?;
+        let mut bytes = 0;
+        while let Some(piece) = next()? {
+            file.write_all(&piece).map_err(describe(&path))?;
+            bytes += piece.len() as u64;
+        }
+        file.sync_all().map_err(describe(&path))?;
+        self.bytes.push(bytes);
+        Ok(bytes)
+    }
+
+    /// Notes that all is there; how many bytes.
+    ///
+    /// # Errors
+    /// That cannot be written.
+    pub fn finish(self) -> Result<u64, String> {
+        let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut text = format!("{FORMAT}\ntaken {taken}\nshards {}\nbytes", self.bytes.len());
+        // What is written into a string is written.
+        self.bytes.iter().for_each(|bytes| _ = write!(text, " {bytes}"));
+        let placement = if self.has_placement { "yes" } else { "no" };
+        _ = writeln!(text, "\nplacement {placement}");
+        let partial = self.path.join(format!("{FILE}.new"));
+        write_synced(&partial, text.as_bytes())?;
+        let named = fs::rename(&partial, self.path.join(FILE));
+        named.and_then(|()| File::open(&self.path)?.sync_all()).map_err(describe(&self.path))?;
+        Ok(self.bytes.iter().sum())
+    }
+}
+
+/// What a folder says of its backup.
+#[derive(PartialEq, Eq, Debug)]
+struct Contents {
+    bytes: Vec<u64>,
+    has_placement: bool,
+}
+
+impl Contents {
+    fn of_text(text: &str) -> Option<Self> {
+        let mut lines = text.strip_suffix('\n')?.split('\n');
+        let mut line = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+        let format = FORMAT.split_once(' ')?;
+        (line(format.0)? == format.1).then_some(())?;
+        line("taken")?.parse::<u64>().ok()?;
+        let shards: usize = line("shards")?.parse().ok()?;
+        let bytes: Option<Vec<u64>> = line("bytes")?.split(' ').map(|it| it.parse().ok()).collect();
+        let bytes =
+            bytes.filter(|bytes| bytes.len() == shards && shards <= usize::from(u16::MAX))?;
+        let has_placement = match line("placement")? {
+            "yes" => true,
+            "no" => false,
+            _ => return None,
+        };
+        lines.next().is_none().then_some(Self { bytes, has_placement })
+    }
+
+    fn read(path: &Path) -> Result<Self, String> {
+        let shown = path.display();
+        match fs::read(path.join(FILE)) {
+            Ok(bytes) => {
+                let contents = str::from_utf8(&bytes).ok().and_then(Self::of_text);
+                contents.ok_or_else(|| {
+                    format!("{shown}: {FILE} is damaged, or of another format than '{FORMAT}'")
+                })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(format!(
+                "{shown} has no whole backup: there is no file {FILE}, which is written last"
+            )),
+            Err(error) => Err(describe(path)(error)),
+        }
+    }
+}
+
+/// What was restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoredData {
+    /// Keys.
+    pub keys: u64,
+    /// The number of shards that the keys are divided among, with which the server must be started.
+    pub shards: u16,
+}
+
+/// Makes a folder of data out of the backup in the folder `backup`. Until all of it is there, it has another name.
+///
+/// # Errors
+/// There is no whole backup, it is damaged, or the folder is not empty or cannot be made; the sentence says which.
+pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
+    let contents = Contents::read(backup)?;
+    if !is_empty(data)? {
+        return Err(format!(
+            "{} is not empty (allowed: a folder that is not there, or an empty one)",
+            data.display()
+        ));
+    }
+    let name = data.file_name().ok_or_else(|| format!("{} has no name", data.display()))?;
+    let partial = data.with_file_name({
+        let mut name = OsString::from(name);
+        name.push(".restoring");
+        name
+    });
+    if partial.exists() {
+        return Err(format!(
+            "{} is there: another restore is under way, or was cut short; remove it then",
+            partial.display()
+        ));
+    }
+    let restored = restore_into(backup, &contents, &partial).and_then(|restored| {
+        fs::rename(&partial, data).map_err(describe(data))?;
+        Ok(restored)
+    });
+    if restored.is_err() {
+        let _best_effort = fs::remove_dir_all(&partial);
+    }
+    restored
+}
+
+fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<RestoredData, String> {
+    make_empty(data)?;
+    let shards = contents.bytes.len() as u16;
+    let mut keys = 0;
+    for (shard, bytes) in (0..shards).zip(&contents.bytes) {
+        let path = data_file(backup, shard);
+        let file = File::open(&path).map_err(describe(&path))?;
+        let found = file.metadata().map_err(describe(&path))?.len();
+        if found != *bytes {
+            return Err(format!("{}: it has {found} bytes, and had {bytes}", path.display()));
+        }
+        let mut from = BufReader::with_capacity(READ_BYTES, file);
+        keys += restore_shard(data, Shard(shard), shards, &mut from)
+            .map_err(|why| format!("{}: {why}", path.display()))?
+            .keys;
+    }
+    if contents.has_placement {
+        let path = backup.join(PLACEMENT);
+        let bytes = fs::read(&path).map_err(describe(&path))?;
+        restore_placement(data, shards, &bytes)
+            .map_err(|why| format!("{}: {why}", backup.display()))?;
+    }
+    Ok(RestoredData { keys, shards })
+}
