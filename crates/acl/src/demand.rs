@@ -258,7 +258,8 @@ needs! {
     Tracks: ClientTracking;
     Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
         FlowDiscard FlowReplay;
-    Nothing: DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
+    Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
+        ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
         FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
         SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe PubSub
         PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp Multi Exec Discard Unwatch Hello Auth

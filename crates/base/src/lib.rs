@@ -15,6 +15,7 @@ pub mod limits;
 pub mod memory;
 pub mod ordered;
 pub mod placement;
+pub mod slots;
 pub mod source;
 pub mod spill;
 pub mod text;

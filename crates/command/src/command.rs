@@ -4,6 +4,7 @@
 //! differ only in spelling (DEL and UNLINK, SETEX and PSETEX) are one variant.
 
 mod acl;
+mod cluster;
 mod expiry;
 mod flows;
 mod functions;
@@ -17,6 +18,7 @@ mod strings;
 
 use crate::table::Spec;
 pub use acl::*;
+pub use cluster::*;
 pub use expiry::*;
 pub use flows::*;
 pub use functions::*;
@@ -43,6 +45,8 @@ pub enum Command<'a> {
     Connection(Connection<'a>),
     /// Concerns sources of base data.
     Sources(Sources<'a>),
+    /// Concerns the cluster.
+    Cluster(Cluster<'a>),
     /// Concerns shards.
     Sharding(Sharding<'a>),
     /// Concerns users and their rights.

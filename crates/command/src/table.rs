@@ -139,6 +139,8 @@ pub enum Group {
     Source,
     /// Shards.
     Shard,
+    /// The cluster, as Redis Cluster's clients ask of it.
+    Cluster,
     /// Flows.
     Flow,
     /// Functions next to the data.
@@ -168,6 +170,7 @@ impl Group {
             Self::Table => "table",
             Self::Source => "source",
             Self::Shard => "shard",
+            Self::Cluster => "cluster",
             Self::Flow => "flow",
             Self::Function => "function",
             Self::PubSub => "pubsub",
@@ -268,6 +271,8 @@ ids! {
     JoinAdd JoinDrop JoinList JoinInfo JoinKey JoinDecode
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
+    Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp
+    ReadOnly ReadWrite
     ShardHome ShardList ShardMove ShardPosition Wait
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     FnLoad FnDrop FnList FnInfo FnCall FnRange

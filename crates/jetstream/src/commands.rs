@@ -125,7 +125,7 @@ async fn published(sent: Result<PublishAckFuture, PublishError>) -> Published {
     }
 }
 
-fn header(headers: Option<&HeaderMap>, name: &str) -> Option<u64> {
+pub(crate) fn header(headers: Option<&HeaderMap>, name: &str) -> Option<u64> {
     headers?.get(name)?.as_str().parse().ok()
 }
 

@@ -2,6 +2,7 @@
 
 use crate::check::require_sync;
 use crate::commands::{self, ANSWER_TIMEOUT, LogNames};
+use crate::nodes::NodesSeen;
 use crate::settings::{JetStreamError, JetStreamSettings};
 use async_nats::ConnectOptions;
 use async_nats::connection::State;
@@ -13,11 +14,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// How long the start may take: connecting, and making streams.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long servers that have just started may refuse what is made there, and how often they are asked.
+const SETTLE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(200);
 /// Bytes of a message beside what the log gives: its subject and headers.
 const MESSAGE_EXTRA_BYTES: usize = 1024;
 /// Longest message of a log, where the servers would take longer ones.
@@ -53,6 +57,7 @@ enum Command {
     Open(Arc<LogNames>, Sender<Result<(), JetStreamError>>),
     Log(Arc<LogNames>, LogRequest, Answers<LogAnswer>),
     Bucket(BucketRequest, Answers<BucketAnswer>),
+    Nodes(NodesSeen),
 }
 
 /// A connection to the servers of a cluster; it ends with the last of its logs and buckets.
@@ -134,6 +139,14 @@ impl JetStream {
         Ok(JetStreamLog { names, commands: self.commands.clone(), to, answers })
     }
 
+    /// The nodes of the cluster, as far as they are known from now on.
+    #[must_use]
+    pub fn nodes(&self) -> NodesSeen {
+        let seen = NodesSeen::default();
+        drop(self.commands.send(Command::Nodes(seen.clone())));
+        seen
+    }
+
     /// The bucket of nodes and owners.
     #[must_use]
     pub fn bucket(&self, wake: Wake) -> JetStreamBucket {
@@ -199,6 +212,20 @@ impl Bucket for JetStreamBucket {
     }
 }
 
+/// Asks until the servers do what is asked: those that have just started have no leader yet, or do not know of one another.
+async fn settled<T, E, F>(ask: impl Fn() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Err(_) if begun.elapsed() < SETTLE => tokio::time::sleep(RETRY).await,
+            done => return done,
+        }
+    }
+}
+
 /// Connects, and makes the bucket.
 async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStreamError> {
     let mut options = ConnectOptions::new()
@@ -244,7 +271,7 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
         num_replicas: settings.replicas,
         ..kv::Config::default()
     };
-    let made = context.create_key_value(config).await;
+    let made = settled(|| context.create_key_value(config.clone())).await;
     let made = made.or_else(|why| refuse(&format!("bucket {}", settings.bucket()), why))?;
     let stream = made.stream.cached_info().config.clone();
     if stream.num_replicas != settings.replicas || stream.storage != StorageType::File {
@@ -294,7 +321,7 @@ async fn open(
 ) -> Result<(), JetStreamError> {
     let wanted = stream(settings, names);
     let what = format!("stream {}", names.stream);
-    let made = context.get_or_create_stream(wanted.clone()).await;
+    let made = settled(|| context.get_or_create_stream(wanted.clone())).await;
     let made = made.or_else(|why| refuse(&what, why))?;
     let found = &made.cached_info().config;
     let keeps = |one: &Config| {
@@ -308,7 +335,7 @@ async fn open(
     Ok(())
 }
 
-fn is_connected(context: &Context) -> bool {
+pub(crate) fn is_connected(context: &Context) -> bool {
     context.client().connection_state() == State::Connected
 }
 
@@ -333,6 +360,10 @@ async fn serve(
             }
             Command::Bucket(request, answers) if !is_connected(context) => {
                 commands::fail_bucket(&request, &answers);
+            }
+            Command::Nodes(seen) => {
+                let looking = seen.look(context.clone(), bucket.clone());
+                drop(tokio::task::spawn_local(looking));
             }
             Command::Log(names, request, answers) => {
                 commands::log(context, names, request, answers).await;

@@ -19,11 +19,13 @@
 mod check;
 mod commands;
 mod connection;
+mod nodes;
 mod settings;
 
 pub use check::{ServerSync, require_sync, server_sync};
 pub use commands::ANSWER_TIMEOUT;
 pub use connection::{JetStream, JetStreamBucket, JetStreamLog, Wake};
+pub use nodes::NodesSeen;
 pub use settings::{JetStreamError, JetStreamSettings};
 
 /// This machine's monotonic clock, which goes on while it is suspended.

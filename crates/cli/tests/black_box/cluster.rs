@@ -3,7 +3,7 @@
 //! `HEADWATER_CLUSTER_ROUNDS` says how often the owner is struck.
 
 use crate::nats_servers::{self, SERVERS, Servers, free_ports};
-use crate::support::{PATIENCE, program};
+use crate::support::{PATIENCE, Server, program};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -276,6 +276,103 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
     assert!((1..=2000).contains(&field("cluster_lease_milliseconds")), "{info}");
     let least = all.iter().map(|written| written.lock().unwrap().counted).min();
     assert!(least > Some(10), "{least:?} writes were acknowledged");
+}
+
+#[test]
+fn clients_of_redis_cluster_find_their_way_also_when_the_owner_is_killed() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let urls = cluster.ports.iter().map(|port| format!("redis://127.0.0.1:{port}/"));
+    let client = redis::cluster::ClusterClient::new(urls).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut set = |key: &str, value: u64| {
+        // This client does not look for another owner of a slot whose node cannot be reached: who uses it connects anew.
+        let began = Instant::now();
+        loop {
+            let mut commands = [redis::cmd("SET"), redis::cmd("GET")];
+            commands[0].arg(key).arg(value);
+            commands[1].arg(key);
+            let set = commands[0].query::<()>(&mut connection);
+            match set.and_then(|()| commands[1].query::<u64>(&mut connection)) {
+                Ok(found) => return found,
+                Err(why) => assert!(began.elapsed() < PATIENCE, "{key}: {why}"),
+            }
+            sleep(Duration::from_millis(100));
+            if let Ok(another) = client.get_connection() {
+                connection = another;
+            }
+        }
+    };
+    for number in 0..50 {
+        assert_eq!(set(&format!("p|{{b{number}}}|1"), number), number);
+    }
+    // All know all, whoever is asked.
+    let owner = cluster.owner();
+    let began = Instant::now();
+    let shown = loop {
+        let lines = text(&ask(&mut cluster.client((owner + 1) % NODES), "CLUSTER NODES").unwrap());
+        if lines.lines().count() == NODES {
+            break lines;
+        }
+        assert!(began.elapsed() < PATIENCE, "{lines}");
+        sleep(Duration::from_millis(100));
+    };
+    let master = shown.lines().find(|line| line.contains("myself,master")).unwrap();
+    let port = cluster.ports[owner];
+    assert!(master.contains(&format!(" 127.0.0.1:{port}@0 ")), "{shown}");
+    assert!(master.ends_with(" connected 0-16383"), "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains(" slave ")).count(), NODES - 1);
+    let id = master.split(' ').next().unwrap();
+    assert_eq!(text(&ask(&mut cluster.client(owner), "CLUSTER MYID").unwrap()), id);
+    for (key, slot) in [("foo", 12182), ("{foo}bar", 12182), ("p|{foo}|1", 12182)] {
+        let told = ask(&mut cluster.client(0), &format!("CLUSTER KEYSLOT {key}")).unwrap();
+        assert_eq!(told, redis::Value::Int(slot), "{key}");
+    }
+    let info = text(&ask(&mut cluster.client(0), "INFO").unwrap());
+    assert!(info.contains("\ncluster_enabled:1\r") && info.contains("\nredis_mode:cluster\r"));
+    assert!(ask(&mut cluster.client(0), "READONLY").is_ok());
+    let state = text(&ask(&mut cluster.client(0), "CLUSTER INFO").unwrap());
+    assert!(state.contains("cluster_state:ok\r\n"), "{state}");
+
+    cluster.end(owner, Signal::KILL);
+    for number in 50..100 {
+        assert_eq!(set(&format!("p|{{b{number}}}|1"), number), number);
+    }
+    let mut connection = client.get_connection().unwrap();
+    for number in 0..100 {
+        let key = format!("p|{{b{number}}}|1");
+        assert_eq!(redis::cmd("GET").arg(key).query::<u64>(&mut connection).unwrap(), number);
+    }
+    // Who has gone is shown no more.
+    let began = Instant::now();
+    let gone = format!(":{port}@0 ");
+    while text(&ask(&mut cluster.client((owner + 1) % NODES), "CLUSTER NODES").unwrap())
+        .contains(&gone)
+    {
+        assert!(began.elapsed() < PATIENCE, "it is still shown");
+        sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_backup_is_taken_of_the_node_that_owns_the_data() {
+    let Some(cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    let mut client = cluster.client((owner + 1) % NODES);
+    for number in 0..100 {
+        ask(&mut client, &format!("SET k|{number} {number}")).unwrap();
+    }
+    let (backup, data) = (cluster.folder.path().join("backup"), cluster.folder.path().join("data"));
+    // Through another node as well.
+    let mut command = program();
+    command.args(["backup", "-p", &cluster.ports[(owner + 1) % NODES].to_string(), "--to"]);
+    let taken = command.arg(&backup).output().unwrap();
+    assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+    let mut command = program();
+    command.args(["restore", "--from"]).arg(&backup).arg("--data").arg(&data);
+    assert!(command.output().unwrap().status.success());
+    let server = Server::start(&["--shards", "1", "--data", data.to_str().unwrap()]);
+    let all = ask(&mut server.client(2), "PREFIX k| COUNT").unwrap();
+    assert_eq!(all, redis::Value::Int(100));
 }
 
 #[test]

@@ -333,6 +333,10 @@ fn info_has_what_clients_parse() {
         ] {
             assert_eq!(field(name), value, "{name}");
         }
+        for words in [&["CLUSTER", "SLOTS"][..], &["CLUSTER", "KEYSLOT", "k"], &["READONLY"]] {
+            let told = cmd(words[0]).arg(&words[1..]).query::<Value>(client).unwrap_err();
+            assert!(told.to_string().contains("cluster support disabled"), "{told}");
+        }
         assert!(info.get::<u64>("total_commands_processed").unwrap() > 0);
         assert!(info.get::<f64>("used_cpu_user").is_some());
         let only: String = cmd("INFO").arg("cpu").query(client).unwrap();

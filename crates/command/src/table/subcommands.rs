@@ -192,6 +192,30 @@ pub(super) static SLOWLOG: &[Spec] = &[
         "These lines."),
 ];
 
+pub(super) static CLUSTER: &[Spec] = &[
+    sub!(ClusterSlots "cluster" "slots" 2, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
+        "",
+        "Which nodes have which slots."),
+    sub!(ClusterShards "cluster" "shards" 2, ALWAYS, KeyArgs::NONE, Cluster, "7.0.0",
+        "",
+        "The shards, with their slots and nodes."),
+    sub!(ClusterNodes "cluster" "nodes" 2, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
+        "",
+        "The nodes, a line each."),
+    sub!(ClusterInfo "cluster" "info" 2, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
+        "",
+        "The state of the cluster."),
+    sub!(ClusterMyId "cluster" "myid" 2, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
+        "",
+        "The identity of the node that answers."),
+    sub!(ClusterKeySlot "cluster" "keyslot" 3, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
+        "key",
+        "The slot of a key."),
+    sub!(ClusterHelp "cluster" "help" 2, ALWAYS, KeyArgs::NONE, Cluster, "5.0.0",
+        "",
+        "These lines."),
+];
+
 pub(super) static LATENCY: &[Spec] = &[
     sub!(LatencyLatest "latency" "latest" 2, ADMIN, KeyArgs::NONE, Server, "2.8.13",
         "",

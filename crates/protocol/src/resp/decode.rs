@@ -8,8 +8,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    connection, flows, functions, introspection, keys, pubsub, ranges, scripts, shards, streams,
-    strings, tables, transactions,
+    cluster, connection, flows, functions, introspection, keys, pubsub, ranges, scripts, shards,
+    streams, strings, tables, transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
@@ -64,6 +64,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::Range | Group::Join => ranges::decode(spec, args),
         Group::Table | Group::Source => tables::decode(spec, args),
         Group::Shard => shards::decode(spec, args),
+        Group::Cluster => Ok(cluster::decode(spec, args)),
         Group::Flow => flows::decode(spec, args),
         Group::Function => functions::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),

@@ -67,6 +67,11 @@ impl EmbeddedStore {
         self.replica.as_ref().map(ReplicaEnd::facts)
     }
 
+    /// The nodes of the cluster that this one belongs to, if it does: their names and addresses.
+    pub(crate) fn cluster_nodes(&self) -> Option<Vec<(String, String)>> {
+        self.replica.as_ref().map(ReplicaEnd::nodes)
+    }
+
     /// What versions for compare-and-set begin with, so that those of two owners differ.
     pub(crate) fn version_floor(&self) -> u64 {
         self.replica.as_ref().map_or(0, |replica| replica.epoch() << EPOCH_SHIFT)

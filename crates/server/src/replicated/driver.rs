@@ -4,7 +4,7 @@ use super::Lease;
 use crate::config::{Cluster, ConfigError};
 use crate::log::{self, event};
 use headwater_jetstream::{
-    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, Wake, monotonic,
+    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, NodesSeen, Wake, monotonic,
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
@@ -59,6 +59,8 @@ pub(super) type OwnerSeen = Option<(String, Epoch)>;
 pub(super) struct Driver {
     // The connection lives as long as this.
     _nats: JetStream,
+    /// Who is in the cluster.
+    pub(super) nodes: NodesSeen,
     log: JetStreamLog,
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
@@ -117,6 +119,7 @@ impl Driver {
             |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
         let stream = settings.stream(0);
         let nats = JetStream::connect(settings).map_err(refuse)?;
+        let nodes = nats.nodes();
         let wake: Wake = Arc::new(move || drop(told.send(Told::Wake)));
         let log = nats.log(0, wake.clone()).map_err(refuse)?;
         let bucket = nats.bucket(wake);
@@ -144,6 +147,7 @@ impl Driver {
         });
         Ok(Self {
             _nats: nats,
+            nodes,
             log,
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),

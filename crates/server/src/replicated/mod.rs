@@ -22,7 +22,7 @@ use crate::log::event;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
-use headwater_jetstream::{JetStreamSettings, monotonic};
+use headwater_jetstream::{JetStreamSettings, NodesSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -61,6 +61,7 @@ pub(crate) struct LeaseStats {
 pub(crate) struct ReplicaEnd {
     lease: Arc<Lease>,
     told: Sender<Told>,
+    nodes: NodesSeen,
 }
 
 impl ReplicaEnd {
@@ -82,6 +83,11 @@ impl ReplicaEnd {
     /// The epoch in which this node owns the shard.
     pub(crate) fn epoch(&self) -> u64 {
         self.lease.epoch.load(Ordering::Acquire)
+    }
+
+    /// The nodes of the cluster that are there: their names and addresses.
+    pub(crate) fn nodes(&self) -> Vec<(String, String)> {
+        self.nodes.all().into_iter().map(|node| (node.node, node.address)).collect()
     }
 
     /// Where turns go.
@@ -141,9 +147,10 @@ impl ClusterNode {
         let store = keeping::open_copy(&config)?;
         let (told, tells) = channel();
         let (says, events) = channel();
-        let end = ReplicaEnd { lease: Arc::default(), told: told.clone() };
+        let (lease, tells_end) = (Arc::<Lease>::default(), told.clone());
         let (owner, owners) = tokio::sync::watch::channel(None);
-        let driver = Driver::new(&config.cluster, settings, store, told, end.lease.clone())?;
+        let driver = Driver::new(&config.cluster, settings, store, told, lease.clone())?;
+        let end = ReplicaEnd { lease, told: tells_end, nodes: driver.nodes.clone() };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &owner);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);

@@ -121,7 +121,7 @@ impl Resp {
         out.integer(if is_three { 3 } else { 2 });
         out.bulk(b"id");
         out.integer(number as i64);
-        for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        for (name, value) in [("mode", self.mode()), ("role", "master")] {
             out.bulk(name.as_bytes());
             out.bulk(value.as_bytes());
         }

@@ -78,7 +78,7 @@ impl Resp {
             "latencystats" => self.write_latency_stats(out),
             "cluster" => {
                 out.push_str("# Cluster\r\n");
-                line(out, "cluster_enabled", 0);
+                line(out, "cluster_enabled", u8::from(self.is_clustered()));
                 self.write_node(out);
             }
             "engine" => self.node.write_info(InfoSection::Engine, out),
@@ -183,7 +183,7 @@ impl Resp {
         out.push_str("# Server\r\n");
         line(out, "redis_version", REDIS_VERSION);
         line(out, "headwater_version", env!("CARGO_PKG_VERSION"));
-        line(out, "redis_mode", "standalone");
+        line(out, "redis_mode", self.mode());
         line(out, "os", std::env::consts::OS);
         line(out, "arch_bits", usize::BITS);
         line(out, "multiplexing_api", "epoll");

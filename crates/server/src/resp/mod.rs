@@ -22,6 +22,7 @@ pub(crate) mod bound;
 mod channels;
 mod client;
 mod clock;
+mod cluster;
 mod configure;
 mod connect;
 mod declared;
