@@ -507,13 +507,18 @@ fn a_bound_that_a_store_cannot_work_with_is_refused_with_the_least() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().to_str().unwrap();
     let words = ["serve", "--port", "0", "--shards", "3", "--memory", "40mb", "--data", path];
-    let output = program().args(words).output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && told.contains("(allowed: 0, or at least"), "{told}");
-    let least: u64 =
-        told.rsplit("least ").next().unwrap().trim_end_matches([')', '\n']).parse().unwrap();
-    assert!((60 << 20..100 << 20).contains(&least), "{told}");
-    // What that server takes may be a little more than what this one took.
+    let least = || -> u64 {
+        let output = program().args(words).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && told.contains("(allowed: 0, or at least"), "{told}");
+        let least = told.rsplit("least ").next().unwrap().trim_end_matches([')', '\n']);
+        let least = least.parse().unwrap();
+        assert!((60 << 20..100 << 20).contains(&least), "{told}");
+        least
+    };
+    // It depends on what the system has brought into memory of the program at that moment, which differs while others run.
+    let least = (0..5).map(|_| least()).max().unwrap();
+    // What that server takes may be a little more than what these took.
     let memory = (least + (8 << 20)).to_string();
     let server = Server::start(&["--shards", "3", "--memory", &memory, "--data", path]);
     let mut client = server.client(2);
