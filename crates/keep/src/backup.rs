@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a backup begins with.
 pub(crate) const HEADER: &[u8] = b"Headwater backup of a shard, format 1\n";
@@ -38,7 +38,7 @@ const SEED: u64 = 0x6261_636b_7570_0001;
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait to be taken.
 const PIECES: usize = 4;
-/// A backup of which nothing is taken for so long is given up: it holds old data on the disk.
+/// A backup that nobody is seen to be taking for so long is given up: it holds old data on the disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an entry is of.
@@ -94,35 +94,46 @@ pub enum BackupPiece {
 }
 
 /// What has been read out, and not been taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pieces {
     ready: VecDeque<Vec<u8>>,
     /// How it ended.
     ended: Option<Result<(), String>>,
     /// Nobody wants the rest.
     abandoned: bool,
+    /// When somebody was last seen to be taking the backup.
+    touched: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pipe {
     pieces: Mutex<Pieces>,
     taken: Condvar,
 }
 
 impl Pipe {
+    fn new() -> Self {
+        let (ready, touched) = (VecDeque::new(), Instant::now());
+        let pieces = Pieces { ready, ended: None, abandoned: false, touched };
+        Self { pieces: Mutex::new(pieces), taken: Condvar::new() }
+    }
+
     /// Adds a piece once there is room.
     fn put(&self, piece: Vec<u8>) -> Result<(), String> {
-        let has_no_room = |pieces: &mut Pieces| pieces.ready.len() >= PIECES && !pieces.abandoned;
-        let pieces = lock(&self.pieces);
-        let (mut pieces, waited) = self
-            .taken
-            .wait_timeout_while(pieces, PATIENCE, has_no_room)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = lock(&self.pieces);
+        while pieces.ready.len() >= PIECES && !pieces.abandoned {
+            let left = PATIENCE.saturating_sub(pieces.touched.elapsed());
+            if left.is_zero() {
+                return Err(format!(
+                    "nobody has asked for any of it for {} seconds",
+                    PATIENCE.as_secs()
+                ));
+            }
+            let waited = self.taken.wait_timeout(pieces, left);
+            (pieces, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
         if pieces.abandoned {
             return Err(String::from("the backup was ended"));
-        }
-        if waited.timed_out() {
-            return Err(format!("nobody has taken any of it for {} seconds", PATIENCE.as_secs()));
         }
         pieces.ready.push_back(piece);
         Ok(())
@@ -141,6 +152,11 @@ pub struct BackupReader {
 }
 
 impl BackupReader {
+    /// The backup is being taken, of this shard or of another one: it is not given up.
+    pub fn touch(&self) {
+        lock(&self.pipe.pieces).touched = Instant::now();
+    }
+
     /// What comes next.
     ///
     /// # Errors
@@ -251,7 +267,7 @@ impl Store {
     /// There is no thread for it.
     pub fn begin_backup(&self) -> io::Result<BackupReader> {
         let (viewer, view) = channel();
-        let pipe = Arc::new(Pipe::default());
+        let pipe = Arc::new(Pipe::new());
         let (shared, own) = (self.front.shared.clone(), pipe.clone());
         let named = Builder::new().name(String::from("keep-backup"));
         let thread = named.spawn(move || run(&shared, &view, &own))?;

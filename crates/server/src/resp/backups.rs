@@ -100,6 +100,8 @@ impl CommonBackup {
         let now = backups.now.as_mut().filter(|now| now.number == number);
         let now = now.ok_or_else(|| format!("there is no backup {number} under way"))?;
         now.touched = Instant::now();
+        // Whoever takes the shards one after the other is not late with the last one.
+        now.readers.iter().for_each(|(_, reader)| reader.touch());
         let found = now.readers.iter().find(|(at, _)| u64::from(at.0) == shard);
         let (_, reader) = found.ok_or_else(|| format!("there is no shard {shard}"))?;
         reader.take().map_err(|why| format!("the backup failed: {why}"))
