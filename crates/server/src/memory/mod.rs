@@ -213,14 +213,14 @@ impl Gauge {
         self.program.set(most);
     }
 
-    /// The least bound that the server can work with, whose resident size was `empty` when it was ready;
-    /// 0: it is about to be.
-    pub(crate) fn least(&self, empty: usize) -> usize {
+    /// The least bound that the server can work with; `ready`: what it took when it was ready, `None` if it is about to be.
+    pub(crate) fn least(&self, ready: Option<Sample>) -> usize {
         const STEP: usize = 1 << 20;
-        let sample = self.heap.sample();
-        let empty = if empty == 0 { sample.resident } else { empty };
-        // What is left to pages of the program counts as taken.
-        let program = self.program.get().saturating_sub(sample.files);
+        let sample = ready.unwrap_or_else(|| self.heap.sample());
+        // Pages of the program come and go with what it runs and what the system has room for: what is left to them counts
+        // as taken, and of those that were there only what exceeds it. Both are of one moment, so that none counts twice.
+        let program = self.program.get().max(sample.files);
+        let empty = sample.resident.saturating_sub(sample.files);
         let empty = self
             .common
             .as_ref()
