@@ -19,6 +19,7 @@
 //! - A3. A claim is accepted at the one sequence behind all that its claimant has read. So all readers agree on what is data.
 //! - A4. What is damaged, foreign or of a newer format, what a purge has removed too early, and an acknowledged record that is
 //!   missing stop the shard with a sentence that names stream and sequence ([`StopReason`]). They are never data.
+//! - P1. The log is purged only below a snapshot that is complete and named ([`Snapshots`]).
 //! - W1. An owner answers while its lease is younger than 2 s, counted from *sending* the last renewal that succeeded; it is
 //!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).
 //! - W2. Nobody takes a lease whose revision it has not seen unchanged for 3 s of its own clock, in which its own writes to the bucket succeeded.
@@ -31,6 +32,7 @@
 extern crate alloc;
 
 mod appender;
+mod fields;
 mod heartbeat;
 mod owner;
 mod ownership;
@@ -38,6 +40,7 @@ mod reader;
 mod record;
 mod replica;
 mod seam;
+mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
 pub use heartbeat::{Heartbeat, HeartbeatError};
@@ -50,3 +53,4 @@ pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
     MessageId, Monotonic, PutOutcome, Revision, Sequence,
 };
+pub use snapshot::{BadSnapshot, LogExtent, SnapshotEffect, SnapshotMark, Snapshots};

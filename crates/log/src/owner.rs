@@ -4,6 +4,7 @@
 //! owner    magic:4 format:2 state:1 zero:1 checksum:8 | epoch:8 incarnation:8 node:2+ address:2+
 //! ```
 
+use crate::fields::{number, text};
 use crate::record::Epoch;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -52,21 +53,6 @@ impl fmt::Display for BadOwner {
 
 fn checksum_of(bytes: &[u8]) -> u64 {
     stable_hash(SEED ^ stable_hash(SEED, &bytes[..8]), &bytes[16..])
-}
-
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
-    Some(taken)
-}
-
-fn text(rest: &mut &[u8]) -> Option<String> {
-    let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
-    String::from_utf8(take(rest, length.into())?.to_vec()).ok()
-}
-
-fn number(rest: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
 }
 
 impl Owner {

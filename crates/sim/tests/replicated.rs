@@ -77,6 +77,13 @@ fn what_is_left_out_is_found() {
                 *faults = LogFaults { traps: 60, late: 400, ..LogFaults::default() };
             }),
         ),
+        (
+            LogCut::Naming,
+            "P1",
+            found(LogCut::Naming, |faults| {
+                *faults = LogFaults { snapshots: 5000, ..LogFaults::default() };
+            }),
+        ),
     ];
     drop(take_hook());
     for (cut, says, texts) in all {

@@ -2,8 +2,8 @@
 
 use super::run::LogFaults;
 use headwater_log::{
-    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
-    PutOutcome, Revision, Sequence,
+    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogExtent, LogRequest,
+    MessageId, PutOutcome, Revision, Sequence,
 };
 use headwater_model::rng::Rng;
 use std::collections::BTreeMap;
@@ -67,6 +67,17 @@ impl Cloud {
     /// How many messages were purged.
     pub(super) fn purged(&self) -> usize {
         self.purged
+    }
+
+    /// What of the log there is.
+    pub(super) fn extent(&self) -> LogExtent {
+        let bytes = self.messages[self.purged..].iter().map(Vec::len).sum::<usize>() as u64;
+        LogExtent { first: Sequence(self.purged as u64 + 1), bytes }
+    }
+
+    /// The last value of a key of the bucket.
+    pub(super) fn value_of(&self, key: &str) -> Option<&[u8]> {
+        self.keys.get(key)?.last().map(|(_, value)| &**value)
     }
 
     /// A node sends a request.

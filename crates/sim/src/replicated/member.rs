@@ -6,10 +6,10 @@ use super::run::{LISTS, LogCut, LogFaults};
 use headwater_log::{
     AppendWindow, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId, LogMessage, LogPosition,
     LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput,
-    ReplicaStop, StopReason, Turn,
+    ReplicaStop, SnapshotEffect, SnapshotMark, Snapshots, StopReason, Turn,
 };
 use headwater_model::rng::Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The stream of the one shard.
 const STREAM: &str = "HW_sim_0";
@@ -38,13 +38,24 @@ struct Reply {
     turn: Turn,
 }
 
+/// Snapshots that are stored outside of the log, by their names.
+pub(super) type Objects = BTreeMap<String, Disk>;
+
+/// A snapshot that is being stored.
+struct Storing {
+    /// When that ends; `false`: it fails.
+    ends: (u64, bool),
+    mark: SnapshotMark,
+    disk: Disk,
+}
+
 /// What is shared by everything in a simulation.
 pub(super) struct Shared<'a> {
     pub(super) rng: &'a mut Rng,
     pub(super) faults: &'a LogFaults,
     pub(super) cloud: &'a mut Cloud,
     pub(super) history: &'a mut History,
-    pub(super) snapshot: &'a mut Option<Disk>,
+    pub(super) objects: &'a mut Objects,
     pub(super) now: u64,
 }
 
@@ -59,6 +70,8 @@ pub(super) struct Member {
     pub(super) paused: u64,
     heartbeat: Heartbeat,
     replica: Replica,
+    snapshots: Snapshots,
+    storing: Option<Storing>,
     /// What it shows as an owner; elsewhere the same as on disk.
     live: [Vec<u32>; LISTS],
     pub(super) disk: Disk,
@@ -87,7 +100,13 @@ fn apply(lists: &mut [Vec<u32>; LISTS], payload: &[u8]) {
 
 impl Member {
     /// A node's process begins, with this disk.
-    pub(super) fn start(index: usize, life: u64, disk: Disk, rng: &mut Rng, now: u64) -> Self {
+    pub(super) fn start(
+        (index, life): (usize, u64),
+        disk: Disk,
+        bytes_min: u64,
+        rng: &mut Rng,
+        now: u64,
+    ) -> Self {
         let incarnation = life * 10 + index as u64;
         let node = Owner {
             node: format!("n{index}"),
@@ -119,6 +138,8 @@ impl Member {
             paused: now,
             heartbeat: Heartbeat::new(node, times, life << 32),
             replica: Replica::new(config, disk.position, (life << 32) + (1 << 31)),
+            snapshots: Snapshots::new(0, bytes_min, times.answer_millis, (life << 32) + (3 << 30)),
+            storing: None,
             live: disk.lists.clone(),
             older: disk.clone(),
             unfenced: (disk.position.sequence.0, Vec::new()),
@@ -171,6 +192,9 @@ impl Member {
                     if self.heartbeat.answered(&answer, clock).is_err() {
                         self.ended = Some(MemberEnd::NameTaken);
                     }
+                    let known = (shared.cloud.extent(), self.replica.position());
+                    let snapshots = self.snapshots.answered(&answer, known, clock);
+                    snapshots.into_iter().for_each(|effect| self.snapshot(effect, shared));
                     ReplicaInput::Bucket(answer)
                 }
                 Answered::Log(answer) => {
@@ -184,6 +208,7 @@ impl Member {
         if let Some(request) = beat {
             shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), request);
         }
+        self.store(shared, clock);
         let writable_since = self.heartbeat.writable_since();
         let tick = ReplicaInput::Tick { wants: true, writable_since };
         self.replica.handle(tick, clock, &mut effects);
@@ -336,12 +361,53 @@ impl Member {
         if shared.rng.below(1000) < shared.faults.older {
             self.older = self.disk.clone();
         }
-        // An owner of before may come late with one that is older than what was purged meanwhile: the greatest one stays.
-        let before = shared.snapshot.as_ref().map_or(0, |before| before.position.sequence.0);
-        if shared.rng.below(1000) < shared.faults.snapshots && before < position.sequence.0 {
-            *shared.snapshot = Some(self.disk.clone());
-            let purge = Asked::Log(LogRequest::Purge { below: position.sequence });
-            shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), purge);
+    }
+
+    /// Snapshots go on, also where the node has stopped owning and does not know of it, or does.
+    fn store(&mut self, shared: &mut Shared<'_>, clock: Monotonic) {
+        if let Some(storing) = self.storing.take_if(|storing| storing.ends.0 <= shared.now) {
+            let mark = storing.ends.1.then(|| {
+                shared.objects.insert(storing.mark.object.clone(), storing.disk);
+                storing.mark
+            });
+            let effect = self.snapshots.taken(mark, clock);
+            effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
         }
+        if self.replica.serves().is_some() {
+            let effect = self.snapshots.tick(shared.cloud.extent(), clock);
+            effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
+        }
+    }
+
+    fn snapshot(&mut self, effect: SnapshotEffect, shared: &mut Shared<'_>) {
+        let asked = match effect {
+            SnapshotEffect::Bucket(request) => Asked::Bucket(request),
+            SnapshotEffect::Purge { below } => Asked::Log(LogRequest::Purge { below }),
+            SnapshotEffect::Sweep { below } => {
+                let goes = |name: &String| {
+                    SnapshotMark::sequence_of(name).is_some_and(|sequence| sequence < below)
+                };
+                shared.objects.retain(|name, _| !goes(name));
+                return;
+            }
+            SnapshotEffect::Take => {
+                let (disk, taker) = (self.disk.clone(), self.life * 10 + self.index as u64);
+                let position = disk.position;
+                let object = SnapshotMark::object_of(position.sequence, taker);
+                let mark = SnapshotMark { position, bytes: 100, object };
+                let slow = if shared.rng.chance(30) { 8000 } else { 300 };
+                let at = shared.now + shared.rng.below(slow) as u64;
+                let ends = (at, shared.rng.below(1000) >= shared.faults.lost);
+                self.storing = Some(Storing { ends, mark, disk });
+                match shared.faults.cut {
+                    Some(LogCut::Naming) => {
+                        Asked::Log(LogRequest::Purge { below: position.sequence })
+                    }
+                    _ => return,
+                }
+            }
+            SnapshotEffect::Unreadable(bad) => panic!("{bad}"),
+        };
+        shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), asked);
     }
 }

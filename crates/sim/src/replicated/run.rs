@@ -2,7 +2,8 @@
 
 use super::cloud::Cloud;
 use super::history::{History, Operation};
-use super::member::{Disk, Member, MemberEnd, Shared};
+use super::member::{Disk, Member, MemberEnd, Objects, Shared};
+use headwater_log::SnapshotMark;
 use headwater_model::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ pub struct LogFaults {
     pub pauses: usize,
     /// Nodes that restart.
     pub crashes: usize,
-    /// Acknowledged turns behind which the owner takes a snapshot and purges the log.
+    /// Of so many bytes of the log a tenth part is enough for a snapshot; 0: none are taken.
     pub snapshots: usize,
     /// Acknowledged turns that a disk may go back to.
     pub older: usize,
@@ -60,6 +61,8 @@ pub enum LogCut {
     Prefix,
     /// That an owner asks for its lease before its answers go out.
     Lease,
+    /// That the log is purged only when a complete snapshot is named.
+    Naming,
 }
 
 impl LogFaults {
@@ -82,7 +85,7 @@ impl LogFaults {
             (&mut faults.cuts, 2),
             (&mut faults.pauses, 3),
             (&mut faults.crashes, 2),
-            (&mut faults.snapshots, 100),
+            (&mut faults.snapshots, 20_000),
         ];
         for (kind, most) in kinds {
             if rng.chance(50) {
@@ -101,7 +104,8 @@ struct World {
     faults: LogFaults,
     cloud: Cloud,
     history: History,
-    snapshot: Option<Disk>,
+    /// Snapshots that are stored.
+    objects: Objects,
     members: Vec<Member>,
     lives: u64,
     now: u64,
@@ -153,15 +157,34 @@ impl World {
         }
     }
 
-    /// A node's next life; where the log begins too late for its disk, with a snapshot.
+    /// A node's next life.
     fn start(&mut self, node: usize, disk: Disk) {
         self.lives += 1;
-        let purged = self.cloud.purged() as u64;
-        let disk = match &self.snapshot {
-            Some(snapshot) if disk.position.sequence.0 <= purged => snapshot.clone(),
-            _ => disk,
+        let bytes_min = self.faults.snapshots.div_ceil(10) as u64;
+        let who = (node, self.lives);
+        self.members[node] = Member::start(who, disk, bytes_min, &mut self.rng, self.now);
+    }
+
+    /// The snapshot that the bucket names, if there is one.
+    fn named(&self) -> Option<SnapshotMark> {
+        let value = self.cloud.value_of(&SnapshotMark::key(0))?;
+        Some(SnapshotMark::decode(value).expect("it was written by a node"))
+    }
+
+    /// P1 and P3: what was purged is in the snapshot that is named, which is there.
+    fn check_snapshots(&self) -> Result<(), String> {
+        let (named, purged) = (self.named(), self.cloud.purged() as u64);
+        let upto = named.as_ref().map_or(0, |mark| mark.position.sequence.0);
+        if purged > 0 && purged >= upto {
+            return Err(format!("P1: purged up to {purged}, and {named:?} is named"));
+        }
+        let is_there = |mark: SnapshotMark| {
+            self.objects.get(&mark.object).is_some_and(|disk| disk.position == mark.position)
         };
-        self.members[node] = Member::start(node, self.lives, disk, &mut self.rng, self.now);
+        if !named.clone().is_none_or(is_there) {
+            return Err(format!("P3: {named:?} is named, and is not there"));
+        }
+        Ok(())
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -177,7 +200,7 @@ impl World {
                 faults: &self.faults,
                 cloud: &mut self.cloud,
                 history: &mut self.history,
-                snapshot: &mut self.snapshot,
+                objects: &mut self.objects,
                 now: self.now,
             };
             self.members[node].turn(&mut shared)?;
@@ -189,7 +212,9 @@ impl World {
             match self.members[node].ended {
                 Some(MemberEnd::Purged) => {
                     self.count("snapshots loaded");
-                    self.start(node, Disk::default());
+                    let named = self.named().ok_or("nothing is named, and the log is purged")?;
+                    let disk = self.objects[&named.object].clone();
+                    self.start(node, disk);
                 }
                 Some(MemberEnd::NameTaken) => {
                     self.count("names taken");
@@ -198,6 +223,7 @@ impl World {
                 }
                 None => {}
             }
+            self.check_snapshots()?;
         }
         Ok(())
     }
@@ -232,7 +258,8 @@ impl World {
 
     /// All faults are over: an owner must serve soon, and all nodes come to hold the same.
     fn calm(&mut self) -> Result<Disk, String> {
-        self.faults = LogFaults { cut: self.faults.cut, ..LogFaults::default() };
+        let (cut, snapshots) = (self.faults.cut, self.faults.snapshots);
+        self.faults = LogFaults { cut, snapshots, ..LogFaults::default() };
         self.cloud.log_leads = self.cloud.log_leads.min(self.now);
         self.cloud.bucket_leads = self.cloud.bucket_leads.min(self.now);
         for node in 0..NODES {
@@ -271,15 +298,15 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
     let mut faults = LogFaults::of(&mut rng);
     change(&mut faults);
     let reads = *rng.pick(&[40, 40, 95]);
-    let members = (0..NODES)
-        .map(|node| Member::start(node, node as u64, Disk::default(), &mut rng, 0))
-        .collect();
+    let bytes_min = faults.snapshots.div_ceil(10) as u64;
+    let start = |node| Member::start((node, node as u64), Disk::default(), bytes_min, &mut rng, 0);
+    let members = (0..NODES).map(start).collect();
     let mut world = World {
         rng,
         faults,
         cloud: Cloud::default(),
         history: History::default(),
-        snapshot: None,
+        objects: Objects::new(),
         members,
         lives: NODES as u64,
         now: 0,
