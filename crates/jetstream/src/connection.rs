@@ -4,6 +4,7 @@ use crate::check::require_sync;
 use crate::commands::{self, ANSWER_TIMEOUT, LogNames};
 use crate::nodes::NodesSeen;
 use crate::settings::{JetStreamError, JetStreamSettings};
+use crate::snapshots::{self, JetStreamSnapshots, SnapshotCommand, SnapshotNames};
 use async_nats::ConnectOptions;
 use async_nats::connection::State;
 use async_nats::jetstream::context::ContextBuilder;
@@ -53,11 +54,12 @@ impl<T> Answers<T> {
 }
 
 /// What the thread is told to do.
-enum Command {
+pub(crate) enum Command {
     Open(Arc<LogNames>, Sender<Result<(), JetStreamError>>),
     Log(Arc<LogNames>, LogRequest, Answers<LogAnswer>),
     Bucket(BucketRequest, Answers<BucketAnswer>),
     Nodes(NodesSeen),
+    Snapshot(Arc<SnapshotNames>, SnapshotCommand),
 }
 
 /// A connection to the servers of a cluster; it ends with the last of its logs and buckets.
@@ -145,6 +147,17 @@ impl JetStream {
         let seen = NodesSeen::default();
         drop(self.commands.send(Command::Nodes(seen.clone())));
         seen
+    }
+
+    /// The snapshots of a shard; from now on it is looked how long its log is.
+    #[must_use]
+    pub fn snapshots(&self, shard: u32) -> JetStreamSnapshots {
+        let names = Arc::new(self.settings.snapshots(shard));
+        let (commands, extent) = (self.commands.clone(), Arc::default());
+        let look = SnapshotCommand::Look(Arc::clone(&extent));
+        drop(commands.send(Command::Snapshot(names.clone(), look)));
+        let message_bytes_max = self.message_bytes_max;
+        JetStreamSnapshots { names, commands, extent, message_bytes_max }
     }
 
     /// The bucket of nodes and owners.
@@ -364,6 +377,9 @@ async fn serve(
             Command::Nodes(seen) => {
                 let looking = seen.look(context.clone(), bucket.clone());
                 drop(tokio::task::spawn_local(looking));
+            }
+            Command::Snapshot(names, command) => {
+                drop(tokio::task::spawn_local(snapshots::run(context.clone(), names, command)));
             }
             Command::Log(names, request, answers) => {
                 commands::log(context, names, request, answers).await;

@@ -9,6 +9,7 @@
 //!   no acknowledgement is *unknown*: no answer within [`ANSWER_TIMEOUT`], a lost connection, a stream without a leader.
 //! - Logs are read by batches of direct gets, which any replica answers that is not behind as far as it knows. What a read says may be
 //!   old: a claim is accepted only at the true end.
+//! - Snapshots are objects of a stream beside the log ([`JetStreamSnapshots`]).
 //! - The bucket's keys are read from its stream's leader.
 //!
 //! # Servers that lose what they acknowledge
@@ -21,12 +22,14 @@ mod commands;
 mod connection;
 mod nodes;
 mod settings;
+mod snapshots;
 
 pub use check::{ServerSync, require_sync, server_sync};
 pub use commands::ANSWER_TIMEOUT;
 pub use connection::{JetStream, JetStreamBucket, JetStreamLog, Wake};
 pub use nodes::NodesSeen;
 pub use settings::{JetStreamError, JetStreamSettings};
+pub use snapshots::{JetStreamSnapshots, SnapshotDownload, SnapshotUpload};
 
 /// This machine's monotonic clock, which goes on while it is suspended.
 #[must_use]

@@ -1,5 +1,6 @@
 //! Where the servers are, and how they are spoken to.
 
+use crate::snapshots::SnapshotNames;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -57,6 +58,13 @@ impl JetStreamSettings {
     #[must_use]
     pub fn subject(&self, shard: u32) -> String {
         format!("HW.{}.{shard}", self.cluster)
+    }
+
+    /// Where the snapshots of a shard are.
+    pub(crate) fn snapshots(&self, shard: u32) -> SnapshotNames {
+        let log = self.stream(shard);
+        let (stream, prefix) = (format!("{log}_snapshots"), self.subject(shard) + ".snapshots");
+        SnapshotNames { log, stream, prefix, replicas: self.replicas }
     }
 
     /// The bucket of nodes and owners.

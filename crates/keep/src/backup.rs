@@ -16,6 +16,7 @@
 //! ends.
 
 use crate::loader::View;
+use crate::outside::{Acknowledger, LogMark};
 use crate::record::{read_definition, read_value};
 use crate::shared::{Shared, lock};
 use crate::{Store, describe};
@@ -25,7 +26,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -250,28 +251,23 @@ fn read_out(shared: &Shared, view: &View, pipe: &Pipe) -> Result<(), String> {
     out.end(view.state.position)
 }
 
-fn run(shared: &Shared, view: &Receiver<Result<View, String>>, pipe: &Pipe) {
-    let read = || {
-        let view = view.recv().map_err(|_| String::from("the store has ended"))??;
-        read_out(shared, &view, pipe)
-    };
+fn run(shared: &Shared, view: impl FnOnce() -> Result<View, String>, pipe: &Pipe) {
+    let read = || read_out(shared, &view()?, pipe);
     let done = catch_unwind(AssertUnwindSafe(read));
     let done = done.unwrap_or_else(|_| Err(String::from("it stopped at a fault of its own")));
     lock(&pipe.pieces).ended = Some(done);
 }
 
-impl Store {
-    /// Begins to read out the state behind everything that was told until now.
-    ///
-    /// # Errors
-    /// There is no thread for it.
-    pub fn begin_backup(&self) -> io::Result<BackupReader> {
-        let (viewer, view) = channel();
+impl Shared {
+    /// Begins to read out the state that `view` gives.
+    fn begin_backup(
+        self: &Arc<Self>,
+        view: impl FnOnce() -> Result<View, String> + Send + 'static,
+    ) -> io::Result<BackupReader> {
         let pipe = Arc::new(Pipe::new());
-        let (shared, own) = (self.front.shared.clone(), pipe.clone());
+        let (shared, own) = (self.clone(), pipe.clone());
         let named = Builder::new().name(String::from("keep-backup"));
-        let thread = named.spawn(move || run(&shared, &view, &own))?;
-        self.front.commit_viewed(viewer);
+        let thread = named.spawn(move || run(&shared, view, &own))?;
         let mut backups = lock(&self.backups);
         backups.retain(|backup| !backup.thread.is_finished());
         backups.push(BackupThread { pipe: pipe.clone(), thread });
@@ -281,10 +277,38 @@ impl Store {
     /// Ends all backups that are under way, once the writer has ended.
     pub(crate) fn end_backups(&self) {
         // What the log has not acknowledged is behind views that will never be.
-        self.front.shared.forget_awaited();
+        self.forget_awaited();
         for BackupThread { pipe, thread } in mem::take(&mut *lock(&self.backups)) {
             pipe.abandon();
             let _ended = thread.join();
         }
+    }
+}
+
+impl Store {
+    /// Begins to read out the state behind everything that was told until now.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn begin_backup(&self) -> io::Result<BackupReader> {
+        let (viewer, view) = channel();
+        let waits = move || view.recv().map_err(|_| String::from("the store has ended"))?;
+        let reader = self.front.shared.begin_backup(waits)?;
+        self.front.commit_viewed(viewer);
+        Ok(reader)
+    }
+}
+
+impl Acknowledger {
+    /// Begins to read out a state of the folder: what it has now, all of which the log has acknowledged. Says where that ends in the log; `None`: the
+    /// folder has nothing of the log.
+    ///
+    /// # Errors
+    /// The store cannot be read, or there is no thread for it.
+    pub fn begin_backup(&self) -> Result<Option<(LogMark, BackupReader)>, String> {
+        let view = View::of(&self.shared)?;
+        let Some(mark) = view.state.mark else { return Ok(None) };
+        let reader = self.shared.begin_backup(move || Ok(view));
+        Ok(Some((mark, reader.map_err(|error| error.to_string())?)))
     }
 }

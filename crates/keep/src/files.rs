@@ -91,6 +91,23 @@ impl Folder {
         Ok(Self { path: path.to_owned(), is_new, _lock: lock })
     }
 
+    /// Removes what is in the folder, which is as new then.
+    pub(crate) fn empty(&mut self) -> io::Result<()> {
+        let missing = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        };
+        // Without it the rest is the beginning of a folder, whose making was cut short.
+        fs::remove_file(self.path.join(FORMAT_FILE)).or_else(missing)?;
+        File::open(&self.path)?.sync_all()?;
+        fs::remove_dir_all(self.store()).or_else(missing)?;
+        for name in [SAFE_FILE, "turns-0", "turns-1"] {
+            fs::remove_file(self.path.join(name)).or_else(missing)?;
+        }
+        self.is_new = true;
+        DirBuilder::new().recursive(true).mode(0o700).create(self.store())
+    }
+
     /// Where the store's files are.
     pub(crate) fn store(&self) -> PathBuf {
         self.path.join(STORE_FOLDER)

@@ -50,7 +50,6 @@ mod turn;
 mod walk;
 mod writer;
 
-use crate::backup::BackupThread;
 use crate::files::Folder;
 use crate::keeper::{KeeperQueue, NextCommit};
 pub use crate::notes::Notes;
@@ -66,7 +65,7 @@ use headwater_base::source::{Position, Sink};
 pub use keeper::StoreHandle;
 pub use options::{Durability, Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
-pub use restore::{Restored, restore};
+pub use restore::{Restored, restore, restore_copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,8 +99,6 @@ pub struct Store {
     log_mark: Option<LogMark>,
     writer: Option<JoinHandle<()>>,
     loaders: Vec<JoinHandle<()>>,
-    /// Threads that read states out.
-    backups: Mutex<Vec<BackupThread>>,
 }
 
 /// A sentence for an error of the store.
@@ -286,6 +283,7 @@ impl Store {
             refusal: Mutex::new(None),
             failed: AtomicBool::new(false),
             counters: shared::Counters::default(),
+            backups: Mutex::default(),
             sink,
             waker,
         });
@@ -324,14 +322,8 @@ impl Store {
             }),
             shared: shared.clone(),
         });
-        let mut store = Self {
-            front,
-            options,
-            log_mark: state.mark,
-            writer: None,
-            loaders: Vec::new(),
-            backups: Mutex::default(),
-        };
+        let mut store =
+            Self { front, options, log_mark: state.mark, writer: None, loaders: Vec::new() };
         store.writer = Some(named("keep-write").spawn(move || writer.run()).map_err(failed)?);
         for _ in 0..LOADERS {
             let shared = shared.clone();
@@ -488,7 +480,7 @@ impl Drop for Store {
         if let Some(writer) = self.writer.take() {
             let _ended = writer.join();
         }
-        self.end_backups();
+        shared.end_backups();
         let mut gathered = lock(&self.front.gathered);
         let is_safe = shared.durable.load(Ordering::Acquire) == gathered.turn.last();
         if is_safe && let Some(log) = &mut gathered.log {

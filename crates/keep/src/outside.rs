@@ -132,7 +132,7 @@ impl Shared {
 /// Tells a store what its log has; for the thread that hears the log.
 #[derive(Clone, Debug)]
 pub struct Acknowledger {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Acknowledger {

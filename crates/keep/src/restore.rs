@@ -2,6 +2,7 @@
 
 use crate::backup::{HEADER, Part, check_end, check_entry, check_of_none};
 use crate::files::Folder;
+use crate::outside::LogMark;
 use crate::record::State;
 use crate::writer::write_state;
 use crate::{Found, Options, describe, open_database};
@@ -98,18 +99,38 @@ fn cut_short(why: &std::io::Error) -> String {
 /// # Errors
 /// The backup is damaged, or the folder cannot be written, and is not to be used then; the sentence says which and why.
 pub fn restore(path: &Path, from: &mut dyn Read) -> Result<Restored, String> {
+    read_header(from)?;
+    let folder = Folder::open(path)?;
+    if !folder.is_new {
+        return Err(format!("{} has data already", path.display()));
+    }
+    fill(&folder, from, None)
+}
+
+/// Makes a copy of a log in the folder `path` of a backup whose state ends there at `mark`; what the folder had is gone.
+///
+/// # Errors
+/// As for [`restore`]. A folder whose filling was cut short is the copy of an empty log.
+pub fn restore_copy(path: &Path, from: &mut dyn Read, mark: LogMark) -> Result<Restored, String> {
+    read_header(from)?;
+    let mut folder = Folder::open(path)?;
+    folder.empty().map_err(|error| format!("{}: {error}", path.display()))?;
+    fill(&folder, from, Some(mark))
+}
+
+fn read_header(from: &mut dyn Read) -> Result<(), String> {
     let mut header = [0; HEADER.len()];
     from.read_exact(&mut header).map_err(|why| cut_short(&why))?;
     if header != HEADER {
         return Err(String::from("it is no backup of a shard in a format that this version reads"));
     }
-    let folder = Folder::open(path)?;
-    if !folder.is_new {
-        return Err(format!("{} has data already", path.display()));
-    }
+    Ok(())
+}
+
+fn fill(folder: &Folder, from: &mut dyn Read, mark: Option<LogMark>) -> Result<Restored, String> {
     let text = |error: fjall::Error| describe(&error);
     let Found { database, meta, definitions, notes, tables, keys, .. } =
-        open_database(&folder, &Options::default())?;
+        open_database(folder, &Options::default())?;
     let keyspace_of = |part: Part| -> &Keyspace {
         match part {
             Part::Definitions => &definitions,
@@ -145,7 +166,7 @@ pub fn restore(path: &Path, from: &mut dyn Read) -> Result<Restored, String> {
         }
     };
     restored.position = position;
-    let state = State { position, generation: keys.generation, ..State::default() };
+    let state = State { position, generation: keys.generation, mark, ..State::default() };
     write_state(&database, &meta, batch, state).map_err(text)?;
     database.persist(PersistMode::SyncAll).map_err(text)?;
     Ok(restored)

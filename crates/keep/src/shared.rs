@@ -1,5 +1,6 @@
 //! What the shard, the writer and the loaders have in common.
 
+use crate::backup::BackupThread;
 use crate::lost::Lost;
 use crate::outside::Awaited;
 use crate::turn::Turn;
@@ -108,6 +109,8 @@ pub(crate) struct Shared {
     /// Whether the writer has failed for good.
     pub(crate) failed: AtomicBool,
     pub(crate) counters: Counters,
+    /// Threads that read states out.
+    pub(crate) backups: Mutex<Vec<BackupThread>>,
     pub(crate) sink: Arc<dyn Sink>,
     /// Called when `durable` has moved, or writes are refused from now on.
     pub(crate) waker: Box<dyn Fn() + Send + Sync>,

@@ -17,7 +17,7 @@ mod records;
 mod rights;
 
 pub(crate) use backup::{restore_placement, restore_shard};
-pub(crate) use cluster::{check_copy, open_copy};
+pub(crate) use cluster::{check_copy, copy_folder, open_copy};
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 

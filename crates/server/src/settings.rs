@@ -229,6 +229,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         set: None,
     },
     setting!(fixed "cluster-replicas" &[], cluster.cluster_replicas),
+    setting!(fixed "cluster-snapshot-bytes" &[], cluster.cluster_snapshot_bytes),
     Setting {
         name: "cluster-unsafe-sync",
         aliases: &[],

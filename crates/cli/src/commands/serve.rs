@@ -81,6 +81,9 @@ struct ClusterArgs {
     /// How many NATS servers keep the log [default: 3]
     #[arg(long, value_name = "NUMBER")]
     cluster_replicas: Option<usize>,
+    /// Take a snapshot, and purge the log below it, when it has so many bytes; 0: never [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    cluster_snapshot_bytes: Option<u64>,
     /// Go on with NATS servers that may lose what they have acknowledged when power fails
     #[arg(long)]
     unsafe_sync: bool,
@@ -103,6 +106,9 @@ impl ClusterArgs {
         cluster.cluster_monitoring.extend(self.nats_monitoring);
         if let Some(replicas) = self.cluster_replicas {
             cluster.cluster_replicas = replicas;
+        }
+        if let Some(bytes) = self.cluster_snapshot_bytes {
+            cluster.cluster_snapshot_bytes = bytes;
         }
         cluster.cluster_unsafe_sync |= self.unsafe_sync;
     }

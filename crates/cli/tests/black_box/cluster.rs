@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const NODES: usize = 3;
+/// So short is the log when it is purged: each test does that several times.
+const SNAPSHOT_BYTES: &str = "20000";
 /// One test at a time has six processes: that is enough for a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 const ALL: [usize; SERVERS] = [0, 1, 2];
@@ -72,6 +74,7 @@ impl Cluster {
         command.arg("--data").arg(data).args(["--node", &format!("node{at}")]);
         command.args(["--advertise", &format!("127.0.0.1:{port}")]);
         command.args(["--cluster", &self.nats.urls(&ALL)]);
+        command.args(["--cluster-snapshot-bytes", SNAPSHOT_BYTES]);
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
@@ -279,14 +282,8 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
     ends.store(true, Ordering::Relaxed);
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     (0..NODES).for_each(|at| check(&cluster, at, &all, true));
-    let mut client = cluster.client(0);
-    let info = text(&ask(&mut client, "INFO cluster").unwrap());
-    let field = |name: &str| {
-        let found = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        found.unwrap_or_else(|| panic!("{name}: {info}")).parse::<u64>().unwrap()
-    };
-    assert!(field("cluster_epoch") > rounds as u64, "{info}");
-    assert!((1..=2000).contains(&field("cluster_lease_milliseconds")), "{info}");
+    assert!(figure(&cluster, 0, "cluster_epoch") > rounds as u64);
+    assert!((1..=2000).contains(&figure(&cluster, 0, "cluster_lease_milliseconds")));
     let least = all.iter().map(|written| written.lock().unwrap().counted).min();
     assert!(least > Some(10), "{least:?} writes were acknowledged");
 }
@@ -364,6 +361,66 @@ fn clients_of_redis_cluster_find_their_way_also_when_the_owner_is_killed() {
         assert!(began.elapsed() < PATIENCE, "it is still shown");
         sleep(Duration::from_millis(200));
     }
+}
+
+/// A number of a node's INFO.
+fn figure(cluster: &Cluster, at: usize, name: &str) -> u64 {
+    let info = text(&ask(&mut cluster.client(at), "INFO cluster").unwrap());
+    let found = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    found.unwrap_or_else(|| panic!("{name}: {info}")).parse().unwrap()
+}
+
+#[test]
+fn a_node_with_an_empty_folder_begins_with_a_snapshot_when_the_log_is_purged() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    let join = "last|<user> = last p|<user>|<time>";
+    let mut client = cluster.client(owner);
+    redis::cmd("JOIN.ADD").arg("last").arg(join).query::<redis::Value>(&mut client).unwrap();
+    ask(&mut client, "SET plain value").unwrap();
+    // What is removed behind a snapshot, and what has a time to live, are as they were too.
+    ask(&mut client, "SET p|gone|1 x").unwrap();
+    ask(&mut client, "SET p|timed|1 x EX 10000").unwrap();
+    let mut number = 0;
+    let mut fill = |client: &mut redis::Connection, until: u64| {
+        let began = Instant::now();
+        while figure(&cluster, owner, "cluster_snapshots_taken") < until {
+            for _ in 0..50 {
+                number += 1;
+                let value = "v".repeat(200);
+                ask(client, &format!("SET p|u{}|{number:06} {value}{number}", number % 7)).unwrap();
+            }
+            assert!(began.elapsed() < 2 * PATIENCE, "no snapshot is taken");
+        }
+    };
+    fill(&mut client, 1);
+    ask(&mut client, "DEL p|gone|1").unwrap();
+    fill(&mut client, 3);
+    assert_eq!(figure(&cluster, owner, "cluster_snapshots_failed"), 0);
+    // All writes are more than what of the log is left.
+    let began = Instant::now();
+    while figure(&cluster, owner, "cluster_log_bytes") > number * 200 {
+        assert!(began.elapsed() < PATIENCE, "the log is not purged");
+        sleep(Duration::from_millis(100));
+    }
+    let fresh = (owner + 1) % NODES;
+    cluster.end(fresh, Signal::KILL);
+    let data = cluster.folder.path().join(format!("node{fresh}"));
+    std::fs::remove_dir_all(data).unwrap();
+    cluster.begin(fresh);
+    ask(&mut client, "SET p|u0|999999 final").unwrap();
+    // It alone is left, so it has what it has by itself.
+    cluster.end((owner + 2) % NODES, Signal::TERM);
+    cluster.end(owner, Signal::TERM);
+    assert_eq!(cluster.owner(), fresh);
+    let mut client = cluster.client(fresh);
+    let mut read = |words: &str| read(&cluster, fresh, &mut client, words);
+    assert_eq!(read("PREFIX p|u COUNT"), redis::Value::Int(i64::try_from(number + 1).unwrap()));
+    assert_eq!(text(&read("GET plain")), "value");
+    assert_eq!(text(&read("GET last|u0")), "final");
+    assert_eq!(read("EXISTS p|gone|1"), redis::Value::Int(0));
+    assert!(matches!(read("TTL p|timed|1"), redis::Value::Int(9000..=10000)));
+    assert_eq!(read("VERIFY last| last}"), redis::Value::Array(Vec::new()));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::replicated::{LeaseStats, ReplicaEnd};
 use headwater_base::Shard;
 use headwater_base::source::{News, Sink};
 use headwater_keep::{Feed, LogMark, Store};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An owner may give out so many bits' worth of versions within its epoch.
@@ -21,14 +22,25 @@ impl Sink for Nobody {
     }
 }
 
+fn described(config: &Config, why: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError(format!("data-dir '{}': {why}", config.data.data_dir))
+}
+
+/// Where the copy of the shard's log is.
+///
+/// # Errors
+/// The folder is divided among shards.
+pub(crate) fn copy_folder(config: &Config) -> Result<PathBuf, ConfigError> {
+    let folder = folder_of(config.data.data_dir.as_ref(), Shard(0), 1);
+    folder.map_err(|why| described(config, &why))
+}
+
 /// Opens the folder of the settings as a copy of a log, which is applied to it.
 ///
 /// # Errors
 /// It cannot be opened, or is no copy; the text says why.
 pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
-    let path = &config.data.data_dir;
-    let text = |why: &dyn std::fmt::Display| ConfigError(format!("data-dir '{path}': {why}"));
-    let folder = folder_of(path.as_ref(), Shard(0), 1).map_err(|why| text(&why))?;
+    let folder = copy_folder(config)?;
     let opened = Store::open_with(
         &folder,
         options(config, 1),
@@ -36,7 +48,7 @@ pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
         Arc::new(Nobody),
         Box::new(|| {}),
     );
-    opened.map(|(store, _)| store).map_err(|why| text(&why))
+    opened.map(|(store, _)| store).map_err(|why| described(config, &why))
 }
 
 /// Whether the folder ends where the log was followed to.
@@ -48,11 +60,10 @@ pub(crate) fn check_copy(config: &Config, followed: Option<LogMark>) -> Result<(
     if has == followed {
         return Ok(());
     }
-    let path = &config.data.data_dir;
     let text = format!(
-        "data-dir '{path}': it ends at {has:?} of the log, and was to end at {followed:?}: start the node again, and it reads what is missing"
+        "it ends at {has:?} of the log, and was to end at {followed:?}: start the node again, and it reads what is missing"
     );
-    Err(ConfigError(text))
+    Err(described(config, &text))
 }
 
 impl EmbeddedStore {

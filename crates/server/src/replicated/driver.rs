@@ -1,20 +1,22 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
-use super::Lease;
+use super::{Lease, snapshots};
 use crate::config::{Cluster, ConfigError};
 use crate::log::{self, event};
 use headwater_jetstream::{
-    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, NodesSeen, Wake, monotonic,
+    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
+    Wake, monotonic,
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
     AppendWindow, Bucket, BucketAnswer, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition,
-    Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Revision, Sequence,
-    Turn,
+    LogRequest, Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop,
+    Revision, Sequence, SnapshotEffect, SnapshotMark, Snapshots, StopReason, Turn,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +28,9 @@ use tokio::sync::watch;
 const KEY: &str = "owner.0";
 /// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
 const REPLICA_TAGS: u64 = 1 << 40;
+/// The first tag of requests for snapshots, and of those of a node that loads one.
+const SNAPSHOT_TAGS: u64 = 1 << 50;
+const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
 const TICK: Duration = Duration::from_millis(20);
 /// How often the shard is told that it may not answer, in milliseconds.
@@ -44,6 +49,8 @@ pub(super) enum Told {
     Serves(Acknowledger),
     /// The server has ended: others may have the shard. Answered when they know.
     Release(Sender<()>),
+    /// A snapshot was stored, or that has failed.
+    Taken(Option<SnapshotMark>),
 }
 
 /// What the thread says.
@@ -67,6 +74,10 @@ pub(super) struct Driver {
     replica: Replica,
     node: Owner,
     stream: String,
+    snapshots: Snapshots,
+    objects: JetStreamSnapshots,
+    told: Sender<Told>,
+    folder: PathBuf,
     /// The folder, until the server has it.
     copy: Option<Store>,
     store: Option<Acknowledger>,
@@ -90,13 +101,7 @@ fn stop_for_good(why: &str) -> ! {
 
 /// N2: the process begins anew, as the same program with the same arguments.
 fn begin_again(why: &str) -> ! {
-    event!(
-        warn,
-        "cluster",
-        "begins_again",
-        why,
-        "the node owns the shard no more, and begins anew from its folder"
-    );
+    event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
     log::end();
     let mut arguments = std::env::args_os();
     let mut program = Command::new("/proc/self/exe");
@@ -111,7 +116,7 @@ impl Driver {
     pub(super) fn new(
         cluster: &Cluster,
         settings: JetStreamSettings,
-        copy: Store,
+        (copy, folder): (Store, PathBuf),
         told: Sender<Told>,
         lease: Arc<Lease>,
     ) -> Result<Self, ConfigError> {
@@ -120,9 +125,11 @@ impl Driver {
         let stream = settings.stream(0);
         let nats = JetStream::connect(settings).map_err(refuse)?;
         let nodes = nats.nodes();
-        let wake: Wake = Arc::new(move || drop(told.send(Told::Wake)));
+        let tells = told.clone();
+        let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
         let log = nats.log(0, wake.clone()).map_err(refuse)?;
         let bucket = nats.bucket(wake);
+        let objects = nats.snapshots(0);
         let node = Owner {
             node: cluster.cluster_node.clone(),
             address: cluster.cluster_advertise.clone(),
@@ -154,6 +161,15 @@ impl Driver {
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             stream,
+            snapshots: Snapshots::new(
+                0,
+                cluster.cluster_snapshot_bytes,
+                times.answer_millis,
+                SNAPSHOT_TAGS,
+            ),
+            objects,
+            told,
+            folder,
             followed: copy.log_mark(),
             copy: Some(copy),
             store: None,
@@ -187,6 +203,10 @@ impl Driver {
                     stop_for_good(&why.to_string());
                 }
                 self.look_who_owns(&answer, owner);
+                let known = (self.objects.extent(), self.replica.position());
+                for effect in self.snapshots.answered(&answer, known, now) {
+                    self.snapshot(effect);
+                }
                 self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
             }
             self.heartbeat.tick(now).into_iter().for_each(|request| self.bucket.send(request));
@@ -195,6 +215,10 @@ impl Driver {
             self.replica.handle(tick, now, &mut effects);
             for effect in effects {
                 self.follow(effect, says);
+            }
+            if self.replica.serves().is_some() && self.store.is_some() && self.releasing.is_none() {
+                let due = self.snapshots.tick(self.objects.extent(), now);
+                due.into_iter().for_each(|effect| self.snapshot(effect));
             }
             self.publish();
         }
@@ -215,13 +239,56 @@ impl Driver {
                 self.releasing = Some(done);
                 self.replica.release(now, effects);
             }
+            Told::Taken(mark) => {
+                let counter = match mark {
+                    Some(_) => &self.lease.snapshots_taken,
+                    None => &self.lease.snapshots_failed,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+                let effect = self.snapshots.taken(mark, now);
+                effect.into_iter().for_each(|effect| self.snapshot(effect));
+            }
+        }
+    }
+
+    fn snapshot(&mut self, effect: SnapshotEffect) {
+        match effect {
+            SnapshotEffect::Bucket(request) => self.bucket.send(request),
+            SnapshotEffect::Take => match &self.store {
+                Some(store) => {
+                    let (objects, told) = (self.objects.clone(), self.told.clone());
+                    snapshots::take(store, objects, self.node.incarnation, told);
+                }
+                None => drop(self.told.send(Told::Taken(None))),
+            },
+            SnapshotEffect::Purge { below } => self.log.send(LogRequest::Purge { below }),
+            SnapshotEffect::Sweep { below } => self.objects.sweep(below),
+            SnapshotEffect::Unreadable(bad) => {
+                let why =
+                    format!("key {} of the bucket cannot be read: {bad}", SnapshotMark::key(0));
+                event!(warn, "cluster", "snapshot_failed", why);
+            }
+        }
+    }
+
+    /// The log begins behind what the folder has: the folder is made anew of the newest snapshot.
+    fn load(&mut self, stop: &StopReason) -> ! {
+        // The store is closed with it.
+        if self.copy.take().is_none() {
+            stop_for_good(&stop.to_string());
+        }
+        match snapshots::load(&mut self.bucket, &self.objects, LOADING_TAGS, &self.folder) {
+            Ok(_) => begin_again(
+                "a snapshot was loaded, since the log begins behind what the folder had",
+            ),
+            Err(why) => stop_for_good(&format!("{stop}; {why}")),
         }
     }
 
     /// Learns from an answer to the replica's looking at the key where clients are to be forwarded to.
     fn look_who_owns(&mut self, answer: &BucketAnswer, owner: &watch::Sender<OwnerSeen>) {
         let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
-        if *tag < REPLICA_TAGS {
+        if !(REPLICA_TAGS..SNAPSHOT_TAGS).contains(tag) {
             return;
         }
         let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
@@ -267,7 +334,12 @@ impl Driver {
             ReplicaEffect::Stop(_) if self.releasing.is_some() => {}
             ReplicaEffect::Stop(_) => {
                 self.lease.answers_until.store(0, Ordering::Release);
-                begin_again("its lease is lost, or the log has not acknowledged what it appended");
+                begin_again(
+                    "the node owns the shard no more: its lease is lost, or the log has not acknowledged what it appended",
+                );
+            }
+            ReplicaEffect::Halt(ReplicaStop::Log(stop @ StopReason::Purged { .. })) => {
+                self.load(&stop)
             }
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
         }
@@ -284,6 +356,7 @@ impl Driver {
         }
         let bytes = self.replica.unacknowledged_bytes() as u64;
         self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
+        self.lease.log_bytes.store(self.objects.extent().bytes, Ordering::Relaxed);
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
         let Some(store) = &self.store else { return };

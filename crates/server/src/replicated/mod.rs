@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the door of a node that stands by (`forward`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -16,6 +16,7 @@
 
 mod driver;
 mod forward;
+mod snapshots;
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::event;
@@ -43,6 +44,11 @@ struct Lease {
     epoch: AtomicU64,
     /// Bytes that were appended and are not acknowledged.
     unacknowledged_bytes: AtomicU64,
+    /// Bytes that the log had a moment ago.
+    log_bytes: AtomicU64,
+    /// Snapshots that this owner has stored, and that it has failed to.
+    snapshots_taken: AtomicU64,
+    snapshots_failed: AtomicU64,
 }
 
 /// What is known of the node that owns the shard.
@@ -54,6 +60,12 @@ pub(crate) struct LeaseStats {
     pub(crate) answers_millis: u64,
     /// Bytes that were appended to the log and are not acknowledged.
     pub(crate) unacknowledged_bytes: u64,
+    /// Bytes that the log had a moment ago.
+    pub(crate) log_bytes: u64,
+    /// Snapshots that this owner has stored.
+    pub(crate) snapshots_taken: u64,
+    /// Snapshots that it has failed to store.
+    pub(crate) snapshots_failed: u64,
 }
 
 /// The server's end of its replica.
@@ -77,6 +89,9 @@ impl ReplicaEnd {
             epoch: self.epoch(),
             answers_millis: until.saturating_sub(monotonic().0),
             unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),
+            log_bytes: self.lease.log_bytes.load(Ordering::Relaxed),
+            snapshots_taken: self.lease.snapshots_taken.load(Ordering::Relaxed),
+            snapshots_failed: self.lease.snapshots_failed.load(Ordering::Relaxed),
         }
     }
 
@@ -149,7 +164,8 @@ impl ClusterNode {
         let (says, events) = channel();
         let (lease, tells_end) = (Arc::<Lease>::default(), told.clone());
         let (owner, owners) = tokio::sync::watch::channel(None);
-        let driver = Driver::new(&config.cluster, settings, store, told, lease.clone())?;
+        let folder = keeping::copy_folder(&config)?;
+        let driver = Driver::new(&config.cluster, settings, (store, folder), told, lease.clone())?;
         let end = ReplicaEnd { lease, told: tells_end, nodes: driver.nodes.clone() };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &owner);

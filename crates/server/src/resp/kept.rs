@@ -120,6 +120,9 @@ impl Resp {
         line(out, "cluster_epoch", lease.epoch);
         line(out, "cluster_lease_milliseconds", lease.answers_millis);
         line(out, "cluster_unacknowledged_bytes", lease.unacknowledged_bytes);
+        line(out, "cluster_log_bytes", lease.log_bytes);
+        line(out, "cluster_snapshots_taken", lease.snapshots_taken);
+        line(out, "cluster_snapshots_failed", lease.snapshots_failed);
     }
 
     /// The section "persistence" of INFO.

@@ -216,6 +216,17 @@ impl Resp {
                     "Bytes that the cluster's log has not acknowledged",
                     it.unacknowledged_bytes,
                 ),
+                ("cluster_log_bytes", "Bytes of the cluster's log, of one copy", it.log_bytes),
+                (
+                    "cluster_snapshots_taken",
+                    "Snapshots that this owner has stored",
+                    it.snapshots_taken,
+                ),
+                (
+                    "cluster_snapshots_failed",
+                    "Snapshots that this owner has failed to store",
+                    it.snapshots_failed,
+                ),
             ]
         }) {
             metrics.push(Metric::one(name, help, Gauge, value as f64));

@@ -1,0 +1,127 @@
+//! Snapshots of the folder: taken by the owner, so that the log can be purged, and loaded by a node that needs what is purged.
+//!
+//! When one is taken and what is purged then is decided by [`headwater_log::Snapshots`]; here are the thread that reads the folder out and the loading.
+
+use super::driver::Told;
+use crate::log::event;
+use headwater_jetstream::{JetStreamBucket, JetStreamSnapshots};
+use headwater_keep::{Acknowledger, BackupPiece, LogMark, restore_copy};
+use headwater_log::{
+    Bucket, BucketAnswer, BucketRequest, LogPosition, Revision, Sequence, SnapshotMark,
+};
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether more has been read out of the folder.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long the bucket may take to say which snapshot is the newest.
+const NAMED_WITHIN: Duration = Duration::from_secs(10);
+/// How often a snapshot that cannot be loaded is tried, and how long after each time: a newer one may have taken its place.
+const TRIES: u32 = 10;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Begins to store what the folder has as an object; [`Told::Taken`] says how that ended.
+pub(super) fn take(
+    store: &Acknowledger,
+    snapshots: JetStreamSnapshots,
+    taker: u64,
+    told: Sender<Told>,
+) {
+    let (store, failed) = (store.clone(), told.clone());
+    let run = move || {
+        let began = Instant::now();
+        let taken = upload(&store, &snapshots, taker);
+        match &taken {
+            Ok(Some(mark)) => {
+                let (sequence, bytes) = (mark.position.sequence.0, mark.bytes);
+                let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                event!(info, "cluster", "snapshot_taken", sequence, bytes, millis);
+            }
+            Ok(None) => {}
+            Err(why) => event!(warn, "cluster", "snapshot_failed", why),
+        }
+        // Where the replica's thread has ended, nobody wants to know.
+        drop(told.send(Told::Taken(taken.unwrap_or(None))));
+    };
+    if let Err(why) = Builder::new().name(String::from("snapshot")).spawn(run) {
+        event!(warn, "cluster", "snapshot_failed", why = why.to_string());
+        drop(failed.send(Told::Taken(None)));
+    }
+}
+
+fn upload(
+    store: &Acknowledger,
+    snapshots: &JetStreamSnapshots,
+    taker: u64,
+) -> Result<Option<SnapshotMark>, String> {
+    let Some((mark, reader)) = store.begin_backup()? else { return Ok(None) };
+    let position = LogPosition { sequence: Sequence(mark.sequence), checksum: mark.checksum };
+    let object = SnapshotMark::object_of(position.sequence, taker);
+    let mut upload = snapshots.store(&object);
+    loop {
+        reader.touch();
+        match reader.take()? {
+            BackupPiece::Pending => sleep(LOOK),
+            BackupPiece::Bytes(bytes) => upload.write(&bytes)?,
+            BackupPiece::End => break,
+        }
+    }
+    let bytes = upload.finish()?;
+    Ok(Some(SnapshotMark { position, bytes, object }))
+}
+
+/// Asks the bucket which snapshot is the newest. All other answers are dropped: the caller has no other use for the bucket any more.
+fn named(bucket: &mut JetStreamBucket, tag: u64) -> Result<SnapshotMark, String> {
+    let key = SnapshotMark::key(0);
+    bucket.send(BucketRequest::Get { tag, key: key.clone() });
+    let began = Instant::now();
+    while began.elapsed() < NAMED_WITHIN {
+        match bucket.receive() {
+            Some(BucketAnswer::Get { tag: of, entry: Some((revision, value)) }) if of == tag => {
+                if revision == Revision(0) {
+                    return Err(format!("key {key} of the bucket names no snapshot"));
+                }
+                return SnapshotMark::decode(&value)
+                    .map_err(|bad| format!("key {key} of the bucket cannot be read: {bad}"));
+            }
+            Some(BucketAnswer::Get { tag: of, entry: None }) if of == tag => break,
+            Some(_) => {}
+            None => sleep(LOOK),
+        }
+    }
+    Err(String::from("the bucket does not say which snapshot is the newest"))
+}
+
+/// Makes the folder a copy of the newest snapshot, whatever it was; gives the last record that it has.
+///
+/// # Errors
+/// There is none, or it cannot be loaded, though it was tried again and again.
+pub(super) fn load(
+    bucket: &mut JetStreamBucket,
+    snapshots: &JetStreamSnapshots,
+    tags: u64,
+    folder: &Path,
+) -> Result<Sequence, String> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let loaded = named(bucket, tags + u64::from(tries)).and_then(|mark| {
+            let LogPosition { sequence, checksum } = mark.position;
+            let at = LogMark { sequence: sequence.0, checksum };
+            let mut object = snapshots.fetch(&mark.object);
+            let restored = restore_copy(folder, &mut object, at)
+                .map_err(|why| format!("snapshot {}: {why}", mark.object))?;
+            let (sequence, keys) = (mark.position.sequence, restored.keys);
+            event!(info, "cluster", "snapshot_loaded", sequence = sequence.0, keys);
+            Ok(sequence)
+        });
+        match loaded {
+            Ok(sequence) => return Ok(sequence),
+            Err(why) if tries >= TRIES => return Err(why),
+            Err(why) => event!(warn, "cluster", "snapshot_not_loaded", why),
+        }
+        sleep(RETRY);
+    }
+}
