@@ -121,12 +121,22 @@ impl Servers {
         text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
+    /// What the first server says of a stream.
+    fn stream(&self, name: &str) -> Option<serde_json::Value> {
+        let page = self.page(0, "jsz?accounts=true&streams=true");
+        let streams = page["account_details"][0]["stream_detail"].as_array().cloned();
+        streams.into_iter().flatten().find(|one| one["name"] == name)
+    }
+
+    /// How many subjects a stream has messages of, as the first server knows it.
+    pub(crate) fn subjects(&self, stream: &str) -> Option<u64> {
+        self.stream(stream)?["state"]["num_subjects"].as_u64()
+    }
+
     /// The server that leads a stream.
     pub(crate) fn leader(&self, stream: &str) -> usize {
         for _ in 0..600 {
-            let page = self.page(0, "jsz?accounts=true&streams=true");
-            let streams = page["account_details"][0]["stream_detail"].as_array().cloned();
-            let found = streams.into_iter().flatten().find(|one| one["name"] == stream);
+            let found = self.stream(stream);
             let leader = found.and_then(|one| one["cluster"]["leader"].as_str()?[1..].parse().ok());
             if let Some(leader) = leader {
                 return leader;

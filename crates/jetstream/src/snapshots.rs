@@ -25,7 +25,7 @@ const PIECES: usize = 8;
 /// Bytes that one read of an object gives, about.
 const READ_BYTES: usize = 2 << 20;
 /// How long a replica may lack the rest of an object that is complete.
-const BEHIND_MAX: Duration = Duration::from_secs(30);
+const BEHIND_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 /// The header of an object's last piece; it says how many there are.
 const END: &str = "Headwater-Pieces";

@@ -7,7 +7,7 @@ use headwater_base::source::{Attributes, BaseStore};
 use headwater_base::{KeyRange, Millis};
 use headwater_keep::{
     BackupPiece, BackupReader, Feed, LogMark, Options, Restored, Store, StoreHandle, TurnLog,
-    restore,
+    restore, restore_copy,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -223,4 +223,50 @@ fn what_a_log_has_not_acknowledged_is_waited_for() {
     assert!(take_all(&never).is_err());
     let (store, _) = behind_log(folder.path());
     assert_eq!(store.log_mark(), Some(LogMark { sequence: last, checksum: last }));
+}
+
+#[test]
+fn a_copy_of_a_log_is_made_anew_of_another_ones_state() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (store, appended) = behind_log(folder.path());
+    let write = |store: &Store, key: &[u8]| {
+        store.keeper().put(key, &mut core::iter::once(&b"v"[..]), Attributes::default());
+        store.commit();
+        *appended.lock().unwrap().last().unwrap()
+    };
+    assert!(store.acknowledger().begin_backup().unwrap().is_none(), "it has nothing of the log");
+    let first = write(&store, b"p|a");
+    let mark = LogMark { sequence: 40, checksum: 7 };
+    store.acknowledger().acknowledged(first, mark);
+    // Not acknowledged, and so not in it.
+    write(&store, b"p|never");
+    let (at, backup) = loop {
+        if let Some((at, reader)) = store.acknowledger().begin_backup().unwrap() {
+            break (at, take_all(&reader).unwrap());
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(at, mark);
+    drop(store);
+
+    // The other node's folder has something else, from an earlier part of the log.
+    let follows = |path: &Path| Told::try_open_with(path, Options::default(), Feed::Follows);
+    let (store, appended) = behind_log(other.path());
+    store.keeper().put(b"p|old", &mut core::iter::once(&b"v"[..]), Attributes::default());
+    store.commit();
+    let last = *appended.lock().unwrap().last().unwrap();
+    store.acknowledger().acknowledged(last, LogMark { sequence: 3, checksum: 3 });
+    drop(store);
+    assert_eq!(follows(other.path()).unwrap().0.log_mark().unwrap().sequence, 3);
+
+    // Cut short, it is the copy of an empty log, from which no node begins where the log is purged.
+    for cut in [backup.len() - 1, backup.len() / 2, 50] {
+        assert!(restore_copy(other.path(), &mut &backup[..cut], mark).is_err());
+        assert_eq!(follows(other.path()).unwrap().0.log_mark(), None);
+    }
+    assert_eq!(restore_copy(other.path(), &mut &*backup, mark).unwrap().keys, 1);
+    let (store, told, _) = follows(other.path()).unwrap();
+    assert_eq!(store.log_mark(), Some(mark));
+    let found: Vec<_> = keys(&store, &told).into_keys().collect();
+    assert_eq!(found, [b"p|a".to_vec()]);
 }

@@ -1,7 +1,8 @@
 //! Messages and owners as bytes: what was written is read again, and anything else is refused, whatever it is.
 
 use headwater_log::{
-    BadOwner, BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, Owner, RecordHeader, RecordKind,
+    BadOwner, BadRecord, BadSnapshot, Epoch, HEADER_BYTES, LogId, LogMessage, LogPosition, Owner,
+    RecordHeader, RecordKind, Sequence, SnapshotMark,
 };
 
 /// Draws numbers from a seed.
@@ -131,4 +132,32 @@ fn owners_are_read_as_they_were_written_or_not_at_all() {
     .encode();
     bytes[4] = 9;
     assert_eq!(Owner::decode(&bytes), Err(BadOwner::Format(9)));
+}
+
+#[test]
+fn snapshots_are_read_as_they_were_named_or_not_at_all() {
+    for seed in seeds() {
+        let mut draws = Draws(seed);
+        let position = LogPosition { sequence: Sequence(draws.bits()), checksum: draws.bits() };
+        let object = SnapshotMark::object_of(position.sequence, draws.bits());
+        assert_eq!(SnapshotMark::sequence_of(&object), Some(position.sequence), "seed {seed}");
+        let mark = SnapshotMark { position, bytes: draws.bits(), object };
+        let mut bytes = mark.encode();
+        assert_eq!(SnapshotMark::decode(&bytes), Ok(mark), "seed {seed}");
+        if draws.below(3) == 0 {
+            bytes.truncate(draws.below(bytes.len()));
+        } else {
+            let at = draws.below(bytes.len());
+            bytes[at] ^= 1 << draws.below(8);
+        }
+        assert!(SnapshotMark::decode(&bytes).is_err(), "seed {seed}");
+    }
+    let position = LogPosition { sequence: Sequence(1), checksum: 2 };
+    let mut bytes = SnapshotMark { position, bytes: 3, object: "1-a".into() }.encode();
+    bytes[4] = 7;
+    let bad = SnapshotMark::decode(&bytes).unwrap_err();
+    assert_eq!(bad, BadSnapshot::Format(7));
+    assert!(bad.to_string().contains("format 7"), "{bad}");
+    assert_eq!(SnapshotMark::sequence_of("a-b"), None);
+    assert_eq!(SnapshotMark::sequence_of("12"), None);
 }

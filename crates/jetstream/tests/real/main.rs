@@ -10,13 +10,13 @@ mod servers;
 use headwater_jetstream::{JetStream, JetStreamLog, JetStreamSettings, Wake};
 use headwater_log::{
     AppendOutcome, Epoch, Log, LogAnswer, LogBatch, LogEntry, LogId, LogPosition, LogReader,
-    LogRequest, MessageId, RecordHeader, RecordKind, Sequence,
+    LogRequest, MessageId, RecordHeader, RecordKind, Sequence, SnapshotMark,
 };
 use member::Member;
 use servers::{SERVERS, Servers};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -313,6 +313,63 @@ fn check(servers: &Servers, nodes: &[member::Done]) {
         let lengths = (all.len(), done.list.len());
         assert!(all.starts_with(&done.list), "{lengths:?} are there, which differ at {differs:?}");
     }
+}
+
+#[test]
+fn snapshots_are_whole_or_none_and_older_ones_are_removed() {
+    let Some((program, _turn)) = servers() else { return };
+    let servers = Servers::start(program, "always");
+    servers.wait();
+    let nats = JetStream::connect(settings(&servers, &ALL)).unwrap();
+    let mut log = nats.log(0, quiet()).unwrap();
+    let snapshots = nats.snapshots(0);
+    let name = |sequence| SnapshotMark::object_of(Sequence(sequence), 7);
+    // Longer than one message, and than what is read at a time; and empty.
+    let bytes: Vec<u8> =
+        (0..5_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let store = |sequence, bytes: &[u8]| {
+        let mut upload = snapshots.store(&name(sequence));
+        for piece in bytes.chunks(700_001) {
+            upload.write(piece).unwrap();
+        }
+        assert_eq!(upload.finish(), Ok(bytes.len() as u64));
+    };
+    let fetch = |sequence| {
+        let mut all = Vec::new();
+        let read = snapshots.fetch(&name(sequence)).read_to_end(&mut all);
+        read.map(|_| all).map_err(|why| why.to_string())
+    };
+    store(10, &bytes);
+    store(20, b"");
+    assert!(fetch(10).unwrap() == bytes, "other bytes are read than were stored");
+    assert_eq!(fetch(20).unwrap(), b"");
+    // Whose storing was given up is none.
+    let mut upload = snapshots.store(&name(30));
+    upload.write(&bytes[..1_000_000]).unwrap();
+    drop(upload);
+    let why = fetch(30).unwrap_err();
+    assert!(why.contains("is not complete"), "{why}");
+
+    store(40, b"the newest");
+    snapshots.sweep(Sequence(40));
+    let stream = "HW_test_0_snapshots";
+    until("older ones are removed", || servers.subjects(stream) == Some(1));
+    assert_eq!(fetch(40).unwrap(), b"the newest");
+    // How long the log is, before and behind a purge.
+    let bytes = vec![0; 1000];
+    let mut expected = Sequence(0);
+    for number in 0..20 {
+        let id = MessageId { epoch: Epoch(1), number };
+        let request = LogRequest::Append { id, expected, bytes: bytes.clone() };
+        let AppendOutcome::Stored(sequence) = append(&mut log, request) else { panic!("{number}") };
+        expected = sequence;
+    }
+    until("all of the log is seen", || snapshots.extent().bytes >= 20_000);
+    log.send(LogRequest::Purge { below: Sequence(19) });
+    until("the purge is seen", || {
+        let extent = snapshots.extent();
+        extent.first == Sequence(19) && (2000..4000).contains(&extent.bytes)
+    });
 }
 
 #[test]
