@@ -1,7 +1,7 @@
 /**
  * The example, and what the documentation shows in TypeScript, compiled and run.
  *
- * The blocks of one page are one module. A line that ends with a comment shows what its expression gives. A block that
+ * The blocks of one page are one module. A line that ends with a comment shows what its expression gives. A loop that
  * follows a watch for ever runs beside the rest, which goes on when it has printed something.
  */
 
@@ -38,17 +38,24 @@ async function __printedMore(before: number) {
 function program(page: string): string {
   const out: string[] = [];
   let block: string[] | undefined;
+  let endless: number | undefined;
   readFileSync(path.join(ROOT, page), "utf8").split("\n").forEach((line, at) => {
     if (line === "```ts") {
       block = [];
     } else if (line === "```" && block !== undefined) {
-      const text = block.join("\n");
-      const isEndless = /for await .*watch/i.test(text);
-      out.push(isEndless ? `const __before${at} = __printed;\nvoid (async () => {\n${text}\n})();\nawait __printedMore(__before${at});` : text);
+      out.push(...block);
       block = undefined;
     } else if (block !== undefined) {
+      if (/^for await .*watch/i.test(line)) {
+        block.push(`const __before${at} = __printed;`, "void (async () => {");
+        endless = at;
+      }
       const shows = /^((?:await )?[a-zA-Z][\w.]*\(.*\)(?:\.\w+)?); \/\/ (.+)$/.exec(line);
       block.push(shows === null ? line : `__shown(${at + 1}, ${shows[1]}, ${JSON.stringify(shows[2])});`);
+      if (line === "}" && endless !== undefined) {
+        block.push("})();", `await __printedMore(__before${endless});`);
+        endless = undefined;
+      }
     }
   });
   return `${PRELUDE}${out.join("\n")}\nprocess.exit(0);\n`;

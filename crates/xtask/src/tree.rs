@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 /// Folders that hold nothing of the repository's own.
-const SKIPPED: [&str; 7] =
+const SKIPPED: [&str; 8] =
     ["target", ".git", ".venv", "__pycache__", ".pytest_cache", "node_modules", "dist", "corpus"];
 
 /// A text file of the repository.
