@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import threading
 import time
 
@@ -10,6 +11,7 @@ import headwater.asyncio
 import pytest
 import redis
 from conftest import Server
+from headwater.watching import Connect, Rest
 
 TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
 KARMA = "karma|<author> = count vote|<author>|<voter>"
@@ -137,8 +139,14 @@ def test_each_change_once(protocol, shards, how, watched, tmp_path):
 
         threads = [threading.Thread(target=follow, args=(ask,)) for ask in mirrors]
         writers = [threading.Thread(target=write, args=(server.port, number, 400)) for number in range(2)]
-        for thread in threads + writers:
+        for thread in threads:
             thread.start()
+        with headwater.Headwater(port=server.port) as client:
+            end = time.monotonic() + END
+            while sum(int(one["range-watches"]) for one in client.client_list()) < len(mirrors):
+                assert time.monotonic() < end
+        for writer in writers:
+            writer.start()
         times = disturb(server, how, lambda: not any(writer.is_alive() for writer in writers))
         for writer in writers:
             writer.join()
@@ -271,7 +279,25 @@ def test_a_silent_server_is_asked(client):
     with client.watch_prefix("p|", heartbeat=0.05) as watch:
         assert watch.get(timeout=1) is None
         client.set("p|bob|1", "Hi")
-        assert watch.get(timeout=30).value == "Hi" and watch._follower.connections == 1
+        assert watch.get(timeout=30).value == "Hi"
+
+
+def test_a_server_that_says_nothing_is_left(client, server):
+    """It has stopped: what is asked is not answered, and the connection is made again."""
+    with client.watch_prefix("p|", heartbeat=0.2) as watch:
+        assert watch.get(timeout=0.5) is None
+        before = watch._follower.connections
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            end = time.monotonic() + END
+            while watch._connection is not None and watch._follower.connections == before and time.monotonic() < end:
+                if watch.get(timeout=1) is None and isinstance(watch._step, (Connect, Rest)):
+                    break
+            assert time.monotonic() < end
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        client.set("p|bob|2", "back")
+        assert watch.get(timeout=60).value == "back"
 
 
 def test_a_task_that_is_cancelled_takes_no_change_along(server, protocol):

@@ -1,11 +1,11 @@
 /**
  * Following a range.
  *
- * **How a copy is kept.** A watch keeps a copy of the range, and gives a change only where that changes the copy: nothing is given twice.
- * `RANGE.WATCH` comes first; then the range is read, in pages, over another connection, while messages are collected; then the range is
- * watched a second time. The answer of that comes behind all messages of what the reading may have seen. So the pages, with the last
- * message of each key over them, are the range as it is at the second watch's position, and what is told under its number goes on from
- * there. The first watch is given up.
+ * **How a copy is kept.** A watch keeps a copy of the range, and gives a change only where that changes the copy: nothing is given twice. To
+ * read the range, it watches it, which gives a position, and reads it in pages over another connection, at whatever moments. Then it watches it a
+ * second time, `FROM` that position: the server tells again all that has changed since then, right behind its answer, and the answer of
+ * a `PING` comes behind that. The pages, with the last message of each key over them, are the range as it is at the last message's
+ * position. Messages of the first watch do not count: when they pile up the server leaves some out.
  *
  * **A lost connection** is made again, and the range watched `FROM` the position of the last message. Where the server cannot tell what was
  * missed it says so (`range-resync`), and the range is read anew; what differs from the copy is given.
@@ -65,8 +65,9 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
   #givesReads: boolean;
   #isStale = true;
   #isResynced = false;
-  /** The last message of each key while the range is read. */
+  /** The last message of each key since the position from which the range is read, and the position of the last one. */
   #collected: Map<string, Buffer | null> | undefined;
+  #told: Buffer | undefined;
   #given: Change<Item>[] = [];
 
   constructor(host: Host<Item>, first: Buffer, last: Buffer, options: WatchOptions) {
@@ -145,8 +146,8 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
         this.#id = 0;
         this.#collected = undefined;
         // The answer's position is no progress yet: what was missed comes behind it.
-        [this.#id] = await this.#watch(this.#isStale ? undefined : this.#position);
         if (this.#isStale) await this.#read();
+        else [this.#id] = await this.#watch(this.#position);
         failures = 0;
         while (!this.#isClosed) {
           for (let change; (change = this.#given.shift()) !== undefined; ) yield change;
@@ -199,9 +200,10 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
   /** Makes the copy what the server has. */
   async #read(): Promise<void> {
     while (this.#isStale) {
-      this.#collected = new Map();
-      this.#isResynced = false;
       this.reads++;
+      const [begin, position] = await this.#watchInstead(undefined);
+      // From here on no message counts, until the range is watched again from this position.
+      this.#id = 0;
       const found = new Map<string, Buffer>();
       let first = this.#first;
       for (;;) {
@@ -209,18 +211,21 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
         for (const [key, value] of page) found.set(key.toString("latin1"), value);
         if (page.length < this.#options.page) break;
         first = Buffer.concat([page[page.length - 1]![0], Buffer.from([0])]);
-        // What was told meanwhile must not pile up.
-        for (let message; (message = await this.#connection!.receive(0)) !== undefined; ) this.#take(message);
+        // What is told meanwhile must not pile up.
+        while ((await this.#connection!.receive(0)) !== undefined);
       }
-      const old = this.#id;
-      const [id, position] = await this.#watch(undefined);
-      const collected = this.#collected;
+      const collected = new Map<string, Buffer | null>();
+      this.#collected = collected;
+      this.#isResynced = false;
+      this.#told = position;
+      this.#id = begin;
+      await this.#watchInstead(position);
+      this.#connection!.send(["PING", BARRIER]);
+      for (let message; !isBarrier((message = await this.#next())); ) this.#take(message);
       this.#collected = undefined;
-      this.#id = id;
-      this.#connection!.send(["RANGE.UNWATCH", String(old)]);
       if (this.#isResynced) continue;
       this.#isStale = false;
-      this.#position = position;
+      this.#position = this.#told;
       for (const [key, value] of collected) {
         if (value === null) found.delete(key);
         else found.set(key, value);
@@ -229,6 +234,16 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
       for (const key of [...keys].sort()) this.#change(key, found.get(key) ?? null, true);
     }
     this.#givesReads = true;
+  }
+
+  /** Begins a watch, and ends the one before, whose messages do not count any more. */
+  async #watchInstead(position: Buffer | undefined): Promise<[number, Buffer]> {
+    const old = this.#id;
+    this.#id = 0;
+    const begun = await this.#watch(position);
+    this.#id = begun[0];
+    if (old !== 0) this.#connection!.send(["RANGE.UNWATCH", String(old)]);
+    return begun;
   }
 
   /** A message of the watch. Anything else says that the server is there. */
@@ -240,6 +255,7 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
       const value = String(message[3]) === "set" ? (message[5] as Buffer) : null;
       if (this.#collected !== undefined) {
         this.#collected.set(key, value);
+        this.#told = message[2] as Buffer;
       } else if (!this.#isStale) {
         this.#position = message[2] as Buffer;
         this.#change(key, value, false);
@@ -265,6 +281,15 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
       position: this.position,
     });
   }
+}
+
+/** What a PING carries whose answer is waited for. */
+const BARRIER = "headwater-watch";
+
+function isBarrier(message: Frame): boolean {
+  // In RESP2 a connection that watches gets an array.
+  const answer = Array.isArray(message) && String(message[0]) === "pong" ? message[1] : message;
+  return Buffer.isBuffer(answer) && answer.toString() === BARRIER;
 }
 
 /** Whether it is worth another attempt: connections end, servers start. What the server refuses is final. */

@@ -3,11 +3,11 @@
 :class:`Follower` says what is to be done next (connect, send, receive, read, rest), and is told what came of it. The synchronous and
 the asyncio watch do these steps; everything that decides is here, once.
 
-**How a copy is kept.** A watch keeps a copy of the range, and gives a change only where that changes the copy: nothing is given twice.
-``RANGE.WATCH`` comes first; then the range is read, in pages, over another connection, while messages are collected; then the range is
-watched a second time. The answer of that comes behind all messages of what the reading may have seen. So the pages, with the last
-message of each key over them, are the range as it is at the second watch's position, and what is told under its number goes on from
-there. The first watch is given up.
+**How a copy is kept.** A watch keeps a copy of the range, and gives a change only where that changes the copy: nothing is given twice. To
+read the range, it watches it, which gives a position, and reads it in pages over another connection, at whatever moments. Then it watches it a
+second time, ``FROM`` that position: the server tells again all that has changed since then, right behind its answer, and the answer of
+a ``PING`` comes behind that. The pages, with the last message of each key over them, are the range as it is at the last message's
+position. Messages of the first watch do not count: when they pile up the server leaves some out.
 
 **A lost connection** is made again, and the range watched ``FROM`` the position of the last message. Where the server cannot tell what was
 missed it says so (``range-resync``), and the range is read anew; what differs from the copy is given.
@@ -73,6 +73,15 @@ Step = Union[Connect, Send, Receive, Read, Rest]
 Steps = Generator[Step, Any, None]
 
 
+#: What a PING carries whose answer is waited for.
+_BARRIER = b"headwater-watch"
+
+
+def _is_barrier(message: Any) -> bool:
+    # In RESP2 a connection that watches gets an array.
+    return bool(message == _BARRIER or message == [b"pong", _BARRIER])
+
+
 class Follower(Generic[Item]):
     """What one watch does, step by step."""
 
@@ -107,8 +116,9 @@ class Follower(Generic[Item]):
         self._is_stale = True
         #: The range changed in untold ways while it was read.
         self._is_resynced = False
-        #: The last message of each key while the range is read.
+        #: The last message of each key since the position from which the range is read, and the position of the last one.
         self._collected: Optional[dict[bytes, Optional[bytes]]] = None
+        self._told: Optional[bytes] = None
 
     def steps(self) -> Steps:
         """What is to be done, for ever."""
@@ -118,10 +128,11 @@ class Follower(Generic[Item]):
                 yield Connect()
                 self.connections += 1
                 self._id, self._collected = 0, None
-                # The answer's position is no progress yet: what was missed comes behind it.
-                self._id, _ = yield from self._watch(None if self._is_stale else self.position)
                 if self._is_stale:
                     yield from self._read()
+                else:
+                    # The answer's position is no progress yet: what was missed comes behind it.
+                    self._id, _ = yield from self._watch(self.position)
                 failures = 0
                 while True:
                     self._take((yield from self._next_message()))
@@ -158,8 +169,10 @@ class Follower(Generic[Item]):
     def _read(self) -> Steps:
         """Makes the copy what the server has."""
         while self._is_stale:
-            self._collected, self._is_resynced = {}, False
             self.reads += 1
+            begin, position = yield from self._watch_instead(None)
+            # From here on no message counts, until the range is watched again from this position.
+            self._id = 0
             found: dict[bytes, bytes] = {}
             first = self.first
             while True:
@@ -168,17 +181,19 @@ class Follower(Generic[Item]):
                 if len(page) < self.page:
                     break
                 first = max(page) + b"\0"
-                # What was told meanwhile must not pile up.
-                while (message := (yield Receive(0))) is not None:
-                    self._take(message)
-            old = self._id
-            new, position = yield from self._watch(None)
+                # What is told meanwhile must not pile up.
+                while (yield Receive(0)) is not None:
+                    pass
+            self._collected, self._is_resynced, self._told = {}, False, position
+            self._id = begin
+            yield from self._watch_instead(position)
+            yield Send(("PING", _BARRIER))
+            while not _is_barrier(message := (yield from self._next_message())):
+                self._take(message)
             collected, self._collected = self._collected, None
-            self._id = new
-            yield Send(("RANGE.UNWATCH", old))
             if self._is_resynced:
                 continue
-            self._is_stale, self.position = False, position
+            self._is_stale, self.position = False, self._told
             for key, value in collected.items():
                 if value is None:
                     found.pop(key, None)
@@ -187,6 +202,15 @@ class Follower(Generic[Item]):
             for key in sorted(found.keys() | self.copy.keys()):
                 self._change(key, found.get(key), is_read=True)
         self._gives_reads = True
+
+    def _watch_instead(self, position: Optional[bytes]) -> Generator[Step, Any, tuple[int, bytes]]:
+        """Begins a watch, and ends the one before, whose messages do not count any more."""
+        old, self._id = self._id, 0
+        begun = yield from self._watch(position)
+        self._id = begun[0]
+        if old:
+            yield Send(("RANGE.UNWATCH", old))
+        return begun
 
     def _take(self, message: Any) -> None:
         """A message of the watch. Anything else says that the server is there."""
@@ -197,6 +221,7 @@ class Follower(Generic[Item]):
             key, value = message[4], message[5] if message[3] == b"set" else None
             if self._collected is not None:
                 self._collected[key] = value
+                self._told = message[2]
             elif not self._is_stale:
                 self.position = message[2]
                 self._change(key, value, is_read=False)
