@@ -20,12 +20,14 @@ export interface ConnectionOptions {
 /** A connection was lost, or none could be made. */
 export class ConnectionLostError extends Error {}
 
-/** So many frames wait to be taken at most; then the server has to wait. */
-const FRAMES_MAX = 1000;
+/** So many bytes of frames wait to be taken at most; then the server has to wait. */
+const WAITING_BYTES_MAX = 1 << 20;
 
 export class Connection {
   readonly #socket: net.Socket;
-  readonly #frames: Frame[] = [];
+  /** Frames that nobody has taken, with their lengths in bytes. */
+  readonly #frames: [Frame, number][] = [];
+  #waitingBytes = 0;
   #unread: Buffer = Buffer.alloc(0);
   #failure: Error | undefined;
   #waiting: (() => void) | undefined;
@@ -104,10 +106,11 @@ export class Connection {
       });
       this.#waiting = undefined;
     }
-    const frame = this.#frames.shift();
-    if (this.#frames.length < FRAMES_MAX / 2 && this.#socket.isPaused()) {
-      this.#parse();
+    const [frame, length] = this.#frames.shift() ?? [undefined, 0];
+    this.#waitingBytes -= length;
+    if (this.#waitingBytes < WAITING_BYTES_MAX / 2 && this.#socket.isPaused()) {
       this.#socket.resume();
+      this.#parse();
     }
     if (frame === undefined && this.#failure !== undefined) throw this.#failure;
     if (frame instanceof Error) throw frame;
@@ -126,14 +129,15 @@ export class Connection {
 
   #parse(): void {
     let at = 0;
-    while (this.#frames.length < FRAMES_MAX) {
+    while (this.#waitingBytes < WAITING_BYTES_MAX) {
       const found = parse(this.#unread, at);
       if (found === undefined) break;
-      this.#frames.push(found[0]);
+      this.#frames.push([found[0], found[1] - at]);
+      this.#waitingBytes += found[1] - at;
       at = found[1];
     }
     this.#unread = this.#unread.subarray(at);
-    if (this.#frames.length >= FRAMES_MAX) this.#socket.pause();
+    if (this.#waitingBytes >= WAITING_BYTES_MAX) this.#socket.pause();
   }
 }
 

@@ -150,14 +150,14 @@ export class Watch<Item> implements AsyncIterable<Change<Item>> {
         else [this.#id] = await this.#watch(this.#position);
         failures = 0;
         while (!this.#isClosed) {
-          for (let change; (change = this.#given.shift()) !== undefined; ) yield change;
+          yield* this.#given.splice(0);
           this.#take(await this.#next());
           if (this.#isStale) await this.#read();
         }
       } catch (error) {
         if (this.#isClosed) break;
         if (!isLost(error)) throw error;
-        for (let change; (change = this.#given.shift()) !== undefined; ) yield change;
+        yield* this.#given.splice(0);
         if (++failures > this.#options.attemptsMax) throw error;
         await this.#rest(Math.min(this.#options.restMax, 20 * 2 ** Math.min(failures, 20)));
       }

@@ -126,7 +126,7 @@ class Watch(Generic[Item]):
                 self._step = self._steps.send(done.result())
             else:
                 self._step = self._steps.throw(typed(error) if isinstance(error, ResponseError) else error)
-        return given.pop(0)
+        return given.popleft()
 
     @property
     def pairs(self) -> Mapping[Item, Item]:
@@ -168,7 +168,7 @@ class Watch(Generic[Item]):
             if self._connection is not None:
                 await self._connection.disconnect(nowait=True)
             pool = self._client.connection_pool
-            options = {**pool.connection_kwargs, "socket_timeout": self._follower.heartbeat}
+            options = {**pool.connection_kwargs, "socket_timeout": self._follower.heartbeat, "decode_responses": False}
             self._connection = pool.connection_class(**options)
             await self._connection.connect()
         elif isinstance(step, Send):

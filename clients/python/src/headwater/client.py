@@ -123,7 +123,7 @@ class Watch(Generic[Item]):
         while not given:
             if self._closed.is_set() or not self._perform(end):
                 return None
-        return given.pop(0)
+        return given.popleft()
 
     @property
     def pairs(self) -> Mapping[Item, Item]:
@@ -179,7 +179,7 @@ class Watch(Generic[Item]):
             if self._connection is not None:
                 self._connection.disconnect()
             pool = self._client.connection_pool
-            options = {**pool.connection_kwargs, "socket_timeout": self._follower.heartbeat}
+            options = {**pool.connection_kwargs, "socket_timeout": self._follower.heartbeat, "decode_responses": False}
             self._connection = pool.connection_class(**options)
             self._connection.connect()
         elif isinstance(step, Send):

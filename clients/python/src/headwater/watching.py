@@ -15,7 +15,8 @@ missed it says so (``range-resync``), and the range is read anew; what differs f
 
 from __future__ import annotations
 
-from typing import Any, Callable, Generator, Generic, NamedTuple, Optional, TypeVar, Union
+from collections import deque
+from typing import Any, Callable, Deque, Generator, Generic, NamedTuple, Optional, TypeVar, Union
 
 from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, TimeoutError
 
@@ -106,7 +107,7 @@ class Follower(Generic[Item]):
         self.copy: dict[bytes, bytes] = {}
         self.position: Optional[bytes] = None
         #: Changes that nobody has taken yet.
-        self.given: list[Change[Item]] = []
+        self.given: Deque[Change[Item]] = deque()
         #: How often the connection was made, and the range read.
         self.connections = 0
         self.reads = 0
