@@ -2,7 +2,8 @@
 //!
 //! A fenced block with lines that start with `> ` is a conversation, as `redis-cli --raw` shows
 //! it. The blocks of one document are one conversation with one server, in their order. Figures
-//! in the `status:` and `eviction:` lines of EXPLAIN (times, bytes, uses) are not compared.
+//! in the `status:` and `eviction:` lines of EXPLAIN (times, bytes, uses) are not compared. Blocks in Python and in TypeScript are
+//! run by the tests of those clients (`clients/run`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -140,4 +141,16 @@ fn the_page_about_commands_is_right() {
 #[test]
 fn the_page_about_tracking_is_right() {
     assert!(converse("docs/tracking.md") > 2);
+}
+
+#[test]
+fn the_first_page_is_right() {
+    assert!(converse("docs/start.md") > 10);
+}
+
+#[test]
+fn the_pages_of_how_to_are_right() {
+    for page in ["timeline", "leaderboard", "shop", "sessions", "front-page"] {
+        assert!(converse(&format!("docs/how-to/{page}.md")) > 8, "{page}");
+    }
 }

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 /// Folders that hold nothing of the repository's own.
-const SKIPPED: [&str; 7] =
-    ["target", ".git", ".venv", "__pycache__", ".pytest_cache", "node_modules", "corpus"];
+const SKIPPED: [&str; 8] =
+    ["target", ".git", ".venv", "__pycache__", ".pytest_cache", "node_modules", "dist", "corpus"];
 
 /// A text file of the repository.
 #[derive(Clone, Debug)]
