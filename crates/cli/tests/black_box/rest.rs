@@ -794,3 +794,34 @@ fn a_join_is_tried_before_it_is_installed() {
         assert_eq!(try_join(&server, "x|<a>|<b> = copy p|<a>|<b>", &[&ann]).status, 200);
     }
 }
+
+#[test]
+fn the_page_and_the_log_are_served() {
+    let mut command = crate::support::program();
+    command.args(["serve", "--port", "0", "--http-port", "0", "--shards", "1"]);
+    command.env("HEADWATER_LOG_LEVEL", "info").stderr(std::process::Stdio::null());
+    let server = Server::spawn(command);
+    let page = get(&server, "/");
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(
+        policy.contains("default-src 'none'") && policy.contains("script-src 'self'"),
+        "{policy}"
+    );
+    assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    let text = String::from_utf8(page.body).unwrap();
+    for part in text.split(['"']).filter(|part| part.starts_with("/page/")) {
+        let file = get(&server, part);
+        assert_eq!(
+            (file.status, file.header("x-content-type-options")),
+            (200, Some("nosniff")),
+            "{part}"
+        );
+    }
+    assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("<style"));
+    let lines = get(&server, "/v1/log").json();
+    assert!(lines["lines"].to_string().contains("clients are accepted"), "{lines}");
+    assert_eq!(get(&server, "/v1/log?lines=1").json()["lines"].as_array().unwrap().len(), 1);
+    assert_eq!(get(&server, "/page/nothing.js").status, 404);
+    assert_eq!(ask(&server, "POST /", &[], b"").status, 405);
+}

@@ -10,6 +10,7 @@
 //! - `routes`: what is answered to what.
 //! - `token`: what proves who may have figures.
 //! - `api`: what programs and pages ask (`/v1`): `keys`, `ranges`, `watches`, `state`, `trials`; `origins` says whose pages may.
+//! - `page`: the page at `/`.
 //! - `inner`: sessions within the process; `query`, `body`, `json`, `problem`: what goes in and comes out.
 //! - `hosts`: the names by which the port may be asked.
 
@@ -22,6 +23,7 @@ mod keys;
 mod listener;
 mod metrics;
 mod origins;
+mod page;
 mod problem;
 mod query;
 mod ranges;

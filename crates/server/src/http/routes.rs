@@ -6,7 +6,7 @@ use super::Asker;
 use super::api::{self, Api};
 use super::hosts::Hosts;
 use super::token::Proofs;
-use super::metrics;
+use super::{metrics, page};
 use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -29,6 +29,7 @@ pub(super) fn all(asker: Asker, api: Api, hosts: Hosts, proofs: Proofs) -> Route
         .layer(from_fn(refuse_body))
         .with_state(asker);
     signs
+        .merge(page::routes())
         .merge(api::routes(api))
         .layer(from_fn(api::challenge))
         .layer(from_fn_with_state(hosts, admit))
