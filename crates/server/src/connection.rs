@@ -11,10 +11,11 @@
 
 use crate::output::Output;
 use crate::service::Service;
-use crate::tls::{ClientStream, STREAM_BYTES, TlsStream};
+use crate::tls::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};
 use core::net::SocketAddr;
 use headwater_engine::ValueRef;
 use headwater_protocol::Held;
+use mio::event::Source;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
 
@@ -57,6 +58,8 @@ enum Wire {
     Socket(TcpStream),
     /// To a client, encrypted.
     Encrypted(Box<TlsStream>),
+    /// To a thread of this process, which speaks for a client.
+    Inner(Box<InnerStream>),
     /// To the shard that has the client, with its next batch of messages.
     Shard(Vec<u8>),
     /// Nowhere: the client has gone, and what it has begun is brought to its end.
@@ -125,6 +128,7 @@ impl<S> Connection<S> {
         let wire = match stream {
             ClientStream::Bare(socket) => Wire::Socket(socket),
             ClientStream::Encrypted(stream) => Wire::Encrypted(stream),
+            ClientStream::Inner(inner) => Wire::Inner(inner),
         };
         Self::over(wire, id, (peer, local), session, now)
     }
@@ -182,10 +186,11 @@ impl<S> Connection<S> {
     }
 
     /// The socket, to register or deregister it; a client of another shard has none here.
-    pub(crate) fn socket(&mut self) -> Option<&mut TcpStream> {
+    pub(crate) fn source(&mut self) -> Option<&mut dyn Source> {
         match &mut self.wire {
             Wire::Socket(socket) => Some(socket),
             Wire::Encrypted(stream) => Some(stream.socket()),
+            Wire::Inner(inner) => Some(&mut inner.socket),
             _ => None,
         }
     }
@@ -244,6 +249,7 @@ impl<S> Connection<S> {
         match &self.wire {
             Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
             Wire::Encrypted(stream) => stream.descriptor(),
+            Wire::Inner(inner) => std::os::fd::AsRawFd::as_raw_fd(&inner.socket),
             _ => -1,
         }
     }
@@ -272,6 +278,7 @@ impl<S> Connection<S> {
             Wire::Encrypted(stream) => {
                 receive_encrypted(stream, into, &mut self.readable, self.ended)
             }
+            Wire::Inner(inner) => receive(&mut inner.socket, into, &mut self.readable, self.ended),
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -295,6 +302,7 @@ impl<S> Connection<S> {
             Wire::Encrypted(stream) => {
                 receive_encrypted(stream, into, &mut self.readable, self.ended)
             }
+            Wire::Inner(inner) => receive(&mut inner.socket, into, &mut self.readable, self.ended),
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -361,6 +369,7 @@ impl<S> Connection<S> {
                 self.unflushed = stream.unflushed();
                 written
             }
+            Wire::Inner(inner) => inner.socket.write(out),
             Wire::Shard(answers) => answers.write(out),
             Wire::Nowhere => Ok(out.len()),
             #[cfg(test)]
@@ -399,6 +408,7 @@ impl<S> Connection<S> {
                     self.unflushed = stream.unflushed();
                     written
                 }
+                Wire::Inner(inner) => self.output.write(&mut inner.socket, service),
                 Wire::Shard(answers) => self.output.write(answers, service),
                 Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
                 #[cfg(test)]

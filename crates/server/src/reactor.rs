@@ -559,7 +559,7 @@ impl<S: Service> Reactor<S> {
     fn end(&mut self, mut connection: Box<Connection<S::Session>>) {
         // The descriptor is closed with the socket, which also ends its registration.
         let remote = connection.is_remote();
-        if let Some(socket) = connection.socket() {
+        if let Some(socket) = connection.source() {
             let _ = self.poll.registry().deregister(socket);
         }
         for value in connection.take_held() {

@@ -175,6 +175,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
         get: |config| config.http.http_hosts.join(" "),
         set: None,
     },
+    setting!(fixed "http-watches-max" &[], http.http_watches_max),
+    setting!(fixed "http-heartbeat-milliseconds" &[], http.http_heartbeat_milliseconds),
+    Setting {
+        name: "http-origins",
+        aliases: &[],
+        get: |config| config.http.http_origins.join(" "),
+        set: None,
+    },
     setting!(live "clients-max" &["maxclients"], clients.clients_max),
     setting!(live "idle-seconds-max" &["timeout"], clients.idle_seconds_max),
     setting!(

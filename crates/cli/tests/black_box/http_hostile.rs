@@ -4,10 +4,12 @@ use crate::http::{address, get};
 use crate::support::{Server, Socket, request};
 use std::net::TcpStream;
 
-/// A server whose HTTP port is patient for as long as a test may take, or for a moment.
+/// A server whose HTTP port is patient for as long as a test may take, or for a moment. Nobody can watch:
+/// such an answer has no end, and whoever has only half hung up may still read it.
 fn server(milliseconds: u32) -> Server {
     Server::with_config(&format!(
         "[listen]\nhttp-port = 0\nshards = 1\n[http]\nhttp-milliseconds-max = {milliseconds}\n\
+         http-watches-max = 0\n\
          http-hosts = [\"cache.example\"]\n"
     ))
 }
@@ -222,6 +224,11 @@ const CORPUS: &[&[u8]] = &[
     b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PUT /v1/keys/a%7Cb?ttl=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
+    b"GET /v1/keys/a%7Cb HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YW55OnMzOmNyZXQ=\r\n\r\n",
+    b"GET /v1/range?first=a&last=b&limit=10&rev=1 HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\r\n",
+    b"GET /v1/watch?prefix=a HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 5d1b2c7e9f003a44-17\r\n\r\n",
+    b"POST /v1/joins/try HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n{\"spec\":\"t|<a> = copy s|<a>\"}",
     b"CONNECT evil:443 HTTP/1.1\r\nHost: evil:443\r\n\r\n",
     b"GET /healthz HTTP/1.0\r\n\r\nGET /readyz HTTP/1.0\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",

@@ -46,6 +46,7 @@ mod random_scripts;
 mod reach;
 mod receiver;
 mod removals;
+mod rest;
 mod shards;
 mod shards_as_one;
 mod shards_atomic;

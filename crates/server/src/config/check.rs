@@ -46,6 +46,7 @@ impl Config {
         self.check_tls()?;
         self.check_cluster()?;
         self.check_doors()?;
+        self.http.check_origins()?;
         if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
             return refuse(String::from(
                 "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
@@ -65,6 +66,13 @@ impl Config {
             ("http-clients-max", http.http_clients_max, 1, 10_000),
             ("http-header-bytes-max", http.http_header_bytes_max, HTTP_HEADER_BYTES_MIN, 1 << 20),
             ("http-milliseconds-max", http.http_milliseconds_max as usize, 1, 3_600_000),
+            ("http-watches-max", http.http_watches_max, 0, 10_000),
+            (
+                "http-heartbeat-milliseconds",
+                http.http_heartbeat_milliseconds as usize,
+                10,
+                3_600_000,
+            ),
             (
                 "tls-handshake-milliseconds-max",
                 self.tls.tls_handshake_milliseconds_max as usize,

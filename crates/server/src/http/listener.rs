@@ -5,6 +5,7 @@
 //! connections are in use, the one that has said nothing for longest makes room for a new one: who only connects
 //! keeps nobody else out.
 
+use super::body::Busy;
 use crate::config::Http;
 use crate::log::event;
 use crate::tls::{Certificates, name_of};
@@ -14,8 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -30,11 +30,15 @@ const REST: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(super) struct CertificateName(pub(super) String);
 
+/// Where a client is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
 /// A connection.
 struct Open {
     task: JoinHandle<()>,
-    /// A request of it is being answered.
-    busy: Arc<AtomicBool>,
+    /// Whether a request of it is being answered.
+    busy: Busy,
 }
 
 /// Serves `routes` on a thread of its own until the process ends.
@@ -82,8 +86,8 @@ async fn accept(listener: TcpListener, most: usize, manner: Manner) {
     // Oldest first.
     let mut all: VecDeque<Open> = VecDeque::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 event!(warn, "http", "http_accept_failed", error = %error.kind(), "no connection can be accepted");
                 tokio::time::sleep(REST).await;
@@ -92,7 +96,7 @@ async fn accept(listener: TcpListener, most: usize, manner: Manner) {
         };
         all.retain(|open| !open.task.is_finished());
         if all.len() >= most {
-            let silent = all.iter().position(|open| !open.busy.load(Ordering::Relaxed));
+            let silent = all.iter().position(|open| !open.busy.is_set());
             let ended = if silent.is_some() { "a silent one" } else { "the new one" };
             event!(
                 warn,
@@ -107,28 +111,29 @@ async fn accept(listener: TcpListener, most: usize, manner: Manner) {
                 None => continue,
             }
         }
-        let busy = Arc::new(AtomicBool::new(false));
-        let serve = converse(stream, manner.clone(), busy.clone());
+        let busy = Busy::default();
+        let serve = converse(stream, Peer(peer), manner.clone(), busy.clone());
         all.push_back(Open { task: tokio::spawn(serve), busy });
     }
 }
 
 /// Answers the requests of one connection.
-async fn converse(stream: TcpStream, manner: Manner, busy: Arc<AtomicBool>) {
+async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
     let Manner { patience, server, routes, certificates } = manner;
     // An answer is written in one go.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(patience));
     let routes = TowerToHyperService::new(routes);
-    let serve = hyper::service::service_fn(|request| {
-        busy.store(true, Ordering::Relaxed);
+    let serve = hyper::service::service_fn(|mut request| {
+        let guard = busy.begin();
+        let extensions = hyper::Request::extensions_mut(&mut request);
+        extensions.insert(peer);
+        extensions.insert(busy.clone());
         let answer = hyper::service::Service::call(&routes, request);
-        let busy = busy.clone();
         async move {
-            let answer = answer.await;
-            busy.store(false, Ordering::Relaxed);
-            answer
+            let _guard = guard;
+            answer.await
         }
     });
     let stream = Box::pin(stream);

@@ -4,21 +4,39 @@
 //! port for it. What it tells it asks of the loop of the first shard by a queue, so that `/healthz` is an answer of the
 //! threads that serve clients, or none.
 //!
+//! What is asked for below `/v1` is executed in a session of its own within the process, as any other client's request.
+//!
 //! - `listener`: connections, how many there may be, and how long each may take.
 //! - `routes`: what is answered to what.
 //! - `token`: what proves who may have figures.
+//! - `api`: what programs and pages ask (`/v1`): `keys`, `ranges`, `watches`, `state`, `trials`; `origins` says whose pages may.
+//! - `page`: the page at `/`.
+//! - `inner`: sessions within the process; `query`, `body`, `json`, `problem`: what goes in and comes out.
 //! - `hosts`: the names by which the port may be asked.
 
+mod api;
+mod body;
 mod hosts;
+mod inner;
+mod json;
+mod keys;
 mod listener;
 mod metrics;
+mod origins;
+mod page;
+mod problem;
+mod query;
+mod ranges;
 mod routes;
+mod state;
 mod token;
+mod trials;
+mod watches;
 
 pub(crate) use metrics::{Kind, Metric};
 
 use crate::config::Http;
-use crate::tls::Certificates;
+use crate::tls::{Arrivals, Certificates};
 use crate::users::UserRegistry;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -64,7 +82,7 @@ impl Probes {
         self.receiver.try_iter().collect()
     }
 
-    /// Answers HTTP on `listener` until the process ends, over TLS with `certificates`. `ring` has the loop come round.
+    /// Answers HTTP on `listener` until the process ends, over TLS with `certificates`. Sessions begin as `arrivals`; `ring` has the loop come round.
     ///
     /// # Errors
     /// The thread cannot be started, or the listener cannot be used.
@@ -73,12 +91,15 @@ impl Probes {
         listener: TcpListener,
         settings: &Http,
         (certificates, users): (Option<Certificates>, Arc<UserRegistry>),
-        ring: impl Fn() + Send + Sync + 'static,
+        (arrivals, ring): (Arrivals, impl Fn() + Send + Sync + 'static),
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
-        let asker = Asker { probes: self.sender.clone(), ring: Arc::new(ring) };
+        let ring: Arc<dyn Fn() + Send + Sync> = Arc::new(ring);
+        let asker = Asker { probes: self.sender.clone(), ring: ring.clone() };
+        let connector = inner::InnerConnector::new(arrivals, ring);
         let routes = routes::all(
             asker,
+            api::Api::new(settings, connector),
             hosts::Hosts::new(&settings.http_hosts),
             token::Proofs { token: token::Token::new(&settings.http_token), users },
         );

@@ -1,32 +1,38 @@
 //! What is answered to which request.
 //!
-//! Nothing here takes a body: a request that announces one is refused before any of it is read.
+//! Nothing but a few routes of the interface for programs takes a body: elsewhere a request that announces one is refused before any of it is read.
 
 use super::Asker;
+use super::api::{self, Api};
 use super::hosts::Hosts;
-use super::metrics;
 use super::token::Proofs;
+use super::{metrics, page};
 use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// All routes, for requests to these hosts.
-pub(super) fn all(asker: Asker, hosts: Hosts, proofs: Proofs) -> Router {
-    Router::new()
+pub(super) fn all(asker: Asker, api: Api, hosts: Hosts, proofs: Proofs) -> Router {
+    let signs = Router::new()
         .route("/metrics", get(figures).layer(from_fn_with_state(proofs, prove)))
         .route("/healthz", get(sign_of_life))
         .route("/readyz", get(sign_of_life))
         .fallback(nothing)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn(refuse_body))
+        .with_state(asker);
+    signs
+        .merge(page::routes())
+        .merge(api::routes(api))
+        .layer(from_fn(api::challenge))
         .layer(from_fn_with_state(hosts, admit))
-        .with_state(asker)
 }
 
 /// Refuses what is not to be answered at all.
@@ -41,6 +47,11 @@ async fn admit(State(hosts): State<Hosts>, request: Request, next: Next) -> Resp
         let text = "Host is no name of this server: ask for an address, for localhost, or for a name in http-hosts\n";
         return say(StatusCode::MISDIRECTED_REQUEST, text);
     }
+    next.run(request).await
+}
+
+/// Refuses a body before any of it is read.
+async fn refuse_body(request: Request, next: Next) -> Response {
     if !request.body().is_end_stream() {
         let mut answer = say(StatusCode::PAYLOAD_TOO_LARGE, "no body is taken here\n");
         answer.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
@@ -81,7 +92,7 @@ fn stuck() -> Response {
 }
 
 async fn nothing() -> Response {
-    say(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n")
+    say(StatusCode::NOT_FOUND, "there are /, /v1/…, /metrics, /healthz and /readyz\n")
 }
 
 async fn not_allowed() -> Response {

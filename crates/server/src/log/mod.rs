@@ -138,6 +138,11 @@ pub(crate) fn tell_left_out() {
     }
 }
 
+/// The last lines that were logged, oldest first.
+pub(crate) fn recent(most: usize) -> Vec<String> {
+    LOG.get().map(|log| log.writer.recent(most)).unwrap_or_default()
+}
+
 /// Has everything written that was logged, and tells what was left out.
 pub fn end() {
     if let Some(log) = LOG.get() {

@@ -6,16 +6,21 @@
 
 use super::event;
 use core::str::FromStr;
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
+/// Lines that are remembered, to be shown.
+const LINES_KEPT: usize = 200;
+/// Of a line that is remembered, the first bytes.
+const LINE_BYTES_KEPT: usize = 1000;
 /// Lines that may wait.
 const WAITING_MAX: usize = 512;
 /// The file is for those who run the server.
@@ -55,11 +60,25 @@ enum Work {
 pub(super) struct Lines {
     work: SyncSender<Work>,
     lost: Arc<AtomicU64>,
+    recent: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Lines {
+    /// Remembers a line.
+    fn keep(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES_KEPT)]);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() == LINES_KEPT {
+            recent.pop_front();
+        }
+        recent.push_back(text.trim_end().to_owned());
+    }
 }
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // Whoever formats events writes each of them at once.
+        self.keep(line);
         if self.work.try_send(Work::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -93,7 +112,7 @@ impl Writer {
             path => Out::open(path.into())?,
         };
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let lines = Lines { work: sender, lost: Arc::default() };
+        let lines = Lines { work: sender, lost: Arc::default(), recent: Arc::default() };
         let lost = lines.lost.clone();
         let write = move || write_all(&receiver, &mut out, &lost);
         std::thread::Builder::new().name(String::from("log")).spawn(write)?;
@@ -104,6 +123,12 @@ impl Writer {
     pub(super) fn reopen(&self) {
         // Where so many lines wait, nobody notices that one signal was not heard; it can be sent again.
         let _ = self.0.work.try_send(Work::Reopen);
+    }
+
+    /// The last lines that were logged, oldest first.
+    pub(super) fn recent(&self, most: usize) -> Vec<String> {
+        let recent = self.0.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().skip(recent.len().saturating_sub(most)).cloned().collect()
     }
 
     /// How many lines were lost since this was asked last.

@@ -66,19 +66,21 @@ impl<S: Service> Reactor<S> {
             stream.refuse(self.service.refusal(door));
             return;
         }
-        let socket = stream.socket();
-        let _ = socket.set_nodelay(true);
-        if self.tcp_keepalive_seconds > 0 {
-            use rustix::net::sockopt;
-            let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
-            let _ = sockopt::set_socket_keepalive(&*socket, true);
-            let _ = sockopt::set_tcp_keepidle(&*socket, idle);
+        let socket = stream.tcp();
+        let local = socket.and_then(|it| it.local_addr().ok()).unwrap_or(peer);
+        if let Some(socket) = socket {
+            let _ = socket.set_nodelay(true);
+            if self.tcp_keepalive_seconds > 0 {
+                use rustix::net::sockopt;
+                let idle = Duration::from_secs(self.tcp_keepalive_seconds.into());
+                let _ = sockopt::set_socket_keepalive(socket, true);
+                let _ = sockopt::set_tcp_keepidle(socket, idle);
+            }
         }
-        let local = socket.local_addr().unwrap_or(peer);
         let id = self.connections.next_id();
         let token = Token(self.first_connection() + id.slot);
         let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(socket, token, both).is_err() {
+        if self.poll.registry().register(stream.source(), token, both).is_err() {
             self.connections.ended(id, false);
             return;
         }

@@ -233,7 +233,8 @@ impl Resp {
             let listener = TcpListener::bind((address, port)).map_err(|error| error.to_string());
             let proofs = (Some(self.entrance.common.certificates.clone()), self.registry.clone());
             let served = listener.and_then(|it| {
-                self.probes.serve(it, &self.config.http, proofs, self.hub.inbox.bell())
+                let ways = (self.entrance.arrivals.clone(), self.hub.inbox.bell());
+                self.probes.serve(it, &self.config.http, proofs, ways)
             });
             let served =
                 served.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;

@@ -78,7 +78,8 @@ impl Resp {
         let listener = TcpListener::bind(address).map_err(|error| error.to_string());
         let served = listener.and_then(|it| {
             let proofs = (None, self.registry.clone());
-            self.probes.serve(it, &self.config.http, proofs, self.hub.inbox.bell())
+            let ways = (self.entrance.arrivals.clone(), self.hub.inbox.bell());
+            self.probes.serve(it, &self.config.http, proofs, ways)
         });
         served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
     }

@@ -48,7 +48,8 @@ impl Arrivals {
         std::mem::take(&mut *waiting)
     }
 
-    fn put(&self, arrival: Arrival) {
+    /// Adds one; the shard is to be woken.
+    pub(crate) fn put(&self, arrival: Arrival) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
         self.any.store(true, Ordering::Release);
     }

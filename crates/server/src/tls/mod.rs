@@ -17,4 +17,4 @@ mod stream;
 pub(crate) use files::Certificates;
 pub(crate) use handshake::{Arrivals, Doorway, HANDSHAKES_MAX};
 pub(crate) use name::of as name_of;
-pub(crate) use stream::{ClientStream, STREAM_BYTES, TlsStream};
+pub(crate) use stream::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};

@@ -9,7 +9,8 @@
 //! A read of the socket for each read of the loop, and what decrypting costs; nothing is allocated but what the library
 //! keeps of a record that is incomplete.
 
-use mio::net::TcpStream;
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
 use rustls::ServerConnection;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -32,14 +33,35 @@ pub(crate) enum ClientStream {
     Bare(TcpStream),
     /// It is encrypted, and the handshake is over.
     Encrypted(Box<TlsStream>),
+    /// It belongs to a thread of this process, which speaks for a client.
+    Inner(Box<InnerStream>),
+}
+
+/// The server's end of a connection within the process, on which a thread speaks for a client of another protocol.
+#[derive(Debug)]
+pub(crate) struct InnerStream {
+    /// The socket.
+    pub(crate) socket: UnixStream,
+    /// What the client's certificate calls it, if it has shown one.
+    pub(crate) certificate: Option<String>,
 }
 
 impl ClientStream {
-    /// The socket, to register it and to set options.
-    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+    /// The socket, to set options of TCP, if it has any.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Bare(socket) => Some(socket),
+            Self::Encrypted(stream) => Some(&stream.socket),
+            Self::Inner(_) => None,
+        }
+    }
+
+    /// The socket, to register it.
+    pub(crate) fn source(&mut self) -> &mut dyn Source {
         match self {
             Self::Bare(socket) => socket,
             Self::Encrypted(stream) => &mut stream.socket,
+            Self::Inner(inner) => &mut inner.socket,
         }
     }
 
@@ -48,6 +70,7 @@ impl ClientStream {
         match self {
             Self::Bare(_) => None,
             Self::Encrypted(stream) => stream.certificate(),
+            Self::Inner(inner) => inner.certificate.clone(),
         }
     }
 
@@ -56,6 +79,7 @@ impl ClientStream {
         let _ = match self {
             Self::Bare(socket) => socket.write(text),
             Self::Encrypted(stream) => stream.write(text),
+            Self::Inner(inner) => inner.socket.write(text),
         };
     }
 }

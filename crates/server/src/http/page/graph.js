@@ -1,0 +1,69 @@
+// Joins as a graph: tables as nodes in layers, the join's sources as edges.
+
+import { number, svg } from "./dom.js";
+
+const [WIDTH, HEIGHT, GAP_X, GAP_Y] = [150, 52, 110, 24];
+
+/** The parts of a join's text in its canonical form. */
+export function parse(spec) {
+  const [output, rest] = spec.split(" = ", 2);
+  const words = (rest || "").split(/\s+/);
+  const sources = [];
+  const operators = new Set(["check", "copy", "index", "count", "sum", "min", "max", "avg", "first", "last"]);
+  for (let at = 0; at + 1 < words.length; at += 1) {
+    if (operators.has(words[at]) || words[at].startsWith("map:")) {
+      sources.push({ operator: words[at], pattern: words[at + 1], table: words[at + 1].split("|")[0] });
+    }
+  }
+  const mode = ["pull", "snapshot"].find((it) => words[0] === it) || "push";
+  return { output, table: output.split("|")[0], sources, mode };
+}
+
+/** The graph of all joins; `counts` has the keys of each table. */
+export function graph(joins, counts) {
+  const depth = new Map();
+  const parsed = joins.map((join) => ({ ...join, ...parse(join.spec) }));
+  for (const join of parsed) for (const source of join.sources) depth.set(source.table, depth.get(source.table) ?? 0);
+  for (let round = 0; round <= parsed.length; round += 1) {
+    for (const join of parsed) {
+      const below = join.sources.filter((it) => it.table !== join.table).map((it) => depth.get(it.table) ?? 0);
+      const own = Math.min(Math.max(0, ...below) + 1, 12);
+      depth.set(join.table, Math.max(depth.get(join.table) ?? 0, own));
+    }
+  }
+  const layers = [];
+  for (const [table, at] of [...depth].sort(([a], [b]) => (a < b ? -1 : 1))) (layers[at] ||= []).push(table);
+  const columns = layers.filter(Boolean);
+  const tallest = Math.max(1, ...columns.map((it) => it.length));
+  const place = new Map();
+  columns.forEach((tables, x) => tables.forEach((table, y) => {
+    const shift = ((tallest - tables.length) * (HEIGHT + GAP_Y)) / 2;
+    place.set(table, [10 + x * (WIDTH + GAP_X), 10 + shift + y * (HEIGHT + GAP_Y)]);
+  }));
+  const width = 20 + columns.length * (WIDTH + GAP_X) - GAP_X;
+  const height = 20 + tallest * (HEIGHT + GAP_Y) - GAP_Y;
+  const derived = new Set(parsed.map((it) => it.table));
+  const edges = parsed.flatMap((join) => join.sources.map((source) => {
+    const [fromX, fromY] = place.get(source.table);
+    const [toX, toY] = place.get(join.table);
+    const [x1, y1, x2, y2] = [fromX + WIDTH, fromY + HEIGHT / 2, toX, toY + HEIGHT / 2];
+    const bend = Math.max(40, Math.abs(x2 - x1) / 2);
+    return svg("g", { class: `edge ${source.operator === "check" ? "check" : "value"}` },
+      svg("title", {}, `${join.name}: ${source.operator} ${source.pattern}`),
+      svg("path", { d: `M${x1},${y1}C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 4},${y2}`, "marker-end": "url(#arrow)" }));
+  }));
+  const nodes = [...place].map(([table, [x, y]]) => {
+    const makers = parsed.filter((it) => it.table === table).map((it) => it.name);
+    const keys = counts.get(table);
+    const note = `${keys === undefined ? "?" : number(keys)} keys${makers.length ? ` · ${makers[0]}${makers.length > 1 ? "…" : ""}` : ""}`;
+    return svg("g", { class: derived.has(table) ? "node derived" : "node" },
+      svg("title", {}, makers.length ? `${table}: from ${makers.join(", ")}` : table),
+      svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
+      svg("text", { x: x + 12, y: y + 22 }, table.length > 16 ? `${table.slice(0, 15)}…` : table),
+      svg("text", { x: x + 12, y: y + 40, class: "small" }, note.length > 20 ? `${note.slice(0, 19)}…` : note));
+  });
+  const summary = parsed.map((it) => `${it.table} from ${it.sources.map((source) => source.table).join(" and ")}`).join("; ");
+  return svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Joins: ${summary}` },
+    svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0,0L8,4L0,8Z" }))),
+    edges, nodes);
+}

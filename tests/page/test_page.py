@@ -1,0 +1,262 @@
+"""The page at `/`: that it loads, shows what there is, is live, tries joins, and can be used by everybody."""
+
+import json
+import os
+
+import pytest
+import redis
+
+from browser import Browser, Server, until
+
+TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.stop()
+
+
+@pytest.fixture
+def server(request):
+    server = Server(*getattr(request, "param", ["--shards", "1"]))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server):
+    return redis.Redis(port=server.port, protocol=3)
+
+
+def fill(client):
+    client.execute_command("JOIN.ADD", "timeline", TIMELINE)
+    client.execute_command("JOIN.ADD", "karma", "karma|<author> = count vote|<author>|<id>|<voter>")
+    client.execute_command("JOIN.ADD", "page", "page|<author>|<id>|k = copy karma|<author> check article|<author>|<id>")
+    for user in ("ann", "bob", "eve"):
+        client.set(f"s|{user}|bob", 1)
+        client.set(f"vote|ann|1|{user}", 1)
+    for number in range(120):
+        client.set(f"p|bob|{number:04}", f"Post number {number}")
+    client.set("article|ann|1", json.dumps({"title": "On caches", "words": 1200}))
+    client.set(b"bytes|\xff\x00", bytes(range(256)))
+    client.execute_command("PREFIX", "t|ann|")
+    client.execute_command("PREFIX", "page|")
+    client.execute_command("FLOW.ADD", "news", "ON", "p|<poster>|<time>", "PUBLISH", "channel")
+
+
+@pytest.mark.parametrize("server", [["--shards", "1", "--memory", "200mb"], ["--shards", "3", "--memory", "200mb"]], indirect=True)
+def test_overview(browser, server, client):
+    fill(client)
+    tab = browser.open(f"http://{server.http}/")
+    for text in ("Commands per second", "Hit rate", "of 200 MiB", "news", "running", "default"):
+        tab.sees(text)
+    until("there are no figures", lambda: tab.eval("document.querySelector('.tile .figure').textContent") not in ("", "–"))
+    tab.sees("clients are accepted")
+    before = client.info("stats")["total_commands_processed"]
+    for number in range(300):
+        client.get(f"p|bob|{number % 120:04}")
+    until("the commands are not counted", lambda: client.info("stats")["total_commands_processed"] > before
+          and "get" in tab.text())
+    tab.is_accessible("overview")
+    tab.is_clean(server.http)
+    tab.picture(f"overview-light-{client.info('shards')['shards']}")
+    tab.close()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_view_is_accessible_and_fits(browser, server, client, dark, width):
+    fill(client)
+    name = f"{'dark' if dark else 'light'}-{width}"
+    views = {
+        "overview": "news", "keys": "Keys 1 to", "keys?prefix=t%7Cann%7C": "t|ann|0000|bob", "joins": "Installed",
+        "explain?key=t%7Cann%7C0001%7Cbob": "status",
+    }
+    tab = browser.open(f"http://{server.http}/", width=width, dark=dark)
+    for view, text in views.items():
+        tab.go(view)
+        tab.sees(text)
+        tab.is_accessible(f"{view} {name}")
+        wide = tab.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{view} is {wide} pixels wider than {width}"
+        tab.picture(f"{view.split('?')[0]}{'-prefix' if 'prefix' in view else ''}-{name}")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_keys_page_by_page(browser, server, client):
+    """A browser of very many keys shows the first ones at once, and goes on from there."""
+    count = int(os.environ.get("PAGE_KEYS", "1000000"))
+    for first in range(0, count, 20_000):
+        client.mset({f"k|{number:07}": number for number in range(first, min(count, first + 20_000))})
+    tab = browser.open(f"http://{server.http}/#keys?prefix=k%7C")
+    tab.sees("Keys 1 to 50")
+    tab.sees("k|0000049")
+    tab.click("#next")
+    tab.sees("Keys 51 to 100")
+    tab.sees("k|0000099")
+    tab.click(".buttons button")
+    tab.sees("Keys 1 to 50")
+    tab.click("#rev")
+    tab.sees(f"k|{count - 1:07}")
+    assert tab.eval("document.querySelectorAll('tbody tr').length") == 50
+    tab.type("#prefix", f"k|{count // 2:07}")
+    tab.press("Enter")
+    tab.sees("Keys 1 to 1")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+@pytest.mark.parametrize("server", [["--shards", "1"], ["--shards", "3"]], indirect=True)
+def test_values_and_live_changes(browser, server, client):
+    fill(client)
+    client.set("x|<script>", "<img src=x onerror=alert(1)>")
+    tab = browser.open(f"http://{server.http}/#keys?prefix=x")
+    tab.sees("<img src=x onerror=alert(1)>")
+    tab.go("keys?prefix=article")
+    tab.sees("article|ann|1")
+    tab.click("td.key button")
+    tab.sees('"title": "On caches"')
+    tab.go("keys?prefix=bytes")
+    tab.sees("bytes|\\xff\\x00")
+    tab.click("td.key button")
+    tab.sees("000010  10 11 12")
+    tab.go("keys?prefix=t%7Cann%7C01")
+    tab.sees("t|ann|0119|bob")
+    tab.click("#live")
+    tab.sees("20 keys")
+    tab.sees("live")
+    client.set("p|bob|0100", "changed while it is looked at")
+    tab.sees("changed while it is looked at")
+    client.delete("p|bob|0101")
+    tab.sees("19 keys")
+    client.set("p|bob|01", "new")
+    tab.sees("t|ann|01|bob")
+    client.flushall()
+    tab.sees("0 keys")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_a_lost_connection_is_taken_up_again(browser):
+    server = Server("--shards", "1")
+    port, http = str(server.port), server.http.split(":")[1]
+    redis.Redis(port=server.port).set("k|1", "before")
+    tab = browser.open(f"http://{server.http}/#keys?prefix=k%7C")
+    tab.click("#live")
+    tab.sees("before")
+    server.stop()
+    tab.sees("lost")
+    again = Server("--shards", "1", port=port, http=http)
+    redis.Redis(port=again.port).set("k|1", "after")
+    tab.sees("after")
+    until("it is not live", lambda: tab.eval("document.getElementById('live-state').textContent") == "live")
+    redis.Redis(port=again.port).set("k|2", "later")
+    tab.sees("later")
+    # The browser itself tells of connections that it cannot make.
+    tab.expected = ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE"]
+    tab.is_clean(again.http)
+    tab.close()
+    again.stop()
+
+
+@pytest.mark.parametrize("server", [["--shards", "1"], ["--shards", "3"]], indirect=True)
+def test_a_join_is_tried_and_installed(browser, server, client):
+    for user in ("ann", "eve"):
+        client.set(f"s|{user}|bob", 1)
+    for number in range(3):
+        client.set(f"p|bob|000{number}", f"Post {number}")
+    tab = browser.open(f"http://{server.http}/#joins")
+    tab.sees("No join is installed")
+    tab.type("#spec", "t|<user>|<time> = chek s|<user>|<poster> copy p|<poster>|<time>")
+    tab.click("#try")
+    tab.sees("`chek` is neither a mode nor an operator")
+    caret = tab.eval("document.getElementById('caret').textContent").split("\n")
+    assert caret[0][caret[1].index("^"):].startswith("chek"), caret
+    tab.is_accessible("a join with an error")
+    tab.picture("join-error")
+    tab.type("#spec", TIMELINE)
+    tab.click("#try")
+    tab.sees("It would give")
+    tab.sees("t|ann|0000|bob")
+    tab.sees("The first 6 outputs")
+    assert client.execute_command("JOIN.LIST") == []
+    tab.is_accessible("a join that was tried")
+    tab.picture("join-tried")
+    tab.click("#install")
+    tab.sees("Give the join a name.")
+    tab.type("#join-name", "tl")
+    tab.click("#install")
+    tab.sees("The join tl is installed.")
+    assert [it[b"name"] for it in client.execute_command("JOIN.LIST")] == [b"tl"]
+    tab.sees("Drop")
+    assert tab.eval("document.querySelectorAll('svg.graph .edge').length") == 2
+    tab.expected = ["status of 400"]
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_a_derived_key_is_explained_and_verified(browser, server, client):
+    fill(client)
+    tab = browser.open(f"http://{server.http}/#explain")
+    tab.type("#key", "t|ann|0007|bob")
+    tab.press("Enter")
+    for text in ("Post number 7", "check s|<user>|<poster> reads [s|ann|bob", "copy p|<poster>|<time> reads", "valid and maintained"):
+        tab.sees(text)
+    assert tab.eval("document.querySelectorAll('.step').length") >= 5
+    tab.type("#verify-prefix", "t|")
+    tab.press("Enter")
+    tab.sees("No differences.")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+@pytest.mark.parametrize("server", [["--shards", "1", "--requirepass", "master"]], indirect=True)
+def test_rights_and_logging_in(browser, server):
+    admin = redis.Redis(port=server.port, password="master", protocol=3)
+    admin.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~p|*", "+@read", "+@connection")
+    admin.set("p|1", "may be read")
+    tab = browser.open(f"http://{server.http}/#keys?prefix=p%7C")
+    until("no login is asked for", lambda: tab.eval("document.getElementById('login-dialog').open"))
+    tab.is_accessible("login")
+    tab.picture("login")
+    tab.type("#login-user", "ann")
+    tab.type("#login-password", "wrong")
+    tab.press("Enter")
+    tab.sees("invalid username-password pair")
+    tab.type("#login-password", "secret")
+    tab.press("Enter")
+    tab.sees("may be read")
+    tab.type("#prefix", "q|")
+    tab.press("Enter")
+    tab.sees("No permissions to access all keys of a range")
+    tab.go("joins")
+    tab.type("#spec", "x|<a> = copy p|<a>")
+    tab.type("#join-name", "x")
+    tab.click("#install")
+    tab.sees("no permissions to run the 'join.add' command")
+    # Every answer that was a refusal is told by the browser.
+    tab.expected = ["status of 401", "status of 403"]
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_it_is_used_by_keyboard(browser, server, client):
+    fill(client)
+    tab = browser.open(f"http://{server.http}/")
+    tab.sees("Commands per second")
+    focused = []
+    for _ in range(6):
+        tab.press("Tab")
+        focused.append(tab.eval("document.activeElement.textContent.trim()"))
+    assert focused == ["Skip to content", "Overview", "Keys", "Joins", "Explain", "Log in"]
+    tab.press("Enter")
+    until("no dialog", lambda: tab.eval("document.getElementById('login-dialog').open"))
+    tab.press("Escape")
+    until("it stays", lambda: not tab.eval("document.getElementById('login-dialog').open"))
+    outline = tab.eval("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"
+    tab.is_clean(server.http)
+    tab.close()
