@@ -372,9 +372,6 @@ pub(crate) fn check_writable(engine: &Engine, key: &[u8]) -> Result<(), Stop> {
 /// Whether a key and a value are within the limits.
 pub(crate) fn check_lengths(engine: &Engine, key: &[u8], len: usize) -> Result<(), EngineError> {
     let limits = engine.limits();
-    if key.is_empty() {
-        return Err(EngineError::KeyEmpty);
-    }
     if key.len() > limits.key_bytes_max {
         return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
     }
