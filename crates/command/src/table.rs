@@ -127,6 +127,8 @@ pub enum Group {
     Generic,
     /// Values.
     String,
+    /// Bits of values.
+    Bitmap,
     /// Streams.
     Stream,
     /// Ranges of keys.
@@ -164,6 +166,7 @@ impl Group {
         match self {
             Self::Generic => "generic",
             Self::String => "string",
+            Self::Bitmap => "bitmap",
             Self::Stream => "stream",
             Self::Range => "range",
             Self::Join => "join",
@@ -262,7 +265,8 @@ macro_rules! ids {
 ids! {
     Get Set SetNx SetEx PSetEx GetSet GetDel GetEx MGet MSet MSetNx Append StrLen GetRange SubStr
     SetRange Incr Decr IncrBy DecrBy IncrByFloat Lcs
-    Del Unlink Exists Type Touch Rename RenameNx Copy Keys Scan RandomKey DbSize FlushAll FlushDb
+    SetBit GetBit BitCount BitPos BitOp BitField BitFieldRo
+    Del Unlink Exists Type Touch Rename RenameNx Copy Dump Restore Keys Scan RandomKey DbSize FlushAll FlushDb
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo

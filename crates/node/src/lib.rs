@@ -8,7 +8,9 @@
 extern crate alloc;
 
 mod carry;
+mod bits;
 mod catalog;
+mod dump;
 mod expiry;
 mod extended;
 mod fan;

@@ -166,6 +166,11 @@ fn keys_are_answered_as_redis_does() {
 }
 
 #[test]
+fn bits_are_answered_as_redis_does() {
+    compare(include_str!("redis/bits.script"), "bits.script");
+}
+
+#[test]
 fn expiry_is_answered_as_redis_does() {
     compare(include_str!("redis/expiry.script"), "expiry.script");
 }

@@ -7,6 +7,7 @@
 mod at_once;
 mod busy;
 mod caches;
+mod bits;
 pub mod commands;
 pub mod draw;
 pub mod expected;
