@@ -41,9 +41,9 @@ impl BitOperation {
     #[must_use]
     pub fn of(self, values: &[Vec<u8>]) -> Vec<u8> {
         let len = values.iter().map(Vec::len).max().unwrap_or(0);
-        let (first, others) = values.split_first().map_or((&[][..], &[][..]), |(first, others)| {
-            (first.as_slice(), others)
-        });
+        let (first, others) = values
+            .split_first()
+            .map_or((&[][..], &[][..]), |(first, others)| (first.as_slice(), others));
         let mut made = first.to_vec();
         made.resize(len, 0);
         if self == Self::Not {
@@ -254,7 +254,8 @@ pub fn field_steps(words: Args<'_>) -> impl Iterator<Item = Result<FieldStep, Fi
                 let Some(number) = number::parse_i64(next()) else {
                     return Some(Err(FieldFault::Number));
                 };
-                action = if is("set") { FieldAction::Set(number) } else { FieldAction::Add(number) };
+                action =
+                    if is("set") { FieldAction::Set(number) } else { FieldAction::Add(number) };
             }
             return Some(Ok(FieldStep { field, offset, action, overflow }));
         }
@@ -268,7 +269,9 @@ mod tests {
     #[test]
     fn numbers_lie_anywhere_in_a_value() {
         let mut bytes = [0; 12];
-        for (signed, bits) in [(true, 1), (true, 7), (true, 64), (false, 1), (false, 13), (false, 63)] {
+        for (signed, bits) in
+            [(true, 1), (true, 7), (true, 64), (false, 1), (false, 13), (false, 63)]
+        {
             let field = FieldType { signed, bits };
             for offset in 0..20 {
                 for number in [0, 1, -1, 77, i64::MAX, i64::MIN] {

@@ -40,9 +40,8 @@ pub(crate) fn run(
             let found = engine.get(key)?;
             lookups.note(found.is_some());
             // A key that is not there is a value of zeros without end.
-            let position = found.map_or(if bit { -1 } else { 0 }, |value| {
-                position(&value, bit, &window)
-            });
+            let position =
+                found.map_or(if bit { -1 } else { 0 }, |value| position(&value, bit, &window));
             reply.integer(position);
             Ok(())
         }
@@ -197,11 +196,7 @@ fn fields(
     Ok(())
 }
 
-fn write_numbers(
-    numbers: impl Iterator<Item = Option<i64>>,
-    count: usize,
-    reply: &mut impl Reply,
-) {
+fn write_numbers(numbers: impl Iterator<Item = Option<i64>>, count: usize, reply: &mut impl Reply) {
     reply.array(count);
     for number in numbers {
         match number {
@@ -219,7 +214,6 @@ fn combine(
     lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    check_writable(engine, to)?;
     let (mut values, mut waits) = (Vec::new(), None);
     // All are asked for even if the first must wait, so that their loads run side by side.
     for key in from.iter() {

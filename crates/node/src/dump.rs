@@ -156,7 +156,8 @@ fn unpack(packed: &[u8], len: usize) -> Option<Vec<u8>> {
             if run == 7 {
                 run += usize::from(take_all::<1>(rest)?[0]);
             }
-            let back = (usize::from(control & 0x1f) << 8 | usize::from(take_all::<1>(rest)?[0])) + 1;
+            let back =
+                (usize::from(control & 0x1f) << 8 | usize::from(take_all::<1>(rest)?[0])) + 1;
             let from = out.len().checked_sub(back)?;
             // What is repeated may overlap what it becomes.
             for at in from..from + run + 2 {

@@ -7,8 +7,8 @@
 #![no_std]
 extern crate alloc;
 
-mod carry;
 mod bits;
+mod carry;
 mod catalog;
 mod dump;
 mod expiry;

@@ -72,7 +72,8 @@ fn every_reply_is_the_oracles_where_joins_look_at_values() {
 
 #[test]
 fn every_reply_is_the_oracles_where_bits_are_asked_for() {
-    every_reply_is_the_oracles("1,3", WRONG_WITH_ONE, BITS_FROM, 40);
+    // Whether a client that is killed twice within a pipeline counts twice depends on the shards.
+    every_reply_is_the_oracles("1,3", "exec-messages,clients", BITS_FROM, 40);
 }
 
 #[test]

@@ -61,7 +61,9 @@ impl State {
                     }
                 };
                 let made = bytes(&(0..len).map(bit).collect::<Vec<_>>());
-                if let Some(refusal) = self.refusal(&[to]) {
+                // What is too long is not there, and is removed without a refusal.
+                let writes = !made.is_empty() || self.owned(to);
+                if let Some(refusal) = self.refusal(&[to]).filter(|_| writes) {
                     return Some(refusal);
                 }
                 let len = made.len();

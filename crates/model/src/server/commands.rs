@@ -72,7 +72,7 @@ impl State {
         self.value(key).is_some()
     }
 
-    fn owned(&self, key: &[u8]) -> bool {
+    pub(super) fn owned(&self, key: &[u8]) -> bool {
         !self.oracle.owners(key).is_empty()
     }
 

@@ -5,9 +5,9 @@
 //! The server may have any number of shards: the answers must be the same.
 
 mod at_once;
+mod bits;
 mod busy;
 mod caches;
-mod bits;
 pub mod commands;
 pub mod draw;
 pub mod expected;

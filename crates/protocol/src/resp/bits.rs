@@ -2,9 +2,7 @@
 
 use super::options::{integer, is};
 use super::refusal::Refusal;
-use headwater_command::bits::{
-    BitOperation, FieldAction, FieldFault, bit_offset, field_steps,
-};
+use headwater_command::bits::{BitOperation, FieldAction, FieldFault, bit_offset, field_steps};
 use headwater_command::{Args, BitWindow, Bits, Command, Data, Id, Spec};
 
 const OFFSET: Refusal<'_> = Refusal::Text("bit offset is not an integer or out of range");
@@ -59,14 +57,17 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
 
 /// `[start [end [BYTE|BIT]]]`.
 fn window(words: Args<'_>) -> Result<BitWindow, Refusal<'_>> {
-    let start = words.get(0).map_or(Ok(0), integer)?;
-    let end = words.get(1).map(integer).transpose()?;
+    if words.len() > 3 {
+        return Err(Refusal::Syntax);
+    }
     let bits = match words.get(2) {
         None => false,
-        Some(unit) if words.len() == 3 && is(unit, "bit") => true,
-        Some(unit) if words.len() == 3 && is(unit, "byte") => false,
+        Some(unit) if is(unit, "bit") => true,
+        Some(unit) if is(unit, "byte") => false,
         Some(_) => return Err(Refusal::Syntax),
     };
+    let start = words.get(0).map_or(Ok(0), integer)?;
+    let end = words.get(1).map(integer).transpose()?;
     Ok(BitWindow { start, end, bits })
 }
 

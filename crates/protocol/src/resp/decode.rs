@@ -8,8 +8,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    bits, cluster, connection, flows, functions, introspection, keys, pubsub, ranges, scripts, shards,
-    streams, strings, tables, transactions,
+    bits, cluster, connection, flows, functions, introspection, keys, pubsub, ranges, scripts,
+    shards, streams, strings, tables, transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};

@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
-use headwater_command::{Bits, Args, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
+use headwater_command::{Args, Bits, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
 use headwater_engine::{EngineError, Policy};
 use headwater_node::Outcome;
 
