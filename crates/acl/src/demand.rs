@@ -255,8 +255,8 @@ needs! {
     Everything: BackupBegin BackupRead BackupEnd;
     Range: Range Prefix RangeDel ExplainRange Verify RangeWatch FnRange;
     Table: TableSet;
-    Channels: Subscribe;
-    Channel: Publish;
+    Channels: Subscribe SSubscribe;
+    Channel: Publish SPublish;
     ChannelPatterns: PSubscribe;
     Tracks: ClientTracking;
     Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
@@ -264,7 +264,8 @@ needs! {
     Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
         ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
         FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
-        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe PubSub
+        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe SUnsubscribe PubSub
+        PubSubShardChannels PubSubShardNumSub ClientPause ClientUnpause ClientUnblock
         PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp Multi Exec Discard Unwatch Hello Auth
         Ping Echo Quit Reset Select Client ClientId ClientGetName ClientSetName ClientSetInfo
         ClientList ClientInfo ClientKill ClientNoEvict ClientNoTouch ClientCapa ClientReply

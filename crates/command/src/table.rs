@@ -280,13 +280,13 @@ ids! {
     ShardHome ShardList ShardMove ShardPosition Wait
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     FnLoad FnDrop FnList FnInfo FnCall FnRange
-    Subscribe Unsubscribe PSubscribe PUnsubscribe Publish
-    PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp
+    Subscribe Unsubscribe PSubscribe PUnsubscribe Publish SSubscribe SUnsubscribe SPublish
+    PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubShardChannels PubSubShardNumSub PubSubHelp
     Multi Exec Discard Watch Unwatch
     Hello Auth Ping Echo Quit Reset Select
     Client ClientId ClientGetName ClientSetName ClientSetInfo ClientList ClientInfo ClientKill
     ClientNoEvict ClientNoTouch ClientCapa ClientReply ClientTracking ClientCaching ClientTrackingInfo
-    ClientGetRedir ClientHelp
+    ClientGetRedir ClientPause ClientUnpause ClientUnblock ClientHelp
     Command CommandCount CommandInfo CommandDocs CommandList CommandGetKeys
     CommandGetKeysAndFlags CommandHelp
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp
