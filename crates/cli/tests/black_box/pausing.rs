@@ -20,7 +20,8 @@ fn until_waiting(client: &mut Connection, numbers: &[u64]) {
         let list: String = cmd("CLIENT").arg("LIST").query(client).unwrap();
         let waits = |number: &u64| {
             let head = format!("id={number} ");
-            list.lines().any(|line| line.starts_with(&head) && line.contains(" flags=b "))
+            let waits = |line: &str| line.contains(" flags=b ") || line.contains(" cmd=exec ");
+            list.lines().any(|line| line.starts_with(&head) && waits(line))
         };
         if numbers.iter().all(waits) {
             return;

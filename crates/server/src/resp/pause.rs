@@ -36,7 +36,8 @@ impl Resp {
     pub(super) fn pause(&mut self, millis: u64, writes_alone: bool) {
         let now = self.time.uptime;
         let was_on = self.pause.is_on(now);
-        let until = now.saturating_add(millis);
+        // The clock of a turn is up to a millisecond behind: nothing goes on before the time.
+        let until = now.saturating_add(millis).saturating_add(1);
         self.pause.writes_alone = writes_alone && (!was_on || self.pause.writes_alone);
         self.pause.until = if was_on { self.pause.until.max(until) } else { until };
     }
@@ -58,8 +59,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let session = &mut work.connection.session;
-        let passes = matches!(spec.id, Id::ClientPause | Id::ClientUnpause);
-        if passes || session.is_remote() || self.executing_queue {
+        if spec.id == Id::ClientUnpause || session.is_remote() || self.executing_queue {
             return None;
         }
         let queued = session.queue.iter().flat_map(|queue| &queue.requests);
