@@ -207,6 +207,8 @@ enum Needs {
     /// From a key to another one.
     Moves,
     Copies,
+    /// From keys to the one before them.
+    Combines,
     /// Keys that are not named.
     Whole,
     /// All keys.
@@ -238,22 +240,23 @@ macro_rules! needs {
 }
 
 needs! {
-    Reads: Get MGet GetRange SubStr Lcs StreamRead Explain;
+    Reads: Get MGet GetRange SubStr Lcs StreamRead Explain GetBit BitCount BitPos BitFieldRo Dump;
     Looks: StrLen Exists Type Touch Ttl PTtl ExpireTime PExpireTime StreamLen StreamInfo
         ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount MemoryUsage Watch;
     Writes: SetNx SetEx PSetEx MSet MSetNx Append SetRange Del Unlink Expire PExpire ExpireAt
-        PExpireAt Persist StreamAppend StreamTrim;
-    Both: DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
+        PExpireAt Persist StreamAppend StreamTrim Restore;
+    Both: SetBit BitField DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
     SetOptions: Set;
     CallOptions: FnCall;
     Moves: Rename RenameNx;
     Copies: Copy;
+    Combines: BitOp;
     Whole: Keys Scan RandomKey FlushAll FlushDb;
     Everything: BackupBegin BackupRead BackupEnd;
     Range: Range Prefix RangeDel ExplainRange Verify RangeWatch FnRange;
     Table: TableSet;
-    Channels: Subscribe;
-    Channel: Publish;
+    Channels: Subscribe SSubscribe;
+    Channel: Publish SPublish;
     ChannelPatterns: PSubscribe;
     Tracks: ClientTracking;
     Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
@@ -261,7 +264,8 @@ needs! {
     Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
         ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
         FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
-        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe PubSub
+        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe SUnsubscribe PubSub
+        PubSubShardChannels PubSubShardNumSub ClientPause ClientUnpause ClientUnblock
         PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp Multi Exec Discard Unwatch Hello Auth
         Ping Echo Quit Reset Select Client ClientId ClientGetName ClientSetName ClientSetInfo
         ClientList ClientInfo ClientKill ClientNoEvict ClientNoTouch ClientCapa ClientReply
@@ -298,6 +302,11 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
         }
         Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
         Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
+        Needs::Combines => {
+            let mut places = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
+            out.extend(places.next().map(|key| Demand::Key { key, access: Access::WRITE }));
+            out.extend(places.map(|key| Demand::Key { key, access: Access::READ }));
+        }
         Needs::Whole => whole(spec, command, out),
         Needs::Everything => out.push(all_keys(Access::READ)),
         Needs::Range => out.extend(range_of(command)),

@@ -6,7 +6,8 @@
 use crate::dial::{Place, Stream, TlsArgs};
 use anyhow::{Context, bail, ensure};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::time::Duration;
 
 /// Nesting that a reply may have; the server's own have far less.
 const DEPTH_MAX: usize = 64;
@@ -32,8 +33,10 @@ pub(crate) enum Reply {
     Double(String),
     /// True or false.
     Boolean(bool),
-    /// An array, a set or a push message.
+    /// An array or a set.
     Array(Vec<Reply>),
+    /// A message that answers no request.
+    Push(Vec<Reply>),
     /// Pairs.
     Map(Vec<(Reply, Reply)>),
 }
@@ -101,6 +104,20 @@ impl Client {
         self.read()
     }
 
+    /// Waits a while for the first byte of what the server sends next; whether it came, or the server is gone.
+    pub(crate) fn wait(&mut self, most: Duration) -> anyhow::Result<bool> {
+        self.reader.get_ref().socket().set_read_timeout(Some(most))?;
+        let came = self.reader.fill_buf().map(|_| ());
+        self.reader.get_ref().socket().set_read_timeout(None)?;
+        match came {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Ok(false)
+            }
+            Err(error) => Err(error).context("reading"),
+        }
+    }
+
     /// Sends one request.
     pub(crate) fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> anyhow::Result<()> {
         let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
@@ -138,7 +155,8 @@ impl Client {
                 None => Reply::Null,
                 Some(count) => {
                     let items = (0..count).map(|_| self.read_at(depth + 1));
-                    Reply::Array(items.collect::<anyhow::Result<_>>()?)
+                    let items = items.collect::<anyhow::Result<_>>()?;
+                    if kind == ">" { Reply::Push(items) } else { Reply::Array(items) }
                 }
             },
             "%" => {
@@ -190,9 +208,11 @@ impl Reply {
 
     fn write_pretty(&self, indent: &str, out: &mut String) {
         match self {
-            Self::Array(items) if items.is_empty() => out.push_str("(empty array)\n"),
+            Self::Array(items) | Self::Push(items) if items.is_empty() => {
+                out.push_str("(empty array)\n")
+            }
             Self::Map(pairs) if pairs.is_empty() => out.push_str("(empty hash)\n"),
-            Self::Array(items) => {
+            Self::Array(items) | Self::Push(items) => {
                 let width = items.len().to_string().len();
                 for (at, item) in items.iter().enumerate() {
                     let head = format!("{:>width$}) ", at + 1);
@@ -236,7 +256,7 @@ impl Reply {
             Self::Null => String::from("(nil)\n"),
             Self::Double(text) => format!("(double) {text}\n"),
             Self::Boolean(truth) => format!("({truth})\n"),
-            Self::Verbatim(_) | Self::Array(_) | Self::Map(_) => self.pretty(),
+            Self::Verbatim(_) | Self::Array(_) | Self::Push(_) | Self::Map(_) => self.pretty(),
         }
     }
 
@@ -256,7 +276,9 @@ impl Reply {
             Self::Boolean(truth) => out.extend_from_slice(truth.to_string().as_bytes()),
             Self::Bulk(bytes) | Self::Verbatim(bytes) => out.extend_from_slice(bytes),
             Self::Null => {}
-            Self::Array(items) => return items.iter().for_each(|item| item.write_raw(out)),
+            Self::Array(items) | Self::Push(items) => {
+                return items.iter().for_each(|item| item.write_raw(out));
+            }
             Self::Map(pairs) => {
                 return pairs.iter().for_each(|(key, value)| {
                     key.write_raw(out);

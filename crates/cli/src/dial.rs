@@ -110,6 +110,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// What the bytes go through.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Encrypted(stream) => stream.get_ref(),
+        }
+    }
+
     /// Connects.
     pub(crate) fn connect(place: &Place, tls: &TlsArgs) -> anyhow::Result<Self> {
         let Place { host, port, .. } = place;

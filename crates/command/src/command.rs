@@ -4,6 +4,7 @@
 //! differ only in spelling (DEL and UNLINK, SETEX and PSETEX) are one variant.
 
 mod acl;
+mod bits;
 mod cluster;
 mod expiry;
 mod flows;
@@ -18,6 +19,7 @@ mod strings;
 
 use crate::table::Spec;
 pub use acl::*;
+pub use bits::*;
 pub use cluster::*;
 pub use expiry::*;
 pub use flows::*;
@@ -62,6 +64,8 @@ pub enum Command<'a> {
 pub enum Data<'a> {
     /// Values.
     Strings(Strings<'a>),
+    /// Bits of values.
+    Bits(Bits<'a>),
     /// Streams.
     Streams(Streams<'a>),
     /// Keys as such.

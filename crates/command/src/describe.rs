@@ -132,6 +132,9 @@ fn access_of(spec: &Spec, request: Args<'_>, first: bool) -> &'static [&'static 
         Id::Rename => &["OW", "update"],
         Id::Copy if first => &["RO", "access"],
         Id::Copy => &["OW", "update"],
+        Id::BitOp if first => &["OW", "update"],
+        Id::BitOp => &["RO", "access"],
+        Id::Restore => &["OW", "update"],
         Id::Append | Id::StreamAppend => &["RW", "insert"],
         Id::SetRange
         | Id::Expire
@@ -205,6 +208,7 @@ fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
         ("@read", is(Flags::READONLY)),
         ("@write", is(Flags::WRITE)),
         ("@string", spec.group == Group::String),
+        ("@bitmap", spec.group == Group::Bitmap),
         ("@stream", spec.group == Group::Stream),
         ("@pubsub", is(Flags::PUBSUB)),
         ("@admin", is(Flags::ADMIN)),

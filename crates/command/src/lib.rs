@@ -11,6 +11,7 @@
 extern crate alloc;
 
 mod args;
+pub mod bits;
 mod command;
 pub mod describe;
 pub mod glob;

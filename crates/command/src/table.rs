@@ -127,6 +127,8 @@ pub enum Group {
     Generic,
     /// Values.
     String,
+    /// Bits of values.
+    Bitmap,
     /// Streams.
     Stream,
     /// Ranges of keys.
@@ -164,6 +166,7 @@ impl Group {
         match self {
             Self::Generic => "generic",
             Self::String => "string",
+            Self::Bitmap => "bitmap",
             Self::Stream => "stream",
             Self::Range => "range",
             Self::Join => "join",
@@ -262,7 +265,8 @@ macro_rules! ids {
 ids! {
     Get Set SetNx SetEx PSetEx GetSet GetDel GetEx MGet MSet MSetNx Append StrLen GetRange SubStr
     SetRange Incr Decr IncrBy DecrBy IncrByFloat Lcs
-    Del Unlink Exists Type Touch Rename RenameNx Copy Keys Scan RandomKey DbSize FlushAll FlushDb
+    SetBit GetBit BitCount BitPos BitOp BitField BitFieldRo
+    Del Unlink Exists Type Touch Rename RenameNx Copy Dump Restore Keys Scan RandomKey DbSize FlushAll FlushDb
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo
@@ -276,13 +280,13 @@ ids! {
     ShardHome ShardList ShardMove ShardPosition Wait
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition
     FnLoad FnDrop FnList FnInfo FnCall FnRange
-    Subscribe Unsubscribe PSubscribe PUnsubscribe Publish
-    PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp
+    Subscribe Unsubscribe PSubscribe PUnsubscribe Publish SSubscribe SUnsubscribe SPublish
+    PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubShardChannels PubSubShardNumSub PubSubHelp
     Multi Exec Discard Watch Unwatch
     Hello Auth Ping Echo Quit Reset Select
     Client ClientId ClientGetName ClientSetName ClientSetInfo ClientList ClientInfo ClientKill
     ClientNoEvict ClientNoTouch ClientCapa ClientReply ClientTracking ClientCaching ClientTrackingInfo
-    ClientGetRedir ClientHelp
+    ClientGetRedir ClientPause ClientUnpause ClientUnblock ClientHelp
     Command CommandCount CommandInfo CommandDocs CommandList CommandGetKeys
     CommandGetKeysAndFlags CommandHelp
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp

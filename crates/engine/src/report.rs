@@ -94,8 +94,6 @@ pub enum EngineError {
         /// The limit in bytes.
         max: usize,
     },
-    /// A key of no bytes was to be written.
-    KeyEmpty,
     /// A join text, a name or an option that cannot be accepted; the text says why, over
     /// several lines where a caret points into the join's text.
     Refused(String),
@@ -183,7 +181,6 @@ impl core::fmt::Display for EngineError {
                 f,
                 "value of {length} bytes is longer than the limit of {max} (value-bytes-max)"
             ),
-            Self::KeyEmpty => f.write_str("a key has at least one byte"),
             Self::Refused(text) | Self::Busy { text, .. } => f.write_str(text),
             Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
             Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),

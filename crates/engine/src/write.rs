@@ -176,9 +176,6 @@ impl Engine {
             let max = limits.value_bytes_max;
             return Err(EngineError::ValueTooLong { length: value_bytes, max });
         }
-        if key.is_empty() {
-            return Err(EngineError::KeyEmpty);
-        }
         Ok(())
     }
 

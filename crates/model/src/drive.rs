@@ -320,9 +320,6 @@ impl Run<'_> {
 
     /// Whether a write to `key` must be refused; what was `given` must then say so.
     fn refused(&mut self, key: &[u8], given: Option<EngineError>) -> Result<bool, String> {
-        if key.is_empty() && given != Some(EngineError::OutOfMemory) {
-            return same(&given, &Some(EngineError::KeyEmpty)).map(|()| true);
-        }
         let owners = self.oracle.owners(key);
         match given {
             Some(EngineError::KeyTooLong { length, max: KEY_BYTES_MAX })

@@ -121,7 +121,6 @@ pub trait Subject {
     fn check(&mut self, key: &[u8]) -> Result<(), EngineError> {
         let max = self.engine().limits().key_bytes_max;
         match key.len() {
-            0 => Err(EngineError::KeyEmpty),
             length if length > max => Err(EngineError::KeyTooLong { length, max }),
             _ => self.engine().check_writable(key),
         }

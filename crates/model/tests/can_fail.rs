@@ -144,7 +144,6 @@ impl Standin {
 
     fn joined(&self, key: &[u8]) -> Result<(), EngineError> {
         match self.oracle.owners(key).first() {
-            _ if key.is_empty() => Err(EngineError::KeyEmpty),
             Some(_) if self.fault == Fault::AcceptsWrites => Ok(()),
             None if key.len() > 1024 => {
                 Err(EngineError::KeyTooLong { length: key.len(), max: 1024 })

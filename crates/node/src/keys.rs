@@ -1,11 +1,13 @@
 //! Execution of the commands about keys as such.
 
+use crate::dump::{self, PayloadFault};
+use crate::expiry::{moment, set_until};
 use crate::node::{Lookups, check_writable, is_there};
 use crate::numbers::integer_of;
 use crate::streams;
 use alloc::vec::Vec;
 use headwater_base::Millis;
-use headwater_command::{Args, ObjectFact, Reply};
+use headwater_command::{Args, ObjectFact, Reply, RestoredExpiry};
 use headwater_engine::{Engine, Expiry, Stop};
 
 /// What TYPE says of values and of streams.
@@ -152,6 +154,63 @@ pub(crate) fn copy(
         store(engine, to, (scratch, flags), expiry)?;
     }
     reply.integer(i64::from(acts));
+    Ok(())
+}
+
+pub(crate) fn dump(
+    engine: &mut Engine,
+    key: &[u8],
+    scratch: &mut Vec<u8>,
+    lookups: &mut Lookups,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    scratch.clear();
+    let found = engine.get(key)?;
+    lookups.note(found.is_some());
+    let Some(value) = found else {
+        reply.null();
+        return Ok(());
+    };
+    value.write_to(scratch);
+    let number = integer_of(&value);
+    reply.bulk(&dump::payload(scratch, number));
+    Ok(())
+}
+
+pub(crate) fn restore(
+    engine: &mut Engine,
+    key: &[u8],
+    (expiry, payload): (RestoredExpiry, &[u8]),
+    replace: bool,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
+    check_writable(engine, key)?;
+    if is_there(engine, key)? && !replace {
+        reply.error("BUSYKEY", format_args!("Target key name already exists."));
+        return Ok(());
+    }
+    let refusal = match expiry {
+        RestoredExpiry::NotInteger => Some("value is not an integer or out of range"),
+        RestoredExpiry::Negative => Some("Invalid TTL value, must be >= 0"),
+        RestoredExpiry::Never | RestoredExpiry::Deadline(_) => None,
+    };
+    let value = match dump::value(payload, engine.limits().value_bytes_max) {
+        _ if refusal.is_some() => Err(refusal.unwrap_or_default()),
+        Ok(value) => Ok(value),
+        Err(PayloadFault::Tail) => Err("DUMP payload version or checksum are wrong"),
+        Err(PayloadFault::Body) => Err("Bad data format: only strings can be restored"),
+    };
+    match (value, expiry) {
+        (Err(text), _) => {
+            reply.error("ERR", format_args!("{text}"));
+            return Ok(());
+        }
+        (Ok(value), RestoredExpiry::Deadline(deadline)) => {
+            set_until(engine, key, &value, moment(deadline, engine.now()))?;
+        }
+        (Ok(value), _) => engine.set(key, &value, Expiry::Never)?,
+    }
+    reply.ok();
     Ok(())
 }
 

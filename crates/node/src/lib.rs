@@ -7,8 +7,10 @@
 #![no_std]
 extern crate alloc;
 
+mod bits;
 mod carry;
 mod catalog;
+mod dump;
 mod expiry;
 mod extended;
 mod fan;

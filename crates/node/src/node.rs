@@ -11,13 +11,13 @@ use crate::flows::Working;
 use crate::owners::Owners;
 use crate::scan::Cursors;
 use crate::{
-    catalog, expiry, functions, keys, lcs, locks, numbers, ranges, scan, streams, strings,
+    bits, catalog, expiry, functions, keys, lcs, locks, numbers, ranges, scan, streams, strings,
 };
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
-use headwater_command::{Data, Keys, Ranges, Reply, Strings};
+use headwater_command::{Bits, Data, Keys, Ranges, Reply, Strings};
 use headwater_engine::{Engine, EngineError, MayRead, Settings, Stop, Ticket};
 use headwater_flows::Memory;
 
@@ -241,6 +241,12 @@ impl Node {
                 strings::get(&mut self.engine, key, &mut self.lookups, reply)
             }
             Data::Strings(strings) => self.run_strings(strings, reply),
+            Data::Bits(command) => {
+                let (engine, scratch) = (&mut self.engine, &mut self.scratch);
+                let done = bits::run(engine, command, scratch, &mut self.lookups, reply);
+                self.trim_scratch();
+                done
+            }
             Data::Streams(command) => streams::run(&mut self.engine, command, reply),
             Data::Ranges(ranges) => ranges::run(self, ranges, reply),
             Data::Keys(keys) => self.run_keys(keys, reply),
@@ -317,6 +323,10 @@ impl Node {
                 self.trim_scratch();
                 done
             }
+            Keys::Dump { key } => keys::dump(engine, key, &mut self.scratch, lookups, reply),
+            Keys::Restore { key, expiry, payload, replace } => {
+                keys::restore(engine, key, (expiry, payload), replace, reply)
+            }
             Keys::Matching { pattern } => {
                 self.unfinished = scan::matching(engine, pattern, reply)?.map(Outcome::Unfinished);
                 Ok(())
@@ -372,9 +382,6 @@ pub(crate) fn check_writable(engine: &Engine, key: &[u8]) -> Result<(), Stop> {
 /// Whether a key and a value are within the limits.
 pub(crate) fn check_lengths(engine: &Engine, key: &[u8], len: usize) -> Result<(), EngineError> {
     let limits = engine.limits();
-    if key.is_empty() {
-        return Err(EngineError::KeyEmpty);
-    }
     if key.len() > limits.key_bytes_max {
         return Err(EngineError::KeyTooLong { length: key.len(), max: limits.key_bytes_max });
     }
@@ -391,8 +398,13 @@ pub(crate) fn is_there(engine: &mut Engine, key: &[u8]) -> Result<bool, Stop> {
 
 /// The key that a command writes which writes no other one.
 fn only_key<'a>(command: &Data<'a>) -> Option<&'a [u8]> {
-    let Data::Strings(strings) = command else { return None };
-    match *strings {
+    let strings = match *command {
+        Data::Strings(strings) => strings,
+        Data::Bits(Bits::Set { key, .. } | Bits::Fields { key, read_only: false, .. })
+        | Data::Keys(Keys::Restore { key, .. }) => return Some(key),
+        _ => return None,
+    };
+    match strings {
         Strings::Set { key, .. }
         | Strings::SetNx { key, .. }
         | Strings::GetSet { key, .. }
@@ -421,8 +433,15 @@ fn may_write(command: &Data<'_>) -> bool {
                 | Strings::Lcs { .. }
         ),
         Data::Keys(keys) => {
-            matches!(keys, Keys::Del { .. } | Keys::Rename { .. } | Keys::Copy { .. })
+            matches!(
+                keys,
+                Keys::Del { .. } | Keys::Rename { .. } | Keys::Copy { .. } | Keys::Restore { .. }
+            )
         }
+        Data::Bits(bits) => matches!(
+            bits,
+            Bits::Set { .. } | Bits::Combine { .. } | Bits::Fields { read_only: false, .. }
+        ),
         Data::Ranges(ranges) => matches!(ranges, Ranges::Remove { .. }),
         _ => false,
     }

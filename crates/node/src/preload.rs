@@ -9,7 +9,7 @@ use crate::node::Node;
 use alloc::vec::Vec;
 use headwater_base::prefix_end;
 use headwater_command::{
-    Data, Expiry, Functions, Joins, Keys, Ranges, SetCondition, SetExpiry, Strings,
+    Bits, Data, Expiry, Functions, Joins, Keys, Ranges, SetCondition, SetExpiry, Strings,
 };
 use headwater_engine::{Engine, RangeOptions, Stop, Ticket};
 
@@ -27,6 +27,17 @@ impl Node {
 fn preload(engine: &mut Engine, command: &Data<'_>) -> Result<(), Stop> {
     match command {
         Data::Strings(command) => strings(engine, command),
+        Data::Bits(command) => match *command {
+            Bits::Get { key, .. }
+            | Bits::Count { key, .. }
+            | Bits::Position { key, .. }
+            | Bits::Fields { key, read_only: true, .. } => read(engine, [key]),
+            Bits::Set { key, .. } | Bits::Fields { key, .. } => know(engine, [key]),
+            Bits::Combine { to, from, .. } => {
+                let known = know(engine, [to]);
+                read(engine, from.iter()).and(known)
+            }
+        },
         Data::Keys(command) => keys(engine, command),
         Data::Expiry(command) => match *command {
             Expiry::Expire { key, .. } | Expiry::Persist { key } => know(engine, [key]),
@@ -85,9 +96,11 @@ fn keys(engine: &mut Engine, command: &Keys<'_>) -> Result<(), Stop> {
     match *command {
         Keys::Del { keys } => know(engine, keys.iter()),
         Keys::Exists { keys } | Keys::Touch { keys } => read(engine, keys.iter()),
-        Keys::Type { key } | Keys::Object { key, .. } | Keys::MemoryUsage { key } => {
-            read(engine, [key])
-        }
+        Keys::Type { key }
+        | Keys::Object { key, .. }
+        | Keys::MemoryUsage { key }
+        | Keys::Dump { key } => read(engine, [key]),
+        Keys::Restore { key, .. } => know(engine, [key]),
         Keys::Rename { from, to, if_absent } => {
             if if_absent {
                 read(engine, [from, to])

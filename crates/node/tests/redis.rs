@@ -166,6 +166,11 @@ fn keys_are_answered_as_redis_does() {
 }
 
 #[test]
+fn bits_are_answered_as_redis_does() {
+    compare(include_str!("redis/bits.script"), "bits.script");
+}
+
+#[test]
 fn expiry_is_answered_as_redis_does() {
     compare(include_str!("redis/expiry.script"), "expiry.script");
 }
@@ -187,8 +192,18 @@ fn head_of_description(answer: &[u8]) -> Vec<String> {
 #[test]
 fn commands_are_described_as_redis_does() {
     // Valkey has the first, from its version 9.0 on. Of scripts those are known alone that have one key, at a known place. Monitors
-    // are refused within MULTI when they are queued, in Redis when they are executed.
-    let elsewhere = ["delifeq", "eval", "evalsha", "script", "monitor"];
+    // are refused within MULTI when they are queued, in Redis when they are executed. Channels of SPUBLISH are no keys here: any shard
+    // serves each of them.
+    let elsewhere = [
+        "delifeq",
+        "eval",
+        "evalsha",
+        "script",
+        "monitor",
+        "ssubscribe",
+        "sunsubscribe",
+        "spublish",
+    ];
     let Some(redis) = start_for("the command table") else { return };
     let mut stream = redis.connect();
     for spec in headwater_command::table::SPECS {

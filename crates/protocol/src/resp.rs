@@ -5,6 +5,7 @@
 //! allocates on the way of GET, SET and RANGE.
 
 mod acl;
+mod bits;
 mod cluster;
 mod connection;
 mod decode;

@@ -46,6 +46,8 @@ fn changes_session(id: Id) -> bool {
             | Id::Unsubscribe
             | Id::PSubscribe
             | Id::PUnsubscribe
+            | Id::SSubscribe
+            | Id::SUnsubscribe
             | Id::ClientTracking
             | Id::ClientSetName
     )

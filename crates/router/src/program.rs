@@ -10,8 +10,9 @@ use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use headwater_base::{Millis, Placement, Shard};
+use headwater_command::bits::BitOperation;
 use headwater_command::{
-    Args, Command, Data, Keys, LcsAnswer, OwnedArgs, Reply, Spec, Strings, table,
+    Args, Bits, Command, Data, Keys, LcsAnswer, OwnedArgs, Reply, Spec, Strings, table,
 };
 
 /// A command under way.
@@ -40,6 +41,17 @@ pub enum Program {
         answer: LcsAnswer,
         /// Their values were asked for.
         asked: bool,
+    },
+    /// BITOP.
+    Combine {
+        /// How.
+        operation: BitOperation,
+        /// The key that is written.
+        to: Vec<u8>,
+        /// The keys that are read.
+        from: Vec<Vec<u8>>,
+        /// What comes next.
+        step: Combine,
     },
     /// What is written in parts, within a transaction: all shards agree first.
     Checked {
@@ -82,6 +94,17 @@ pub enum Carry {
     Remove,
     /// All is done.
     End,
+}
+
+/// What comes next where values are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Combine {
+    /// The values are to be read.
+    Read,
+    /// What they make is to be put.
+    Put,
+    /// It was put, and has so many bytes.
+    End(usize),
 }
 
 /// What comes next where something is written in parts.
@@ -222,6 +245,10 @@ impl Program {
             Command::Data(Data::Strings(Strings::Lcs { left, right, answer })) => {
                 Self::Lcs { left: bytes(left), right: bytes(right), answer, asked: false }
             }
+            Command::Data(Data::Bits(Bits::Combine { operation, to, from })) => {
+                let (to, from) = (bytes(to), from.iter().map(bytes).collect());
+                Self::Combine { operation, to, from, step: Combine::Read }
+            }
             _ => return None,
         })
     }
@@ -306,6 +333,33 @@ impl Program {
                 };
                 Goes::Ask(vec![get(left), get(right)])
             }
+            Self::Combine { operation, to, from, step } => match *step {
+                Combine::Read => {
+                    *step = Combine::Put;
+                    let Some(spec) = table::lookup(b"get") else { return integer(0) };
+                    let get = |key: &Vec<u8>| Step {
+                        at: placement.home(key),
+                        kind: Kind::Derived,
+                        ask: StepAsk::Command(spec, [&b"GET"[..], key].into_iter().collect()),
+                    };
+                    Goes::Ask(from.iter().map(get).collect())
+                }
+                Combine::Put => {
+                    let value = |answer: &Answer<'_>| answer.text().unwrap_or_default().to_vec();
+                    let values: Vec<_> = answers.iter().map(value).collect();
+                    let value = operation.of(&values);
+                    *step = Combine::End(value.len());
+                    let ask = if value.is_empty() {
+                        let Some(spec) = table::lookup(b"del") else { return integer(0) };
+                        StepAsk::Command(spec, [&b"DEL"[..], to].into_iter().collect())
+                    } else {
+                        let key = to.clone();
+                        StepAsk::Put { key, value, expires: None, flags: 0, if_absent: false }
+                    };
+                    Goes::Ask(vec![Step { at: placement.home(to), kind: Kind::Write, ask }])
+                }
+                Combine::End(len) => integer(len as i64),
+            },
             Self::Scan { .. } => self.scan_on(placement, first),
             Self::Checked { .. } => self.check_on(answers),
         }

@@ -25,12 +25,13 @@ use crate::answer::{Answer, answer_of};
 use crate::ask::{Reader, Requests, put_bytes, put_requests, put_u16, put_u32, put_u64};
 use crate::merge::Merge;
 use crate::pending::Kind;
-use crate::program::{Carry, Checked, Program, Step, StepAsk};
+use crate::program::{Carry, Checked, Combine, Program, Step, StepAsk};
 use crate::transaction::{Item, Plan};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use headwater_base::{Millis, Placement, Shard};
+use headwater_command::bits::BitOperation;
 use headwater_command::{Args, Id, OwnedArgs, Reply, number, table};
 
 /// How far a transaction has come: a round begins with this request (step 0), or so many steps of it are asked.
@@ -101,6 +102,10 @@ impl Plan {
                         writers.extend(leaves.then(|| placement.home(from)));
                     }
                 }
+                Item::Program(Program::Combine { to, .. }) => {
+                    let set: OwnedArgs = [&b"SET"[..], to, b""].into_iter().collect();
+                    writers.extend(keeps(set.args()).then(|| placement.home(to)));
+                }
                 Item::Program(Program::Checked { parts, .. }) => {
                     let kept = parts.iter().filter(|(_, request)| keeps(request.args()));
                     writers.extend(kept.map(|(shard, _)| *shard));
@@ -152,6 +157,15 @@ impl Recording {
                         let is_done = *shard == step.at && at < next;
                         let is_wanted = self.parts.contains(&(at, part)) && !is_done;
                         self.put_part(&mut out, *shard, is_wanted.then_some(request));
+                    }
+                }
+                Item::Program(Program::Combine { operation, to, from, .. }) => {
+                    out.push(5);
+                    put_bytes(&mut out, operation.name().as_bytes());
+                    put_u32(&mut out, from.len());
+                    for key in core::iter::once(to).chain(from) {
+                        put_bytes(&mut out, key);
+                        put_u16(&mut out, placement.home(key).0.into());
                     }
                 }
                 Item::Program(Program::Carry { from, to, if_absent, leaves, .. }) => {
@@ -280,6 +294,17 @@ impl Record {
                     }
                     let step = Carry::Read;
                     Item::Program(Program::Carry { from, to, if_absent, leaves, step })
+                }
+                5 => {
+                    let operation = BitOperation::named(bytes.bytes()?)?;
+                    let mut keys = Vec::new();
+                    for _ in 0..=bytes.u32()? {
+                        let key = bytes.bytes()?.to_vec();
+                        homes.push((key.clone(), Shard(bytes.u16()? as u16)));
+                        keys.push(key);
+                    }
+                    let (to, step) = (keys.remove(0), Combine::Read);
+                    Item::Program(Program::Combine { operation, to, from: keys, step })
                 }
                 3 => {
                     let name = bytes.bytes()?.to_vec();

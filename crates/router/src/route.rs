@@ -134,15 +134,17 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             // All share the users; what is kept of them is kept there.
             Id::AclSetUser | Id::AclDelUser | Id::AclLoad => Route::At(Shard(0)),
             Id::SourceInfo => all(Merge::Source),
-            Id::PubSubNumSub => all(Merge::Figures),
-            Id::PubSubChannels => all(Merge::Union),
+            Id::PubSubNumSub | Id::PubSubShardNumSub => all(Merge::Figures),
+            Id::PubSubChannels | Id::PubSubShardChannels => all(Merge::Union),
             Id::ClientKill => match command {
                 Command::Connection(Connection::ClientKill(filter)) if filter.by_address_alone => {
                     all(Merge::AnyDone)
                 }
                 _ => all(Merge::Sum),
             },
-            Id::Publish => all(Merge::Sum),
+            Id::ClientPause | Id::ClientUnpause => all(Merge::Same),
+            Id::ClientUnblock => all(Merge::Sum),
+            Id::Publish | Id::SPublish => all(Merge::Sum),
             Id::ClientList => all(Merge::Texts),
             Id::Info => all(Merge::Info),
             Id::Wait => all(Merge::Sum),

@@ -210,7 +210,10 @@ impl Transaction {
     pub fn record_of(&self, placement: &Placement, step: &Step) -> Option<Vec<u8>> {
         let recording = self.plan.recording.as_ref()?;
         let is_step = |program: &Program| {
-            let carries = matches!(program, Program::Carry { .. } | Program::Checked { .. });
+            let carries = matches!(
+                program,
+                Program::Carry { .. } | Program::Combine { .. } | Program::Checked { .. }
+            );
             carries && matches!(step.ask, StepAsk::Put { .. } | StepAsk::Whole(Ask::Execute { .. }))
         };
         let is_recorded = match &self.state {

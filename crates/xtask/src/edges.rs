@@ -112,7 +112,10 @@ pub const ROOMS: &[Room] = &[
     // Many shards under simulated time, against the oracle.
     room("sim", &["base", "cluster", "engine", "log", "node", "model"]),
     // `headwater check` is the one use of the model outside of tests.
-    room("cli", &["base", "bench", "engine", "functions", "model", "server", "workload"]),
+    room(
+        "cli",
+        &["base", "bench", "command", "engine", "functions", "model", "server", "workload"],
+    ),
     Room { folder: "xtask", pure: false, uses: &[], tests_use: &["command"] },
 ];
 

@@ -1,9 +1,15 @@
-//! `headwater cli`: one request from the command line, or a line at a time from the
-//! standard input, with the replies shown as redis-cli shows them.
+//! `headwater cli`: one request from the command line, a line at a time from the standard input, or on a terminal with an editor
+//! for lines, completion and hints; replies are shown as redis-cli shows them, and messages as they come.
+//!
+//! A message (RESP3's push) is no reply, so that replies stay beside their requests: before the first request that makes messages
+//! come, the connection goes over to RESP3, where the two can be told apart.
+
+mod editor;
+mod json;
+mod words;
 
 use crate::client::{Client, Reply, ServerArgs, split_words};
-use crate::dial::Place;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// Flags of `headwater cli`.
@@ -18,81 +24,223 @@ pub(crate) struct Args {
     /// Use RESP3, which shows maps as such
     #[arg(short = '3')]
     resp3: bool,
+    #[command(flatten)]
+    look: Look,
+    /// The request; without one, requests are read from the standard input, one a line
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    request: Vec<String>,
+}
+
+/// How replies are printed.
+#[derive(Clone, Copy, clap::Args)]
+struct Look {
     /// Print replies bare (the default where the output is no terminal)
     #[arg(long)]
     raw: bool,
     /// Print replies for people (the default on a terminal)
     #[arg(long, conflicts_with = "raw")]
     no_raw: bool,
-    /// The request; without one, requests are read from the standard input, one a line
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    request: Vec<String>,
+    /// Print each reply as a line of JSON; uses RESP3. Bytes that are no text are {"hex": "…"}, errors {"error": "…"}, messages
+    /// {"push": […]}
+    #[arg(long, conflicts_with_all = ["raw", "no_raw"])]
+    json: bool,
+}
+
+/// Whoever reads what is printed has gone.
+#[derive(Debug)]
+struct OutputEnded;
+
+impl std::fmt::Display for OutputEnded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+impl std::error::Error for OutputEnded {}
+
+/// Prints, unless nobody reads it any more.
+fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputEnded.into()),
+        done => Ok(done?),
+    }
+}
+
+impl Look {
+    /// A reply as it is printed.
+    fn of(self, reply: &Reply) -> Vec<u8> {
+        if self.json {
+            json::line(reply).into_bytes()
+        } else if self.no_raw || (std::io::stdout().is_terminal() && !self.raw) {
+            reply.pretty().into_bytes()
+        } else {
+            reply.raw()
+        }
+    }
+
+    fn show(self, reply: &Reply) -> anyhow::Result<()> {
+        print(&self.of(reply))
+    }
+}
+
+/// How a request is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answered {
+    /// With a reply.
+    Reply,
+    /// With so many messages, in RESP3.
+    Messages(usize),
+    /// With a reply, and whatever follows until the connection ends.
+    Lines,
+}
+
+/// How a request is answered, and whether messages may come from then on.
+fn answered(words: &[Vec<u8>]) -> (Answered, bool) {
+    let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+    let names = words.len().saturating_sub(1);
+    match name.as_slice() {
+        b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" if names > 0 => {
+            (Answered::Messages(names), true)
+        }
+        b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE" => {
+            (Answered::Messages(names.max(1)), true)
+        }
+        b"RANGE.WATCH" => (Answered::Reply, true),
+        b"CLIENT" if words[1..].first().is_some_and(|it| it.eq_ignore_ascii_case(b"tracking")) => {
+            (Answered::Reply, true)
+        }
+        b"MONITOR" => (Answered::Lines, false),
+        _ => (Answered::Reply, false),
+    }
+}
+
+/// A connection in the version of the protocol that its requests need.
+struct Talk {
+    client: Client,
+    resp3: bool,
+}
+
+impl Talk {
+    fn use_resp3(&mut self) -> anyhow::Result<()> {
+        if !self.resp3 {
+            let reply = self.client.call(&["HELLO", "3"])?;
+            self.resp3 = !matches!(reply, Reply::Error(_));
+            // Servers that do not know it answer an error, which is as well.
+            self.client.call(&["CLIENT", "CAPA", "blob-errors"])?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request and gives its reply, and what messages come before that, to `show`; whether it was an error.
+    fn ask(
+        &mut self,
+        words: &[Vec<u8>],
+        show: &mut dyn FnMut(&Reply) -> anyhow::Result<()>,
+    ) -> anyhow::Result<bool> {
+        let (answered, pushes) = answered(words);
+        if pushes {
+            self.use_resp3()?;
+        }
+        self.client.send(words)?;
+        let mut left = match answered {
+            // An older server answers in RESP2 all the same.
+            Answered::Messages(count) => count,
+            Answered::Reply | Answered::Lines => 1,
+        };
+        loop {
+            let reply = self.client.read()?;
+            let is_push = matches!(reply, Reply::Push(_));
+            let is_error = matches!(reply, Reply::Error(_));
+            let counts = match answered {
+                Answered::Messages(_) => !is_push || confirms(&reply),
+                Answered::Reply => !is_push,
+                Answered::Lines => is_error,
+            };
+            show(&reply)?;
+            left -= usize::from(counts);
+            if is_error || left == 0 {
+                return Ok(is_error);
+            }
+        }
+    }
+}
+
+/// Whether a message tells that a client listens to something now, or no more.
+fn confirms(reply: &Reply) -> bool {
+    let Reply::Push(items) = reply else { return false };
+    matches!(items.first(), Some(Reply::Bulk(kind)) if kind.ends_with(b"subscribe"))
 }
 
 impl Args {
     /// Sends the request, or those of the standard input; fails where a reply is an error.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let place = self.server.place()?;
-        let (mut client, login) = self.server.connect(&place)?;
-        if let Some(reply) = login {
-            self.show(&reply, true)?;
+        match self.talk() {
+            Err(error) if error.is::<OutputEnded>() => Ok(ExitCode::SUCCESS),
+            done => done,
         }
-        if self.resp3 {
-            client.call(&["HELLO", "3"])?;
-            // Servers that do not know it answer an error, which is as well.
-            client.call(&["CLIENT", "CAPA", "blob-errors"])?;
+    }
+
+    fn talk(self) -> anyhow::Result<ExitCode> {
+        let (place, look) = (self.server.place()?, self.look);
+        let (client, login) = self.server.connect(&place)?;
+        if let Some(reply @ Reply::Error(_)) = login {
+            look.show(&reply)?;
         }
+        let mut talk = Talk { client, resp3: false };
+        if self.resp3 || look.json {
+            talk.use_resp3()?;
+        }
+        let mut show = |reply: &Reply| look.show(reply);
         if self.request.is_empty() {
-            return self.lines(&place, &mut client);
-        }
-        let reply = client.call(&self.request)?;
-        self.show(&reply, false)?;
-        if self.request[0].to_ascii_uppercase().ends_with("SUBSCRIBE") {
-            loop {
-                self.show(&client.read()?, false)?;
+            if std::io::stdin().is_terminal() {
+                return editor::run(&place, talk, look);
             }
+            return lines(&mut talk, &mut show);
         }
-        Ok(if matches!(reply, Reply::Error(_)) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        let words: Vec<Vec<u8>> = self.request.into_iter().map(String::into_bytes).collect();
+        let failed = talk.ask(&words, &mut show)?;
+        // What messages it has asked for are shown until it is ended.
+        let name = words[0].to_ascii_uppercase();
+        while !failed && (name.ends_with(b"SUBSCRIBE") || name == b"RANGE.WATCH") {
+            show(&talk.client.read()?)?;
+        }
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
 
-    /// Reads requests until the input ends.
-    fn lines(&self, place: &Place, client: &mut Client) -> anyhow::Result<ExitCode> {
-        let input = std::io::stdin();
-        let prompt = input.is_terminal();
-        let mut out = std::io::stdout();
-        let mut lines = input.lock().lines();
-        loop {
-            if prompt {
-                write!(out, "{}:{}> ", place.host, place.port)?;
-                out.flush()?;
-            }
-            let Some(line) = lines.next().transpose()? else {
-                return Ok(ExitCode::SUCCESS);
-            };
-            let Some(words) = split_words(&line) else {
-                writeln!(out, "Invalid argument(s): a quote is not closed")?;
-                continue;
-            };
-            match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
-                None => continue,
-                Some(b"exit" | b"quit") => return Ok(ExitCode::SUCCESS),
-                Some(_) => self.show(&client.call(&words)?, false)?,
-            }
+/// Reads requests until the input ends.
+fn lines(
+    talk: &mut Talk,
+    show: &mut dyn FnMut(&Reply) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    for line in std::io::stdin().lock().lines() {
+        match request_of(&line?) {
+            Ok(Line::Nothing) => {}
+            Ok(Line::End) => break,
+            Ok(Line::Help(text)) => print(text.as_bytes())?,
+            Ok(Line::Request(words)) => _ = talk.ask(&words, show)?,
+            Err(text) => print(format!("{text}\n").as_bytes())?,
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
 
-    /// Prints a reply; with `errors_alone`, only if it is an error.
-    fn show(&self, reply: &Reply, errors_alone: bool) -> anyhow::Result<()> {
-        if errors_alone && !matches!(reply, Reply::Error(_)) {
-            return Ok(());
-        }
-        let mut out = std::io::stdout();
-        if self.no_raw || (out.is_terminal() && !self.raw) {
-            out.write_all(reply.pretty().as_bytes())?;
-        } else {
-            out.write_all(&reply.raw())?;
-        }
-        out.flush()?;
-        Ok(())
-    }
+/// What a line is.
+enum Line {
+    Nothing,
+    End,
+    Help(String),
+    Request(Vec<Vec<u8>>),
+}
+
+fn request_of(line: &str) -> Result<Line, &'static str> {
+    let words = split_words(line).ok_or("Invalid argument(s): a quote is not closed")?;
+    let name = words.first().map(|word| word.to_ascii_lowercase());
+    Ok(match name.as_deref() {
+        None => Line::Nothing,
+        Some(b"exit" | b"quit") => Line::End,
+        Some(b"help" | b"?") => Line::Help(words::help(&words[1..])),
+        Some(_) => Line::Request(words),
+    })
 }

@@ -6,7 +6,7 @@
 //! `HEADWATER_SERVER_WITHOUT=copies,busy` what is left out (`headwater_model::server::draw::SUBJECTS`).
 
 use crate::support::{Server, TempFile, program};
-use headwater_model::generate::KEPT_FROM;
+use headwater_model::generate::{BITS_FROM, KEPT_FROM};
 use headwater_model::server::{Script, check_script, check_seed, draw, run, run_at_once};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -68,6 +68,12 @@ fn every_reply_is_the_oracles_with_any_number_of_shards() {
 #[test]
 fn every_reply_is_the_oracles_where_joins_look_at_values() {
     every_reply_is_the_oracles("1,2,3", WRONG_WITH_ONE, KEPT_FROM, 40);
+}
+
+#[test]
+fn every_reply_is_the_oracles_where_bits_are_asked_for() {
+    // Whether a client that is killed twice within a pipeline counts twice depends on the shards.
+    every_reply_is_the_oracles("1,3", "exec-messages,clients", BITS_FROM, 40);
 }
 
 #[test]

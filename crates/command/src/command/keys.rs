@@ -1,5 +1,6 @@
 //! Commands about keys as such.
 
+use super::strings::Deadline;
 use crate::args::Args;
 
 /// What OBJECT tells about a key.
@@ -13,6 +14,19 @@ pub enum ObjectFact {
     Frequency,
     /// References to the value.
     References,
+}
+
+/// When a key expires that is restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RestoredExpiry {
+    /// Never.
+    Never,
+    /// Then.
+    Deadline(Deadline),
+    /// A number of milliseconds was given that is none, or negative: told after what else may be wrong.
+    NotInteger,
+    /// The number is negative.
+    Negative,
 }
 
 /// Commands about keys as such.
@@ -54,6 +68,22 @@ pub enum Keys<'a> {
         /// The key that gets it.
         to: &'a [u8],
         /// Even if the second key is there.
+        replace: bool,
+    },
+    /// A value in the form that [`Keys::Restore`] takes.
+    Dump {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Gives a key a value that was dumped.
+    Restore {
+        /// The key.
+        key: &'a [u8],
+        /// When it expires, where it does.
+        expiry: RestoredExpiry,
+        /// The value, as it was dumped.
+        payload: &'a [u8],
+        /// Even if the key is there.
         replace: bool,
     },
     /// The stored keys that match a glob pattern.

@@ -32,15 +32,36 @@ pub enum PubSub<'a> {
         /// The message.
         message: &'a [u8],
     },
+    /// Listens to channels of SPUBLISH.
+    SSubscribe {
+        /// The channels.
+        channels: Args<'a>,
+    },
+    /// Stops listening to channels of SPUBLISH; to all of them where none is named.
+    SUnsubscribe {
+        /// The channels.
+        channels: Args<'a>,
+    },
+    /// Sends a message to a channel of SSUBSCRIBE; answers how many received it.
+    SPublish {
+        /// The channel.
+        channel: &'a [u8],
+        /// The message.
+        message: &'a [u8],
+    },
     /// Channels that someone listens to.
     Channels {
         /// Only those that match this glob pattern.
         pattern: Option<&'a [u8]>,
+        /// Those of SSUBSCRIBE.
+        sharded: bool,
     },
     /// How many listen to each channel.
     NumSub {
         /// The channels.
         channels: Args<'a>,
+        /// They are those of SSUBSCRIBE.
+        sharded: bool,
     },
     /// How many patterns are listened to.
     NumPat,
@@ -210,6 +231,22 @@ pub enum Connection<'a> {
     ClientInfo,
     /// Ends connections.
     ClientKill(KillFilter<'a>),
+    /// Has the requests of clients wait for a while.
+    ClientPause {
+        /// For so many milliseconds.
+        millis: u64,
+        /// Only those that write.
+        writes_alone: bool,
+    },
+    /// Ends what CLIENT PAUSE has begun.
+    ClientUnpause,
+    /// Has a client wait no longer for another one; answers 1 or 0.
+    ClientUnblock {
+        /// Its number.
+        id: u64,
+        /// It is answered with an error, not as if its time were up.
+        with_error: bool,
+    },
     /// Exempts the connection from eviction, or not.
     ClientNoEvict {
         /// Exempt.

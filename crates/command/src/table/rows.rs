@@ -11,6 +11,7 @@ const READ_BLOCKING: Flags = Flags::READONLY.and(Flags::BLOCKING);
 const WAIT: Flags = Flags::NOSCRIPT;
 const WRITE: Flags = Flags::WRITE;
 const READ_DANGEROUS: Flags = Flags::READONLY.and(Flags::DANGEROUS);
+const STORE_DANGEROUS: Flags = STORE.and(Flags::DANGEROUS);
 const WRITE_DANGEROUS: Flags = Flags::WRITE.and(Flags::DANGEROUS);
 const NO_FLAGS: Flags = Flags::NONE;
 const DEFINE: Flags = Flags::WRITE.and(Flags::ADMIN).and(Flags::DENYOOM);
@@ -51,6 +52,7 @@ const ONE: KeyArgs = KeyArgs { first: 1, last: 1, step: 1 };
 const SECOND: KeyArgs = KeyArgs { first: 2, last: 2, step: 1 };
 const THIRD: KeyArgs = KeyArgs { first: 3, last: 3, step: 1 };
 const ALL: KeyArgs = KeyArgs { first: 1, last: -1, step: 1 };
+const FROM_SECOND: KeyArgs = KeyArgs { first: 2, last: -1, step: 1 };
 const PAIRS: KeyArgs = KeyArgs { first: 1, last: -1, step: 2 };
 const TWO: KeyArgs = KeyArgs { first: 1, last: 2, step: 1 };
 
@@ -169,6 +171,27 @@ pub static SPECS: &[Spec] = &[
     spec!(Script "script" -2, NO_FLAGS, KeyArgs::NONE, Scripting, "2.6.0",
         "",
         "Which scripts are known.", SCRIPT),
+    spec!(SetBit "setbit" 4, STORE, ONE, Bitmap, "2.2.0",
+        "key offset bit",
+        "Sets or clears a bit of a value and answers what it was."),
+    spec!(GetBit "getbit" 3, READ_FAST, ONE, Bitmap, "2.2.0",
+        "key offset",
+        "A bit of a value."),
+    spec!(BitCount "bitcount" -2, READ, ONE, Bitmap, "2.6.0",
+        "key [start [end [BYTE|BIT]]]",
+        "How many bits of a value are set."),
+    spec!(BitPos "bitpos" -3, READ, ONE, Bitmap, "2.8.7",
+        "key bit [start [end [BYTE|BIT]]]",
+        "The first bit of a value that is set, or clear."),
+    spec!(BitOp "bitop" -4, STORE, FROM_SECOND, Bitmap, "2.6.0",
+        "<AND|OR|XOR|NOT> destination key [key ...]",
+        "Gives a key the bits of other values, put together."),
+    spec!(BitField "bitfield" -2, STORE, ONE, Bitmap, "3.2.0",
+        "key [GET type offset | [OVERFLOW WRAP|SAT|FAIL] SET type offset value | INCRBY type offset increment ...]",
+        "Reads and writes whole numbers of some bits within a value."),
+    spec!(BitFieldRo "bitfield_ro" -2, READ_FAST, ONE, Bitmap, "6.0.0",
+        "key [GET type offset ...]",
+        "Reads whole numbers of some bits within a value."),
     spec!(Del "del" -2, WRITE, ALL, Generic, "1.0.0",
         "key [key ...]",
         "Removes keys."),
@@ -193,6 +216,12 @@ pub static SPECS: &[Spec] = &[
     spec!(Copy "copy" -3, STORE, TWO, Generic, "6.2.0",
         "source destination [DB 0] [REPLACE]",
         "Copies a value to another key."),
+    spec!(Dump "dump" 2, READ, ONE, Generic, "2.6.0",
+        "key",
+        "A value in the form that RESTORE, Redis and Valkey read."),
+    spec!(Restore "restore" -4, STORE_DANGEROUS, ONE, Generic, "2.6.0",
+        "key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+        "Gives a key a value of DUMP."),
     spec!(Keys "keys" 2, READ_DANGEROUS, KeyArgs::NONE, Generic, "1.0.0",
         "pattern",
         "The stored keys that match a glob pattern."),
@@ -413,6 +442,15 @@ pub static SPECS: &[Spec] = &[
     spec!(Publish "publish" 3, SPEAK, KeyArgs::NONE, PubSub, "2.0.0",
         "channel message",
         "Sends a message to a channel."),
+    spec!(SSubscribe "ssubscribe" -2, LISTEN, KeyArgs::NONE, PubSub, "7.0.0",
+        "shardchannel [shardchannel ...]",
+        "Listens to channels of SPUBLISH."),
+    spec!(SUnsubscribe "sunsubscribe" -1, LISTEN, KeyArgs::NONE, PubSub, "7.0.0",
+        "[shardchannel ...]",
+        "Stops listening to channels of SPUBLISH."),
+    spec!(SPublish "spublish" 3, SPEAK, KeyArgs::NONE, PubSub, "7.0.0",
+        "shardchannel message",
+        "Sends a message to a channel of SSUBSCRIBE."),
     spec!(PubSub "pubsub" -2, NO_FLAGS, KeyArgs::NONE, PubSub, "2.8.0",
         "",
         "Facts about channels.", PUBSUB),

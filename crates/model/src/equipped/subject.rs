@@ -322,7 +322,6 @@ fn number(answer: &[u8]) -> Result<Option<i64>, Stop> {
             let mut next = || numbers.next().expect("the lengths are told");
             EngineError::KeyTooLong { length: next(), max: next() }
         }
-        Some((_, why)) if why.starts_with("a key has at least") => EngineError::KeyEmpty,
         Some(("-ERR", why)) if why.contains("integer") || why.contains("overflow") => {
             return Ok(None);
         }

@@ -12,6 +12,9 @@ pub const LENSED_FROM: u64 = 1 << 40;
 /// Seeds from here on have joins that keep some outputs of each group, besides those that look at values.
 pub const KEPT_FROM: u64 = 1 << 41;
 
+/// Seeds of scripts from here on ask about bits, besides all that.
+pub const BITS_FROM: u64 = 1 << 42;
+
 const DOCUMENTS: [&str; 12] = [
     r#"{"n": 1, "c": "a", "ok": true}"#,
     r#"{"n": 2, "c": "b", "ok": false}"#,

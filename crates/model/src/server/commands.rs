@@ -25,7 +25,7 @@ pub(super) fn upper(word: &[u8]) -> String {
     String::from_utf8_lossy(word).to_ascii_uppercase()
 }
 
-fn number(word: &[u8]) -> Option<i64> {
+pub(super) fn number(word: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(word).ok()?;
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
@@ -42,7 +42,9 @@ pub(super) fn is_known(words: &[Vec<u8>]) -> bool {
         "SET" | "MSET" | "MSETNX" | "INCRBY" | "APPEND" | "COPY" | "RENAME" | "RENAMENX"
         | "RANGE" | "RANGE.DEL" | "PEXPIREAT" | "VERIFY" | "PUBLISH" | "WAIT" | "JOIN.ADD"
         | "TABLE.SET" => 3,
-        "GETRANGE" => 4,
+        "BITCOUNT" => 2,
+        "GETBIT" => 3,
+        "GETRANGE" | "SETBIT" | "BITOP" => 4,
         _ => return false,
     };
     words.len() >= least
@@ -60,7 +62,7 @@ impl State {
         self.seen().get(key).cloned()
     }
 
-    fn read(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn read(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let value = self.value(key);
         self.events.push(Event::Read(key.to_vec(), value.clone()));
         value
@@ -70,12 +72,12 @@ impl State {
         self.value(key).is_some()
     }
 
-    fn owned(&self, key: &[u8]) -> bool {
+    pub(super) fn owned(&self, key: &[u8]) -> bool {
         !self.oracle.owners(key).is_empty()
     }
 
     /// Why a key cannot be written.
-    fn refusal(&self, keys: &[&Vec<u8>]) -> Option<Expected> {
+    pub(super) fn refusal(&self, keys: &[&Vec<u8>]) -> Option<Expected> {
         let owned = keys.iter().any(|key| self.owned(key));
         let long = keys.iter().any(|key| *key == LONG_KEY.as_bytes());
         match (owned, long) {
@@ -85,14 +87,14 @@ impl State {
         }
     }
 
-    fn put(&mut self, key: &[u8], value: Vec<u8>, expiry: Option<u64>) {
+    pub(super) fn put(&mut self, key: &[u8], value: Vec<u8>, expiry: Option<u64>) {
         self.oracle.base.insert(key.to_vec(), (value, expiry));
         self.wrote(key);
         // What would expire in the past is not there.
         self.oracle.base.retain(|_, (_, at)| at.is_none_or(|at| at > super::PAST));
     }
 
-    fn remove(&mut self, key: &[u8]) -> bool {
+    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let was = self.oracle.base.remove(key).is_some();
         if was {
             self.wrote(key);
@@ -100,7 +102,7 @@ impl State {
         was
     }
 
-    fn expiry(&self, key: &[u8]) -> Option<u64> {
+    pub(super) fn expiry(&self, key: &[u8]) -> Option<u64> {
         self.oracle.base.get(key).and_then(|(_, expiry)| *expiry)
     }
 
@@ -109,6 +111,7 @@ impl State {
         let name = upper(&words[0]);
         let read = self.reading(&name, words);
         let read = read.or_else(|| self.writing(&name, words));
+        let read = read.or_else(|| self.bits(&name, words));
         let read = read.or_else(|| self.over_keys(&name, words));
         read.or_else(|| self.about_all(&name, words))
     }

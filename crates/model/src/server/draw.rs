@@ -2,7 +2,7 @@
 
 use super::commands::{LONG_KEY, Words};
 use super::script::{Script, Step};
-use crate::generate::{KEPT_FROM, LENSED_FROM};
+use crate::generate::{BITS_FROM, KEPT_FROM, LENSED_FROM};
 use crate::join::{Join, Part, Pattern};
 use crate::rng::Rng;
 
@@ -95,6 +95,8 @@ struct World {
     clients: Vec<Client>,
     /// Bounds end here, where other clients are busy with the keys behind it.
     end: &'static str,
+    /// Something is asked about bits.
+    bits: bool,
 }
 
 #[derive(Default)]
@@ -129,6 +131,7 @@ pub fn script(seed: u64, without: &[String]) -> Script {
         names,
         clients: protocols.iter().map(client).collect(),
         end: if busy { "~" } else { "" },
+        bits: seed >= BITS_FROM,
         rng,
     };
     let mut steps = vec![world.start()];
@@ -340,6 +343,9 @@ impl World {
     fn write(&mut self) -> Words {
         let pair = |it: &mut Self| vec![it.target(), it.value()];
         let word = |text: &str| text.to_owned();
+        if self.bits && self.rng.chance(30) {
+            return self.about_bits().into_iter().map(String::into_bytes).collect();
+        }
         let request = match self.rng.below(31) {
             0..9 => vec![word("SET"), self.target(), self.value()],
             9 => {
@@ -377,6 +383,25 @@ impl World {
             _ => vec![word("INCRBY"), self.target(), self.rng.below(9).to_string()],
         };
         request.into_iter().map(String::into_bytes).collect()
+    }
+
+    fn about_bits(&mut self) -> Vec<String> {
+        let word = |text: &str| text.to_owned();
+        let offset = self.rng.below(40).to_string();
+        match self.rng.below(5) {
+            0 => vec![word("GETBIT"), self.key(), offset],
+            1 => vec![word("BITCOUNT"), self.key()],
+            2 => {
+                let bit = self.rng.below(2).to_string();
+                vec![word("SETBIT"), self.target(), offset, bit]
+            }
+            3 => vec![word("BITOP"), word("NOT"), self.target(), self.key()],
+            _ => {
+                let operation = word(self.of(&["AND", "OR", "XOR"]));
+                let head = vec![word("BITOP"), operation, self.target()];
+                [head, self.some(1, |it| vec![it.key()])].concat()
+            }
+        }
     }
 
     fn copy(&mut self) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! The server may have any number of shards: the answers must be the same.
 
 mod at_once;
+mod bits;
 mod busy;
 mod caches;
 pub mod commands;

@@ -26,6 +26,9 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::ClientList => list(args)?,
         Id::ClientInfo => Connection::ClientInfo,
         Id::ClientKill => Connection::ClientKill(kill(args)?),
+        Id::ClientPause => pause(args)?,
+        Id::ClientUnpause => Connection::ClientUnpause,
+        Id::ClientUnblock => unblock(args)?,
         Id::ClientNoEvict => Connection::ClientNoEvict { on: switch(args.at(2))? },
         Id::ClientNoTouch => Connection::ClientNoTouch { on: switch(args.at(2))? },
         Id::ClientCapa => Connection::ClientCapa {
@@ -182,6 +185,33 @@ fn kill(args: Args<'_>) -> Result<KillFilter<'_>, Refusal<'_>> {
         }
     }
     Ok(filter)
+}
+
+fn pause(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    let writes_alone = match args.get(3) {
+        None => false,
+        Some(mode) if args.len() == 4 && is(mode, "write") => true,
+        Some(mode) if args.len() == 4 && is(mode, "all") => false,
+        Some(_) => return Err(Refusal::Text("CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let millis = number::parse_i64(args.at(2))
+        .ok_or(Refusal::Text("timeout is not an integer or out of range"))?;
+    let millis = u64::try_from(millis).map_err(|_| Refusal::Text("timeout is negative"))?;
+    Ok(Connection::ClientPause { millis, writes_alone })
+}
+
+fn unblock(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {
+    let with_error = match args.get(3) {
+        None => false,
+        Some(how) if args.len() == 4 && is(how, "timeout") => false,
+        Some(how) if args.len() == 4 && is(how, "error") => true,
+        Some(_) => {
+            return Err(Refusal::Text("CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+        }
+    };
+    // No client has a negative number.
+    let id = u64::try_from(integer(args.at(2))?).unwrap_or(0);
+    Ok(Connection::ClientUnblock { id, with_error })
 }
 
 fn switch(arg: &[u8]) -> Result<bool, Refusal<'_>> {

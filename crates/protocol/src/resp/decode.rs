@@ -8,8 +8,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    cluster, connection, flows, functions, introspection, keys, pubsub, ranges, scripts, shards,
-    streams, strings, tables, transactions,
+    bits, cluster, connection, flows, functions, introspection, keys, pubsub, ranges, scripts,
+    shards, streams, strings, tables, transactions,
 };
 use headwater_command::table::{Group, lookup, lookup_subcommand};
 use headwater_command::{Args, Command, Data, Id, SetCondition, SetExpiry, Spec, Strings};
@@ -59,6 +59,7 @@ pub fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Re
 fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
     match spec.group {
         Group::String => strings::decode(spec, args),
+        Group::Bitmap => bits::decode(spec, args),
         Group::Generic => keys::decode(spec, args),
         Group::Stream => streams::decode(spec, args),
         Group::Range | Group::Join => ranges::decode(spec, args),

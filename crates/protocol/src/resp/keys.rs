@@ -3,7 +3,9 @@
 use super::expiry;
 use super::options::{integer, is};
 use super::refusal::Refusal;
-use headwater_command::{Args, Command, Data, Id, Keys, ObjectFact, Spec};
+use headwater_command::{
+    Args, Command, Data, Deadline, Id, Keys, ObjectFact, RestoredExpiry, Spec,
+};
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
     let keys = args.from(1);
@@ -15,6 +17,8 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::Rename => Keys::Rename { from: args.at(1), to: args.at(2), if_absent: false },
         Id::RenameNx => Keys::Rename { from: args.at(1), to: args.at(2), if_absent: true },
         Id::Copy => copy(args)?,
+        Id::Dump => Keys::Dump { key: args.at(1) },
+        Id::Restore => restore(args)?,
         Id::Keys => Keys::Matching { pattern: args.at(1) },
         Id::Scan => scan(args)?,
         Id::RandomKey => Keys::RandomKey,
@@ -53,6 +57,38 @@ fn copy(args: Args<'_>) -> Result<Keys<'_>, Refusal<'_>> {
         return Err(Refusal::Text("source and destination objects are the same"));
     }
     Ok(Keys::Copy { from, to, replace })
+}
+
+fn restore(args: Args<'_>) -> Result<Keys<'_>, Refusal<'_>> {
+    let (mut replace, mut absolute, mut idle, mut frequency) = (false, false, false, false);
+    let mut options = args.from(4).iter();
+    while let Some(option) = options.next() {
+        if is(option, "replace") {
+            replace = true;
+        } else if is(option, "absttl") {
+            absolute = true;
+        } else if is(option, "idletime") && options.len() > 0 && !frequency {
+            idle = true;
+            if integer(options.next().unwrap_or_default())? < 0 {
+                return Err(Refusal::Text("Invalid IDLETIME value, must be >= 0"));
+            }
+        } else if is(option, "freq") && options.len() > 0 && !idle {
+            frequency = true;
+            if !(0..=255).contains(&integer(options.next().unwrap_or_default())?) {
+                return Err(Refusal::Text("Invalid FREQ value, must be >= 0 and <= 255"));
+            }
+        } else {
+            return Err(Refusal::Syntax);
+        }
+    }
+    let expiry = match integer(args.at(2)) {
+        Err(_) => RestoredExpiry::NotInteger,
+        Ok(..0) => RestoredExpiry::Negative,
+        Ok(0) => RestoredExpiry::Never,
+        Ok(millis) if absolute => RestoredExpiry::Deadline(Deadline::At(millis)),
+        Ok(millis) => RestoredExpiry::Deadline(Deadline::After(millis)),
+    };
+    Ok(Keys::Restore { key: args.at(1), expiry, payload: args.at(3), replace })
 }
 
 fn scan(args: Args<'_>) -> Result<Keys<'_>, Refusal<'_>> {

@@ -11,11 +11,18 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::PSubscribe => PubSub::PSubscribe { patterns: rest },
         Id::PUnsubscribe => PubSub::PUnsubscribe { patterns: rest },
         Id::Publish => PubSub::Publish { channel: args.at(1), message: args.at(2) },
-        Id::PubSubChannels if args.len() <= 3 => PubSub::Channels { pattern: args.get(2) },
-        Id::PubSubChannels => {
+        Id::SSubscribe => PubSub::SSubscribe { channels: rest },
+        Id::SUnsubscribe => PubSub::SUnsubscribe { channels: rest },
+        Id::SPublish => PubSub::SPublish { channel: args.at(1), message: args.at(2) },
+        Id::PubSubChannels | Id::PubSubShardChannels if args.len() <= 3 => {
+            let sharded = spec.id == Id::PubSubShardChannels;
+            PubSub::Channels { pattern: args.get(2), sharded }
+        }
+        Id::PubSubChannels | Id::PubSubShardChannels => {
             return Err(Refusal::SubcommandArity { container: "PUBSUB", name: args.at(1) });
         }
-        Id::PubSubNumSub => PubSub::NumSub { channels: args.from(2) },
+        Id::PubSubNumSub => PubSub::NumSub { channels: args.from(2), sharded: false },
+        Id::PubSubShardNumSub => PubSub::NumSub { channels: args.from(2), sharded: true },
         Id::PubSubNumPat => PubSub::NumPat,
         Id::PubSubHelp => return Ok(super::introspection::help("pubsub")),
         _ => return Err(Refusal::Arity(spec)),

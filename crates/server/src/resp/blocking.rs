@@ -6,7 +6,7 @@
 
 use super::session::{Session, Waiting};
 use super::{Flow, Resp, Turn, encoder};
-use crate::connection::ConnectionId;
+use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use headwater_command::{Args, Data, OwnedArgs, Reply, Streams};
 use headwater_engine::Ticket;
@@ -19,6 +19,8 @@ pub(crate) struct Blocked {
     ticket: Ticket,
     /// When it gives up, in milliseconds of the server's life; `None`: never.
     deadline: Option<u64>,
+    /// CLIENT UNBLOCK has ended it: with an error, or as if its time were up.
+    ended: Option<bool>,
 }
 
 /// What is known of all commands that wait for others.
@@ -89,7 +91,7 @@ impl Resp {
         self.tickets.insert(ticket, id);
         self.blocking.add_deadline(deadline, id);
         self.blocking.sessions += 1;
-        let blocked = Blocked { request: OwnedArgs::of(args), ticket, deadline };
+        let blocked = Blocked { request: OwnedArgs::of(args), ticket, deadline, ended: None };
         work.connection.session.waiting = Some(Box::new(Waiting::Blocked(blocked)));
         Flow::Parked
     }
@@ -97,6 +99,17 @@ impl Resp {
     /// Runs a command again that waited for another client.
     pub(super) fn resume_blocked(&mut self, blocked: Blocked, work: &mut Turn<'_>) -> Flow {
         self.forget_blocked(work.connection.id, &blocked);
+        if let Some(with_error) = blocked.ended {
+            return self.answered(work, |_, work| {
+                if with_error {
+                    let text = "client unblocked via CLIENT UNBLOCK";
+                    encoder(work).error("UNBLOCKED", format_args!("{text}"));
+                } else {
+                    encoder(work).null();
+                }
+                Flow::Next
+            });
+        }
         self.blocking.resumed = Some(blocked.deadline);
         let flow = self.run_again(&blocked.request, work);
         self.blocking.resumed = None;
@@ -112,6 +125,25 @@ impl Resp {
             self.node.engine_mut().forget_tail(key, blocked.ticket);
         }
         self.blocking.drop_deadline(blocked.deadline, id);
+    }
+
+    /// CLIENT UNBLOCK: ends what a client waits in, whose request is executed here; how many there were.
+    pub(super) fn unblock(&mut self, number: u64, with_error: bool, work: &mut Turn<'_>) -> i64 {
+        let is_of_client = |connection: &Connection<Session>| {
+            connection.session.remote_client().unwrap_or(connection.id).number == number
+        };
+        let waits = |connection: &Connection<Session>| {
+            matches!(connection.session.waiting.as_deref(), Some(Waiting::Blocked(_)))
+        };
+        let found = work.peers.iter().find(|it| is_of_client(it) && waits(it)).map(|it| it.id);
+        let Some(id) = found else { return 0 };
+        if let Some(connection) = work.peers.get_mut(id)
+            && let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref_mut()
+        {
+            blocked.ended = Some(with_error);
+        }
+        work.peers.wake(id);
+        1
     }
 
     /// Wakes the sessions whose time is up.

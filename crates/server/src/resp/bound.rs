@@ -13,7 +13,8 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
 use headwater_base::memory::Meter;
-use headwater_command::{Args, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
+use headwater_command::bits::field_steps;
+use headwater_command::{Args, Bits, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
 use headwater_engine::{EngineError, Policy};
 use headwater_node::Outcome;
 
@@ -53,6 +54,17 @@ fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
         Command::Data(Data::Strings(Strings::SetRange { offset, bytes: with, .. })) => {
             // The whole value is put together beside the stored one.
             let whole = usize::try_from(*offset).unwrap_or(0).saturating_add(with.len());
+            (bytes.saturating_add(whole), values.saturating_add(whole))
+        }
+        Command::Data(Data::Bits(bits)) => {
+            let whole = match *bits {
+                Bits::Set { offset, .. } => offset / 8 + 1,
+                Bits::Fields { steps, read_only: false, .. } => {
+                    field_steps(steps).flatten().map(|step| step.end()).max().unwrap_or(0)
+                }
+                _ => 0,
+            };
+            let whole = usize::try_from(whole).unwrap_or(usize::MAX);
             (bytes.saturating_add(whole), values.saturating_add(whole))
         }
         _ => (bytes, values),

@@ -7,7 +7,7 @@
 //! Publishing is O(listeners + patterns); listening and leaving are O(log listeners).
 
 use super::reply::SessionReply;
-use super::session::Answering;
+use super::session::{Answering, Subscriptions};
 use super::{Flow, Resp, Session, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
@@ -17,7 +17,7 @@ use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_command::glob;
 use headwater_command::{Args, PubSub, Reply};
 use headwater_protocol::resp::{Encoder, Version};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Bytes of messages after which a publisher's turn ends, so that listeners are served.
@@ -57,14 +57,32 @@ impl Listeners {
 pub(super) struct Channels {
     by_channel: Listeners,
     by_pattern: Listeners,
+    by_shard_channel: Listeners,
 }
 
 impl Channels {
     /// Nobody listens yet.
     pub(super) fn new(secret: Secret, heard: Heard) -> Self {
-        let Heard { channels, patterns } = heard;
+        let Heard { channels, patterns, shard_channels } = heard;
         let of = |names| Listeners::new(secret, names);
-        Self { by_channel: of(channels), by_pattern: of(patterns) }
+        Self {
+            by_channel: of(channels),
+            by_pattern: of(patterns),
+            by_shard_channel: of(shard_channels),
+        }
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut Listeners {
+        match kind {
+            Kind::Channel => &mut self.by_channel,
+            Kind::Pattern => &mut self.by_pattern,
+            Kind::Sharded => &mut self.by_shard_channel,
+        }
+    }
+
+    /// Channels of SSUBSCRIBE that someone listens to, at whatever shard.
+    pub(super) fn shard_channels(&self) -> usize {
+        self.by_shard_channel.names.count()
     }
 
     /// Channels and patterns that someone listens to, at whatever shard.
@@ -73,11 +91,41 @@ impl Channels {
     }
 }
 
-/// A channel or a pattern.
+/// What is listened to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Channel,
     Pattern,
+    /// A channel that clusters of Redis have at one of their nodes. It has names of its own; any shard serves it.
+    Sharded,
+}
+
+impl Kind {
+    /// The words that tell a client that it listens, or listens no more.
+    fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Channel => ["subscribe", "unsubscribe"],
+            Self::Pattern => ["psubscribe", "punsubscribe"],
+            Self::Sharded => ["ssubscribe", "sunsubscribe"],
+        }
+    }
+
+    fn names(self, all: &mut Subscriptions) -> &mut HashSet<Vec<u8>> {
+        match self {
+            Self::Channel => &mut all.channels,
+            Self::Pattern => &mut all.patterns,
+            Self::Sharded => &mut all.shard_channels,
+        }
+    }
+
+    /// How many a client is told that it listens to.
+    fn count(self, session: &Session) -> usize {
+        let all = session.subscriptions.as_deref();
+        match self {
+            Self::Sharded => all.map_or(0, |all| all.shard_channels.len()),
+            _ => all.map_or(0, |all| all.channels.len() + all.patterns.len()),
+        }
+    }
 }
 
 impl Resp {
@@ -88,24 +136,34 @@ impl Resp {
             PubSub::PSubscribe { patterns } => self.subscribe(Kind::Pattern, *patterns, work),
             PubSub::Unsubscribe { channels } => self.unsubscribe(Kind::Channel, *channels, work),
             PubSub::PUnsubscribe { patterns } => self.unsubscribe(Kind::Pattern, *patterns, work),
+            PubSub::SSubscribe { channels } => self.subscribe(Kind::Sharded, *channels, work),
+            PubSub::SUnsubscribe { channels } => self.unsubscribe(Kind::Sharded, *channels, work),
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
                 encoder(work).integer(receivers as i64);
             }
-            PubSub::Channels { pattern } => {
+            PubSub::SPublish { channel, message } => {
+                let bounds = self.lowered.clients.pubsub_output_bytes_max;
+                let most = (bounds, self.clients_bytes_max);
+                let heard = self.channels.hearing_at_shard(channel, message);
+                let receivers = heard.map_or(0, |(encoded, ids)| encoded.deliver(ids, most, work));
+                encoder(work).integer(receivers as i64);
+            }
+            PubSub::Channels { pattern, sharded } => {
                 let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
-                let names: Vec<_> =
-                    self.channels.by_channel.by_name.keys().filter(|name| fits(name)).collect();
+                let all = self.channels.of(kind_of_channels(*sharded));
+                let names: Vec<_> = all.by_name.keys().filter(|name| fits(name)).collect();
                 let mut out = encoder(work);
                 out.array(names.len());
                 names.iter().for_each(|name| out.bulk(name));
             }
-            PubSub::NumSub { channels } => {
+            PubSub::NumSub { channels, sharded } => {
+                let all = self.channels.of(kind_of_channels(*sharded));
                 let mut out = encoder(work);
                 out.array(2 * channels.len());
                 for name in channels.iter() {
                     out.bulk(name);
-                    let listeners = self.channels.by_channel.by_name.get(name);
+                    let listeners = all.by_name.get(name);
                     out.integer(listeners.map_or(0, BTreeSet::len) as i64);
                 }
             }
@@ -125,52 +183,41 @@ impl Resp {
                 encoder(work).error("ERR", format_args!("{text}"));
                 continue;
             }
-            let (own, all) = match kind {
-                Kind::Channel => (&mut subscriptions.channels, &mut self.channels.by_channel),
-                Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
-            };
-            if own.insert(name.to_vec()) {
+            if kind.names(subscriptions).insert(name.to_vec()) {
                 subscriptions.name_bytes += name.len();
             }
-            all.join(name, id);
-            let count = subscriptions.count();
-            confirm(work, kind, ["subscribe", "psubscribe"], Some(name), count);
+            self.channels.of(kind).join(name, id);
+            let count = kind.count(&work.connection.session);
+            confirm(work, kind.words()[0], Some(name), count);
         }
     }
 
     fn unsubscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
         let id = work.connection.id;
-        let words = ["unsubscribe", "punsubscribe"];
+        let word = kind.words()[1];
         let mut names: Vec<Vec<u8>> = names.iter().map(<[u8]>::to_vec).collect();
         if names.is_empty() {
-            if let Some(subscriptions) = &work.connection.session.subscriptions {
-                names = match kind {
-                    Kind::Channel => subscriptions.channels.iter().cloned().collect(),
-                    Kind::Pattern => subscriptions.patterns.iter().cloned().collect(),
-                };
+            if let Some(subscriptions) = &mut work.connection.session.subscriptions {
+                names = kind.names(subscriptions).iter().cloned().collect();
             }
             if names.is_empty() {
-                let count = work.connection.session.subscription_count();
-                confirm(work, kind, words, None, count);
+                let count = kind.count(&work.connection.session);
+                confirm(work, word, None, count);
             }
         }
         for name in names {
             let session = &mut work.connection.session;
             if let Some(subscriptions) = &mut session.subscriptions {
-                let (own, all) = match kind {
-                    Kind::Channel => (&mut subscriptions.channels, &mut self.channels.by_channel),
-                    Kind::Pattern => (&mut subscriptions.patterns, &mut self.channels.by_pattern),
-                };
-                if own.remove(&name) {
+                if kind.names(subscriptions).remove(&name) {
                     subscriptions.name_bytes -= name.len();
-                    all.leave(&name, id);
+                    self.channels.of(kind).leave(&name, id);
                 }
                 if subscriptions.count() == 0 {
                     session.subscriptions = None;
                 }
             }
-            let count = session.subscription_count();
-            confirm(work, kind, words, Some(&name), count);
+            let count = kind.count(session);
+            confirm(work, word, Some(&name), count);
         }
     }
 
@@ -184,6 +231,9 @@ impl Resp {
         }
         for name in &subscriptions.patterns {
             self.channels.by_pattern.leave(name, id);
+        }
+        for name in &subscriptions.shard_channels {
+            self.channels.by_shard_channel.leave(name, id);
         }
     }
 
@@ -211,7 +261,28 @@ impl Resp {
     }
 }
 
+/// Channels of SSUBSCRIBE, or of SUBSCRIBE.
+fn kind_of_channels(sharded: bool) -> Kind {
+    if sharded { Kind::Sharded } else { Kind::Channel }
+}
+
 impl Channels {
+    /// A message of SPUBLISH as those who listen to its channel read it.
+    fn hearing_at_shard(
+        &self,
+        channel: &[u8],
+        message: &[u8],
+    ) -> Option<(Encoded, &BTreeSet<ConnectionId>)> {
+        let ids = self.by_shard_channel.by_name.get(channel)?;
+        let encoded = Encoded::new(|out| {
+            out.push(3);
+            out.bulk(b"smessage");
+            out.bulk(channel);
+            out.bulk(message);
+        });
+        Some((encoded, ids))
+    }
+
     /// A message as those who listen to its channel, and those who listen to a pattern that it matches, read it.
     fn hearing<'a>(
         &'a self,
@@ -305,7 +376,7 @@ impl Encoded {
 }
 
 /// Tells a client what it listens to now.
-fn confirm(work: &mut Turn<'_>, kind: Kind, words: [&str; 2], name: Option<&[u8]>, count: usize) {
+fn confirm(work: &mut Turn<'_>, word: &str, name: Option<&[u8]>, count: usize) {
     let session = &mut work.connection.session;
     // It is a message, which CLIENT REPLY does not keep back.
     let mut out = match session.answering {
@@ -316,7 +387,7 @@ fn confirm(work: &mut Turn<'_>, kind: Kind, words: [&str; 2], name: Option<&[u8]
         }
     };
     out.push(3);
-    out.bulk(words[usize::from(kind == Kind::Pattern)].as_bytes());
+    out.bulk(word.as_bytes());
     match name {
         Some(name) => out.bulk(name),
         None => out.null(),

@@ -139,7 +139,7 @@ pub(super) fn describe(
     let _ = writeln!(
         out,
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
-         psub={} ssub=0 multi={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
+         psub={} ssub={} multi={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
          rbp={output} obl=0 oll={} omem={} tot-mem={memory} events={events} cmd={} user={} redir={} resp={} \
          lib-name={} lib-ver={} range-watches={}{}",
         id.number,
@@ -149,6 +149,7 @@ pub(super) fn describe(
         (now - heard) / 1000,
         subscriptions.map_or(0, |subscriptions| subscriptions.channels.len()),
         subscriptions.map_or(0, |subscriptions| subscriptions.patterns.len()),
+        subscriptions.map_or(0, |subscriptions| subscriptions.shard_channels.len()),
         queued.map_or(-1, |queue| queue.requests.len() as i64),
         connection.input_filled + shared,
         input - connection.input_filled,

@@ -76,6 +76,18 @@ impl Resp {
                 let number = redirect_of(work.connection.session.tracking.as_deref());
                 encoder(work).integer(number);
             }
+            Asked::ClientPause { millis, writes_alone } => {
+                self.pause(*millis, *writes_alone);
+                encoder(work).ok();
+            }
+            Asked::ClientUnpause => {
+                self.unpause(work);
+                encoder(work).ok();
+            }
+            Asked::ClientUnblock { id, with_error } => {
+                let count = self.unblock(*id, *with_error, work);
+                encoder(work).integer(count);
+            }
             Asked::ClientKill(filter) => return self.client_kill(filter, work),
         }
         Flow::Next

@@ -115,7 +115,7 @@ impl Resp {
     }
 
     /// Runs one request and takes its answer back if the client wants none.
-    fn answered(
+    pub(super) fn answered(
         &mut self,
         work: &mut Turn<'_>,
         run: impl FnOnce(&mut Self, &mut Turn<'_>) -> Flow,
@@ -210,6 +210,15 @@ impl Resp {
         }
         if is_first && self.monitors.any() {
             self.show(spec, args, work);
+        }
+        if self.pause.is_on(self.time.uptime)
+            && let Some(flow) = self.wait_for_pause(spec, args, work)
+        {
+            // With several shards, whoever executes it counts it.
+            if is_first && self.shards.is_none() {
+                self.stats.times.count();
+            }
+            return flow;
         }
         if self.shards.is_some() && is_for_user(spec) {
             self.note_asker(work);
@@ -454,6 +463,8 @@ fn is_for_subscribers(id: Id) -> bool {
             | Id::Unsubscribe
             | Id::PSubscribe
             | Id::PUnsubscribe
+            | Id::SSubscribe
+            | Id::SUnsubscribe
             | Id::RangeWatch
             | Id::RangeUnwatch
             | Id::Ping

@@ -242,6 +242,7 @@ impl Resp {
         line(out, "keyspace_misses", lookups.misses + items.get_misses);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
+        line(out, "pubsubshard_channels", self.channels.shard_channels());
         let [_, keys, copies, prefixes] = self.tracking.counts();
         line(out, "tracking_total_keys", keys);
         line(out, "tracking_total_items", copies);

@@ -37,6 +37,7 @@ mod metrics;
 mod monitor;
 mod notices;
 mod owners;
+mod pause;
 mod remote;
 mod renewal;
 mod reply;
@@ -180,6 +181,7 @@ pub(crate) struct Resp {
     /// The command under way is one of EXEC's.
     pub(crate) executing_queue: bool,
     blocking: Blocking,
+    pause: pause::Pause,
     /// What was loaded and waits for room.
     late_loads: VecDeque<sourced::LateLoad>,
     hub: Hub,
@@ -333,6 +335,7 @@ impl Resp {
             running_since: None,
             executing_queue: false,
             blocking: Blocking::default(),
+            pause: pause::Pause::default(),
             late_loads: VecDeque::new(),
             hub,
             registry,

@@ -132,7 +132,8 @@ impl Resp {
             return Renewed::Ends("its user has lost a right while it was shown what others ask");
         }
         if let Some(subscriptions) = &session.subscriptions {
-            let mut channels = subscriptions.channels.iter().map(|it| Demand::Channel(it));
+            let channels = subscriptions.channels.iter().chain(&subscriptions.shard_channels);
+            let mut channels = channels.map(|it| Demand::Channel(it));
             let mut patterns = subscriptions.patterns.iter().map(|it| Demand::ChannelPattern(it));
             if !channels.all(|it| user.meets(&it).is_ok())
                 || !patterns.all(|it| user.meets(&it).is_ok())

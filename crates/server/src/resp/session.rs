@@ -132,14 +132,16 @@ pub(crate) struct Subscriptions {
     pub(crate) channels: HashSet<Vec<u8>>,
     /// Glob patterns.
     pub(crate) patterns: HashSet<Vec<u8>>,
+    /// Channels of SSUBSCRIBE.
+    pub(crate) shard_channels: HashSet<Vec<u8>>,
     /// Bytes of all names.
     pub(crate) name_bytes: usize,
 }
 
 impl Subscriptions {
-    /// Channels and patterns together.
+    /// Channels and patterns together, those of SSUBSCRIBE too.
     pub(crate) fn count(&self) -> usize {
-        self.channels.len() + self.patterns.len()
+        self.channels.len() + self.patterns.len() + self.shard_channels.len()
     }
 }
 
@@ -273,11 +275,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// How many channels and patterns it listens to.
-    pub(crate) fn subscription_count(&self) -> usize {
-        self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.count())
-    }
-
     /// What other shards do for it.
     #[inline]
     pub(crate) fn pending(&mut self) -> Option<&mut Pending> {
@@ -359,6 +356,14 @@ impl Session {
     pub(crate) fn remote(&mut self) -> Option<&mut RemoteSession> {
         match &mut self.across {
             Across::Remote(remote) => Some(remote),
+            Across::Nothing | Across::Client(_) => None,
+        }
+    }
+
+    /// The client at another shard for which something is executed here.
+    pub(crate) fn remote_client(&self) -> Option<ConnectionId> {
+        match &self.across {
+            Across::Remote(remote) => Some(remote.origin.session),
             Across::Nothing | Across::Client(_) => None,
         }
     }

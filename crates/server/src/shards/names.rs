@@ -42,6 +42,8 @@ pub(crate) struct Heard {
     pub(crate) channels: Arc<Names>,
     /// Patterns.
     pub(crate) patterns: Arc<Names>,
+    /// Channels of SSUBSCRIBE.
+    pub(crate) shard_channels: Arc<Names>,
 }
 
 #[cfg(test)]
