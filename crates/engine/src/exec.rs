@@ -467,7 +467,7 @@ impl Engine {
                     is_cut = ahead.is_over();
                 }
                 let end = tuples.text.len();
-                if plan.picks.is_some() {
+                if plan.picks.is_some() || plan.join.on.is_some() {
                     tuples.text.extend_from_slice(key);
                 }
                 let source_key = end..tuples.text.len();
