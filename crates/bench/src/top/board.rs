@@ -80,15 +80,15 @@ impl Board for Joined {
 
     fn read(&self, out: &mut Vec<u8>) {
         let shown = Key::new(b"").decimal(u64::from(self.shown));
-        resp::command(out, &[b"PREFIX", b"top|b|", b"LIMIT", &shown]);
+        resp::command(out, &[b"PREFIX", b"top|b|", b"LIMIT", &shown, b"KEYS"]);
     }
 
     fn got(&mut self, input: &mut Input, players: &mut Vec<u32>) -> io::Result<()> {
-        for _ in 0..resp::array(input)? / 2 {
+        // A key says score and player; the value is empty.
+        for _ in 0..resp::array(input)? {
             let key = resp::string(input)?;
             let name = key.len().checked_sub(DIGITS).map_or(key, |at| &key[at..]);
             players.push(player_of(name)?);
-            resp::string(input)?;
         }
         Ok(())
     }
