@@ -9,7 +9,7 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;
@@ -31,6 +31,7 @@ pub mod report;
 pub mod scale;
 pub mod sourced;
 pub mod stalls;
+pub mod top;
 pub mod twip;
 pub mod watch;
 pub mod wire;
@@ -72,6 +73,8 @@ pub enum Workload {
     Postgres(Box<sourced::Sourced>),
     /// Changes that watching clients are told of.
     Watch(Box<watch::Watch>),
+    /// A leaderboard: reads of its first players, between changes of scores.
+    Top(Box<top::Top>),
     /// Posts that go to their followers: by the client, by a queue and workers, by a flow.
     Flows(Box<flows::Flows>),
 }
@@ -98,6 +101,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),
         Workload::Watch(watch) => watch.run(),
+        Workload::Top(top) => top.run(),
         Workload::Flows(flows) => flows.run(),
     }
 }

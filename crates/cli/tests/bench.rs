@@ -86,6 +86,20 @@ fn pages_agree_in_every_system() {
 }
 
 #[test]
+fn boards_agree_in_every_system() {
+    let top = ["top", "--scale", "0.004", "--changes", "40", "--shown", "20"];
+    for peer in ["valkey", "redis", "postgres"] {
+        if let Some(report) = report(&top, peer) {
+            assert_eq!(report["workload"], "top");
+            check(&report, peer);
+        }
+    }
+    if let Some(report) = report(&[&top[..], &["--keep"]].concat(), "valkey") {
+        check(&report, "valkey");
+    }
+}
+
+#[test]
 fn values_and_ranges_agree_in_every_system() {
     let operations = "get,set,mixed,mget,range,range-lex";
     let raw = ["raw", "--op", operations, "--value", "64", "--pipeline", "16", "--range", "10"];

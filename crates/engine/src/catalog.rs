@@ -15,6 +15,7 @@ use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
 use crate::status::StatusId;
+use crate::tally::Tally;
 use crate::updaters::Reader;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,18 @@ pub(crate) enum Fold {
     Sum { total: Decimal, count: u64 },
     /// `first`, `last` and ambiguous `copy`: the value-source key that gave the value.
     From(Box<[u8]>),
+    /// `distinct`, `topk` and `percentile`: the values.
+    Tally(Box<Tally>),
+}
+
+impl Fold {
+    /// How many different values it knows.
+    pub(crate) fn values(&self) -> u64 {
+        match self {
+            Self::Tally(tally) => tally.known().map_or(0, |known| known as u64),
+            Self::Sum { .. } | Self::From(_) => 0,
+        }
+    }
 }
 
 /// An installed join.

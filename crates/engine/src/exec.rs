@@ -126,6 +126,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) may_gather: bool,
     /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
     pub(crate) gathers: bool,
+    /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
+    pub(crate) spans_only: bool,
     /// Of the first source these keys alone are looked at.
     pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
@@ -157,6 +159,7 @@ impl<'r> Execution<'r> {
             ahead: None,
             may_gather: false,
             gathers: false,
+            spans_only: false,
             step: None,
             sample: Vec::new(),
             split: None,
@@ -253,6 +256,10 @@ impl Engine {
         }
         if self.prepare(execution, level, &span).is_err() {
             execution.limit(Extent::Lacking);
+        }
+        if execution.spans_only && level == plan.value_source() {
+            follow_span(execution, &plan, level, bindings, span);
+            return;
         }
         // The first source alone is taken in steps.
         let mut step = if level == 0 { execution.step.take() } else { None };
@@ -467,7 +474,7 @@ impl Engine {
                     is_cut = ahead.is_over();
                 }
                 let end = tuples.text.len();
-                if plan.picks.is_some() {
+                if plan.picks.is_some() || plan.join.on.is_some() {
                     tuples.text.extend_from_slice(key);
                 }
                 let source_key = end..tuples.text.len();

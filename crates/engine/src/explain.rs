@@ -195,13 +195,16 @@ impl Engine {
         if let Some(text) = self.explain_kept(id, part) {
             lines.push(line(2, "kept", text));
         }
+        if let Some(text) = self.explain_tally(id, part) {
+            lines.push(line(2, "values", text));
+        }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
         let mut hides = false;
         for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
-            let name = source.operator.name();
             let shown_source = format!(
-                "{name} {}{}",
+                "{} {}{}",
+                source.operator,
                 plan.join.show(&source.pattern),
                 plan.join.show_lens(source)
             );

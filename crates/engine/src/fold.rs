@@ -2,7 +2,7 @@
 //!
 //! `count`, `map`, and plain `copy`, need no memory beside the value. `sum` and `avg` keep an exact
 //! decimal and how many numbers are in it. `first`, `last` and ambiguous `copy` keep the
-//! value-source key that gave the value. `min` and `max` keep nothing. Where a removal takes
+//! value-source key that gave the value. `min` and `max` keep nothing. Operators that count values by their kinds keep these (`tally.rs`). Where a removal takes
 //! away the tuple that gave the value, the output key is marked stale and recomputed by the
 //! next read that it concerns: nothing else can tell the next best.
 
@@ -95,6 +95,9 @@ impl Engine {
         if plan.operator == Operator::Map {
             let value = self.mapped(plan, tuples.key(start), tuples.tuples[start].value)?;
             return Some((value, None));
+        }
+        if plan.tallies() {
+            return self.tally(plan, tuples, start, end);
         }
         let pool = &mut self.store.pool;
         match (plan.operator, plan.picks) {
@@ -190,6 +193,9 @@ impl Engine {
                 }
             }
             (Operator::Map, _) => self.put_mapped(join, plan, key, value),
+            (operator, _) if operator.tallies() => {
+                self.change_tally(status, plan, key, source_key, (None, Some(value)));
+            }
             _ => {
                 self.store.pool.retain(value);
                 self.put_output(join, key, value, None);
@@ -246,6 +252,9 @@ impl Engine {
                     self.mark_stale(status, key);
                 }
             }
+            (operator, _) if operator.tallies() => {
+                self.change_tally(status, plan, key, source_key, (Some(value), None));
+            }
             _ => self.remove_output(join, key),
         }
     }
@@ -281,6 +290,9 @@ impl Engine {
                 self.add_tuple(status, plan, key, source_key, new);
             }
             (Operator::Map, _) => self.put_mapped(join, plan, key, new),
+            (operator, _) if operator.tallies() => {
+                self.change_tally(status, plan, key, source_key, (Some(old), Some(new)));
+            }
             _ => {
                 self.store.pool.retain(new);
                 self.put_output(join, key, new, None);

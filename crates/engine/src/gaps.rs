@@ -288,10 +288,16 @@ impl Engine {
         execution.ahead = ahead;
         execution.may_gather =
             execution.ahead.is_none() && self.may_gather(join) && !self.holds_outputs(join, gap);
+        let best = match execution.ahead {
+            None => self.compute_best(join, gap),
+            Some(_) => None,
+        };
+        execution.spans_only = best.is_some();
         let outer = self.begin_snapshot(plan.join.mode);
         let done = self.run(&mut execution, 0, &bindings);
         let oldest = self.end_snapshot(outer);
         if done.is_err() {
+            self.release_folded(best.into_iter().flatten());
             return Err(self.unfilled(join, gap, execution));
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
@@ -306,13 +312,17 @@ impl Engine {
         if rooted {
             self.uproot_before(join, &gap.first, fixed);
         }
-        let rows = spans.len() + 2 * tuples.tuples.len();
+        let outputs = best.as_ref().map_or(tuples.tuples.len(), Vec::len);
+        let rows = spans.len() + 2 * outputs;
         let status = self.statuses.get_mut(id);
         status.rooted = rooted;
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
         status.visited = visited;
         self.link(id, spans, read);
-        let folded = self.fold(&plan, tuples);
+        let folded = match best {
+            Some(best) => best,
+            None => self.fold(&plan, tuples),
+        };
         self.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, gap, folded);
         self.drain();

@@ -42,6 +42,7 @@ impl Engine {
                 "C3"
             );
             self.check_kept(join);
+            self.check_tallies(join);
             assert_eq!(installed.rivals as usize, self.catalog.rivals(join).len(), "C3");
             let above = installed.upstream.iter().flatten().map(|&up| self.catalog.join(up).depth);
             assert_eq!(installed.depth, 1 + above.max().unwrap_or(0), "C6");

@@ -1,7 +1,7 @@
 //! Installing and dropping joins, and declaring tables.
 
 use crate::accept::{COMPONENTS_MAX, refused};
-use crate::catalog::{Installed, Plan};
+use crate::catalog::{Fold, Installed, Plan};
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
@@ -306,6 +306,7 @@ impl Engine {
                 ("status_range_bytes", statuses().map(|status| status.bytes() as u64).sum()),
                 ("updater_targets", statuses().map(|status| status.targets.len() as u64).sum()),
                 ("fold_states", join.folds.len() as u64),
+                ("fold_values", join.folds.values().map(Fold::values).sum()),
                 ("fills", join.counters.fills),
                 ("evictions", join.counters.evictions),
                 ("rebuilds", join.counters.rebuilds),

@@ -12,7 +12,9 @@
 //!
 //! # Cost
 //! For a change of an output beyond the edge one look at its group. For one that comes before it, two seeks more than without. A group
-//! that is short is computed as a whole.
+//! that is read first, or is short, is computed as far as it is kept, where the sources have its outputs in their order
+//! ([`Engine::compute_best`]): as a limited read, it is a seek for each span of the value source and about as many rows as are kept. Else it is
+//! computed as a whole.
 
 use crate::catalog::{Fold, Plan};
 use crate::engine::Engine;
@@ -123,6 +125,47 @@ impl Engine {
             is_wanted
         });
         Ok(folded)
+    }
+
+    /// More outputs of one group than its join keeps, the best ones, computed without the others, in order; nothing where that is not known to cost
+    /// less than all of the group does.
+    ///
+    /// Which outputs are better than the others is known before all are where the sources have them in their order: not where what a value
+    /// says is a part of it.
+    pub(crate) fn compute_best(&mut self, join: u32, group: &KeyRange) -> Option<Vec<Folded>> {
+        let installed = self.catalog.join(join);
+        let plan = installed.plan.clone();
+        let keep = plan.join.keep.as_ref()?;
+        let is_group = lead(&group.first, keep.components) == Some(&*group.first)
+            && *group == KeyRange::prefix(&group.first);
+        let is_base = installed.upstream.iter().all(Vec::is_empty);
+        let mut ordered = plan.join.output.components[keep.components..].iter();
+        let by_value =
+            ordered.any(|each| each.slot().is_some_and(|slot| plan.join.is_value_slot(slot)));
+        let is_push = plan.join.mode == headwater_pattern::Mode::Push;
+        if !is_group || !is_base || !is_push || by_value || self.placed.is_some() {
+            return None;
+        }
+        let cut = self.dividing_hint(join, group, keep.most + 1, keep.last)?;
+        let part = if keep.last {
+            KeyRange::new(&cut, &group.last)
+        } else {
+            KeyRange::new(&group.first, &cut)
+        };
+        let best = self.compute_all(join, &part).ok()?;
+        if best.len() > keep.most {
+            return Some(best);
+        }
+        // Some of what was seen gives no output.
+        self.release_folded(best);
+        None
+    }
+
+    /// Gives the references of outputs back that are not stored.
+    pub(crate) fn release_folded(&mut self, folded: impl IntoIterator<Item = Folded>) {
+        for Folded { value, .. } in folded {
+            self.store.pool.release(value);
+        }
     }
 
     /// Forgets what there is of the groups in a range, whose outputs go or are known anew.

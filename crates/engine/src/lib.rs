@@ -65,6 +65,7 @@ mod span;
 mod spill;
 mod status;
 mod streams;
+mod tally;
 mod updaters;
 mod warm;
 mod watches;

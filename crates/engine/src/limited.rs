@@ -164,7 +164,7 @@ impl Engine {
 
     /// A key within `range` such that about `wanted` outputs lie before it (or from it on); nothing where that is not known
     /// to be less than all of it, or data is not here.
-    fn dividing_hint(
+    pub(crate) fn dividing_hint(
         &mut self,
         join: u32,
         range: &KeyRange,

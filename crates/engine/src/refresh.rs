@@ -315,7 +315,10 @@ impl Engine {
             let is_full = group.is_some() && !self.is_short(join, key);
             let recomputed = match &group {
                 Some(_) if is_full => Ok(Vec::new()),
-                Some(group) => self.compute_all(join, group),
+                Some(group) => match self.compute_best(join, group) {
+                    Some(best) => Ok(best),
+                    None => self.compute_all(join, group),
+                },
                 None => self.compute_all(join, &KeyRange::point(key)),
             };
             let Ok(folded) = recomputed else {

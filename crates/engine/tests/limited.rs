@@ -89,6 +89,48 @@ fn timeline_all() -> Engine {
     timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>")
 }
 
+/// The best of a timeline, at its first read and again when one of them has gone.
+#[test]
+fn what_is_kept_of_a_group_is_what_is_computed() {
+    for (keep, reverse) in [("keep 20 desc", true), ("keep 20 asc", false)] {
+        let mut engine = timeline(&format!(
+            "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time> {keep}"
+        ));
+        let mut all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
+        let kept = |engine: &mut Engine| page(engine, "t|ann|", "t|ann}", 1 << 20, reverse);
+        let rows = rows_read(&engine);
+        assert_eq!(kept(&mut engine), all[..20]);
+        let first = rows_read(&engine) - rows;
+        assert!(first < 8000, "the first read took {first} rows");
+        for at in [0, 19, 7] {
+            let gone = all.remove(at);
+            let (time, poster) =
+                gone.strip_prefix("t|ann|").and_then(|rest| rest.split_once('|')).expect("a key");
+            engine.remove(format!("p|{poster}|{time}").as_bytes()).expect("a removal");
+            let rows = rows_read(&engine);
+            assert_eq!(kept(&mut engine), all[..20]);
+            let again = rows_read(&engine) - rows;
+            assert!(again < 8000, "a read after a removal took {again} rows");
+        }
+        // What lies beyond is followed all the same: it may be among the best one day.
+        let (end, begin) = if reverse { ("9999999", "-1") } else { ("-1", "9999999") };
+        set(&mut engine, &format!("p|u000|{begin}"), "beyond");
+        set(&mut engine, &format!("p|u000|{end}"), "best");
+        let best = format!("t|ann|{end}|u000");
+        assert_eq!(kept(&mut engine)[0], best);
+        assert_eq!(kept(&mut engine)[1..], all[..19]);
+        for poster in 1..FOLLOWEES {
+            engine.remove(format!("s|ann|u{poster:03}").as_bytes()).expect("a removal");
+        }
+        for post in 0..POSTS - 1 {
+            engine.remove(format!("p|u000|{:07}", post * 1000).as_bytes()).expect("a removal");
+        }
+        let left =
+            [best, format!("t|ann|{:07}|u000", (POSTS - 1) * 1000), format!("t|ann|{begin}|u000")];
+        assert_eq!(kept(&mut engine), left);
+    }
+}
+
 #[test]
 fn what_conditions_leave_out_is_looked_through() {
     let mut engine = timeline(

@@ -13,7 +13,7 @@ mod commands;
 mod draws;
 mod lenses;
 
-pub use lenses::{BITS_FROM, KEPT_FROM, LENSED_FROM};
+pub use lenses::{BITS_FROM, KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 
 /// What the keys and joins of one history are made from.
 pub struct World {

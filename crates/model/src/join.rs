@@ -51,6 +51,11 @@ pub enum Operator {
     First,
     Last,
     Map(Function),
+    Distinct,
+    DistinctAbout(u32),
+    Top(u32),
+    /// In millionths of a percent.
+    Percentile(u32),
 }
 
 impl Operator {
@@ -68,6 +73,13 @@ impl Operator {
         Self::Map(Function::Long),
     ];
 
+    /// Whether it counts values by their kinds, or what a slot stands for.
+    #[must_use]
+    pub fn tallies(self) -> bool {
+        use Operator::{Distinct, DistinctAbout, Percentile, Top};
+        matches!(self, Distinct | DistinctAbout(_) | Top(_) | Percentile(_))
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -81,12 +93,40 @@ impl Operator {
             Self::First => "first",
             Self::Last => "last",
             Self::Map(function) => function.word(),
+            Self::Distinct => "distinct",
+            Self::DistinctAbout(_) => "distinct~",
+            Self::Top(_) => "topk",
+            Self::Percentile(_) => "percentile",
         }
     }
 
-    fn of(word: &str) -> Option<Self> {
-        let all = Self::VALUED.iter().chain([&Self::Check, &Self::Index]);
-        all.copied().find(|operator| operator.word() == word)
+    /// Reads an operator, and the number behind it where it has one; what is behind them comes second.
+    fn parse(text: &str) -> Option<(Self, &str)> {
+        let (word, behind) = text.split_once(char::is_whitespace)?;
+        let behind = behind.trim_start();
+        let all = Self::VALUED.iter().chain([&Self::Check, &Self::Index, &Self::Distinct]);
+        if let Some(operator) = all.copied().find(|operator| operator.word() == word) {
+            return Some((operator, behind));
+        }
+        let (number, behind) = behind.split_once(char::is_whitespace)?;
+        let operator = match word {
+            "distinct~" => Self::DistinctAbout(number.parse().ok()?),
+            "topk" => Self::Top(number.parse().ok()?),
+            "percentile" => Self::Percentile((number.parse::<f64>().ok()? * 1e6).round() as u32),
+            _ => return None,
+        };
+        Some((operator, behind.trim_start()))
+    }
+}
+
+impl Display for Operator {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())?;
+        match *self {
+            Self::DistinctAbout(number) | Self::Top(number) => write!(f, " {number}"),
+            Self::Percentile(millionths) => write!(f, " {}", f64::from(millionths) / 1e6),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -218,6 +258,12 @@ impl Pattern {
             && self.parts.iter().zip(&other.parts).all(|(a, b)| agree(a, b))
     }
 
+    /// The slot that is looked at in the place of the value, if there is one.
+    #[must_use]
+    pub fn on(&self) -> Option<&str> {
+        self.lens.as_ref()?.on.as_deref()
+    }
+
     /// The slots that its values bind.
     pub fn value_slots(&self) -> impl Iterator<Item = &str> {
         self.lens.iter().flat_map(|lens| lens.binds.iter().map(|(_, name)| name.as_str()))
@@ -313,13 +359,12 @@ impl Join {
                 keep = Some(Keep::parse(text)?);
                 break;
             }
-            let (operator, behind) = rest.split_once(char::is_whitespace)?;
-            let behind = behind.trim_start();
+            let (operator, behind) = Operator::parse(rest)?;
             let (pattern, behind) = behind.split_once(char::is_whitespace).unwrap_or((behind, ""));
             let mut pattern = Pattern::parse(pattern)?;
             let (lens, behind) = Lens::parse(behind)?;
             pattern.lens = lens;
-            sources.push((Operator::of(operator)?, pattern));
+            sources.push((operator, pattern));
             rest = behind.trim_start();
         }
         Some(Self { output, mode, sources, keep })
@@ -454,7 +499,7 @@ impl Display for Join {
             }
         }
         for (operator, pattern) in &self.sources {
-            write!(f, " {} {pattern}", operator.word())?;
+            write!(f, " {operator} {pattern}")?;
         }
         if let Some(Keep { most, greatest, per }) = &self.keep {
             write!(f, " keep {most} {}", if *greatest { "desc" } else { "asc" })?;
@@ -477,6 +522,10 @@ mod tests {
             "page|<a>|r = pull sum rank|<a>|<b>",
             "k|<a> = snapshot 2.05 check x|<a>| count y|<a>|<b>",
             "total = count y|<b>",
+            "u|<a> = distinct y|<a>|<b> on <b>",
+            "u|<a> = distinct~ 3 y|<a>|<b> as json(.k) <c> on <c> where value = 1",
+            "u|<a> = pull topk 3 y|<a>|<b> keep 1 asc",
+            "u|<a> = percentile 99.9 y|<a>|<b>",
             "t|<a>|<b> = check s|<a>|<c> copy p|<c>|<b> keep 3 desc per <a>",
             "t|<a>|<b> = copy p|<a>|<b> as <c> keep 1 asc",
             "top|<v:number:desc>|<x> = pull index s|<x> as <v> check k|<x> as json(.a[0].b) <c> where not (value <= 5 or <x> in ('a', 7)) and json(.k) exists",

@@ -27,6 +27,8 @@ pub struct Lens {
     pub binds: Vec<(Field, String)>,
     /// What must hold.
     pub filter: Option<Filter>,
+    /// The slot that is looked at in the place of the value.
+    pub on: Option<String>,
 }
 
 /// A condition.
@@ -221,6 +223,10 @@ impl Lens {
                 }
             });
         }
+        if words.take("on") {
+            let Field::Slot(name) = words.field()? else { return None };
+            lens.on = Some(name);
+        }
         if words.take("where") {
             lens.filter = Some(words.any()?);
         }
@@ -385,6 +391,9 @@ impl Display for Lens {
                 Field::Value => write!(f, " as <{name}>")?,
                 field => write!(f, " as {field} <{name}>")?,
             }
+        }
+        if let Some(name) = &self.on {
+            write!(f, " on <{name}>")?;
         }
         match &self.filter {
             Some(filter) => write!(f, " where {filter}"),

@@ -29,3 +29,4 @@ pub mod shrink;
 pub mod store;
 pub mod story;
 pub mod subject;
+mod tally;

@@ -7,6 +7,7 @@
 
 use crate::join::{Bindings, Join, Mode, Operator, Pattern};
 use crate::number::Number;
+use crate::tally;
 use std::collections::BTreeMap;
 
 /// Keys with their values.
@@ -59,6 +60,8 @@ pub struct Oracle {
 struct Contribution {
     value_key: Vec<u8>,
     value: Vec<u8>,
+    /// The value, or what the slot stands for that is looked at in its place.
+    item: Vec<u8>,
 }
 
 impl Oracle {
@@ -244,7 +247,11 @@ fn nest<'a>(
         // No key is longer: such an output does not exist.
         if key.len() <= 1024 {
             let (value_key, value) = (value.0.to_vec(), value.1.to_vec());
-            tuples.entry(key).or_default().push(Contribution { value_key, value });
+            let slot = join.value_source().1.on();
+            let bound = |name: &str| bound.iter().find(|(own, _)| *own == name);
+            let item = slot.map(|name| bound(name).expect("a slot of the source").1.to_vec());
+            let item = item.unwrap_or_else(|| value.clone());
+            tuples.entry(key).or_default().push(Contribution { value_key, value, item });
         }
         return;
     };
@@ -281,6 +288,7 @@ fn fold(operator: Operator, key: &[u8], tuples: &[Contribution]) -> Option<Vec<u
         tuples.iter().filter_map(|tuple| Number::parse(&tuple.value)).collect();
     let sum = || numbers.iter().fold(Number::ZERO, |sum, number| sum.plus(number));
     let some = !numbers.is_empty();
+    let items: Vec<&[u8]> = tuples.iter().map(|tuple| &tuple.item[..]).collect();
     match operator {
         Operator::Check => unreachable!("a check gives no value"),
         Operator::Index => (!tuples.is_empty()).then(Vec::new),
@@ -294,6 +302,10 @@ fn fold(operator: Operator, key: &[u8], tuples: &[Contribution]) -> Option<Vec<u
         Operator::Sum => some.then(|| sum().text()),
         Operator::Avg => some.then(|| sum().divided_by(numbers.len() as u64).text()),
         Operator::Min => numbers.into_iter().min_by(|a, b| a.order(b)).map(|n| n.text()),
+        Operator::Distinct => tally::distinct(&items, usize::MAX),
+        Operator::DistinctAbout(exact) => tally::distinct(&items, exact as usize),
+        Operator::Top(most) => tally::top(&items, most as usize),
+        Operator::Percentile(millionths) => tally::percentile(&items, millionths),
         Operator::Max => numbers.into_iter().max_by(|a, b| a.order(b)).map(|n| n.text()),
     }
 }

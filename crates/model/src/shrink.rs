@@ -216,6 +216,9 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
         } else if *operator != Operator::Copy {
             let mut copy = join.clone();
             copy.sources[at].0 = Operator::Copy;
+            if let Some(lens) = &mut copy.sources[at].1.lens {
+                lens.on = None;
+            }
             all.push(copy);
         }
     }
@@ -223,8 +226,7 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
         let Some(lens) = &source.lens else { continue };
         if lens.filter.is_some() {
             let mut without = join.clone();
-            let binds = lens.binds.clone();
-            let left = Lens { binds, filter: None };
+            let left = Lens { filter: None, ..lens.clone() };
             without.sources[at].1.lens = Some(left).filter(|lens| *lens != Lens::default());
             all.push(without);
         }
@@ -233,6 +235,7 @@ fn simpler_joins(join: &Join) -> Vec<Join> {
             let (_, name) = lens.binds[bind].clone();
             let mut left = lens.clone();
             left.binds.remove(bind);
+            left.on = left.on.filter(|on| *on != name);
             without.sources[at].1.lens = Some(left).filter(|lens| *lens != Lens::default());
             let is_same =
                 |part: &Part| matches!(part, Part::Slot { name: own, .. } if *own == name);

@@ -2,7 +2,7 @@
 
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::equipped::Equipped;
-use headwater_model::generate::{KEPT_FROM, LENSED_FROM};
+use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 use headwater_model::subject::Plain;
 
 /// Its counts are what bounds of memory go by.
@@ -40,6 +40,18 @@ fn so_they_do_where_joins_keep_some_outputs_of_each_group() {
     kept(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
     kept(Kind::Plain, 4, || Box::new(Equipped::pressed(30)));
     kept(Kind::Plain, 8, || Box::new(Equipped::default().growing(0)));
+}
+
+#[test]
+fn so_they_do_where_joins_count_values() {
+    let tallied = |kind, share, subject| holds_from(TALLIED_FROM, kind, share, subject);
+    tallied(Kind::Plain, 1, || Box::new(Plain::default()));
+    tallied(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
+    tallied(Kind::Sources, 4, || Box::new(Plain::default()));
+    tallied(Kind::Sources, 8, || Box::new(Equipped::default().sliced(7, false)));
+    tallied(Kind::Plain, 8, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
+    tallied(Kind::Plain, 8, || Box::new(Equipped::pressed(30)));
+    tallied(Kind::Plain, 8, || Box::new(Equipped::default().growing(0)));
 }
 
 #[test]

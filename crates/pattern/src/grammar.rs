@@ -3,13 +3,13 @@
 //! ```text
 //! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source } [ keep ]
 //! source   = operator pattern clauses
-//! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last"
+//! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last" | tally
 //! pattern  = table { "|" component }
 //! component= literal | "<" slot [ ":" width | ":" kind [ ":" "asc" | ":" "desc" ] ] ">"
 //! kind     = "text" | "number" | "time"
 //! ```
 //!
-//! Clauses are in `clauses.rs`, `keep` is in `keep.rs`. A kind may stand in the output alone, in a slot that a value binds.
+//! Clauses are in `clauses.rs`, `keep` is in `keep.rs`, operators with numbers in `tally.rs`. A kind may stand in the output alone, in a slot that a value binds.
 //!
 //! Any ASCII white space separates words; `=` needs none. In the bare style (no `<` in the whole
 //! text) every component of a source is a slot, and one of the output is a slot if a source binds
@@ -35,9 +35,10 @@ pub(crate) use names::nearest;
 mod clauses;
 mod keep;
 mod names;
+mod tally;
 
-const OPERATORS: &str =
-    "check (or using), copy, index, map:function, count, sum, min, max, avg, first, last";
+const OPERATORS: &str = "check (or using), copy, index, map:function, count, sum, min, max, avg, first, last, distinct, \
+     distinct~ NUMBER, topk NUMBER, percentile PERCENT";
 /// What is before the name of a function.
 const MAP: &str = "map:";
 const MODES: &str = "push, pull, snapshot SECONDS";
@@ -58,17 +59,23 @@ pub(crate) fn parse(text: &str, limits: &Limits) -> Parsed<Join> {
     let forms = forms_of(&output);
     let output = names.output(output, &bound, reader.bare)?;
     let mut resolved = Vec::with_capacity(sources.len());
+    let mut on = None;
     for RawSource { operator, pattern, lens } in sources {
         let at = pattern.at;
         let pattern = names.source(pattern)?;
+        let word = lens.on;
         let lens = names.lens(&pattern, lens)?;
-        resolved.push((at, Source { operator, pattern, lens }));
+        let source = Source { operator, pattern, lens };
+        if let Some(word) = word {
+            on = Some(tally::slot_of(text, word, names.find(word.text), &source, &output)?);
+        }
+        resolved.push((at, source));
     }
     names.give_forms(&forms, &mut resolved)?;
     let keep_of = |join: &Join| keep.map(|keep| keep.of(text, join)).transpose();
     let join = names.finish(output, mode, resolved, limits.key_bytes_max)?;
     let keep = keep_of(&join)?;
-    Ok(Join { function, keep, ..join })
+    Ok(Join { function, keep, on, ..join })
 }
 
 /// A piece of the text and its first byte.
@@ -221,7 +228,11 @@ impl<'t> Reader<'t> {
             if word.text.is_empty() || (word.text == keep::KEEP && !sources.is_empty()) {
                 break;
             }
-            let operator = self.operator(word, sources.is_empty())?;
+            let numbered = self.numbered(word)?;
+            let operator = match numbered {
+                Some(operator) => operator,
+                None => self.operator(word, sources.is_empty())?,
+            };
             if sources.len() >= sources_max {
                 let message = format!("a join has at most {sources_max} sources");
                 return self.fail(word.at, message);
@@ -239,7 +250,9 @@ impl<'t> Reader<'t> {
                 }
                 value = Some(word);
             }
-            self.take(word);
+            if numbered.is_none() {
+                self.take(word);
+            }
             let pattern = self.peek();
             if pattern.text.is_empty() || pattern.text == "=" {
                 let (operator, found) = (word.text, found(pattern));
@@ -248,7 +261,7 @@ impl<'t> Reader<'t> {
             }
             self.take(pattern);
             let pattern = self.pattern(pattern)?;
-            let lens = self.clauses()?;
+            let lens = self.clauses(operator)?;
             sources.push(RawSource { operator, pattern, lens });
         }
         let end = self.peek().at;
@@ -258,7 +271,8 @@ impl<'t> Reader<'t> {
         }
         if value.is_none() {
             let message = "no source gives the value: one source must not be check, but one of \
-                           copy, index, map:function, count, sum, min, max, avg, first, last";
+                           copy, index, map:function, count, sum, min, max, avg, first, last, distinct, \
+                           distinct~ NUMBER, topk NUMBER, percentile PERCENT";
             return self.fail(end, message);
         }
         let function = value.and_then(|word| word.text.strip_prefix(MAP));

@@ -4,6 +4,7 @@
 //! meant as a slot and read as a literal shows. Reading that text gives an equal join.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -37,11 +38,22 @@ pub enum Operator {
     First,
     /// The value at the greatest source key.
     Last,
+    /// How many different values there are.
+    Distinct,
+    /// The same, estimated where there are more than so many.
+    DistinctAbout(u32),
+    /// The values that occur most often, so many of them.
+    Top(u32),
+    /// The least number that so many millionths of a percent of the numbers do not exceed.
+    Percentile(u32),
 }
 
+/// Most millionths of a percent: all.
+pub(crate) const MILLIONTHS_MAX: u32 = 100_000_000;
+
 impl Operator {
-    /// Every operator without a name of its own behind it, in the order in which messages list them.
-    pub const ALL: [Self; 10] = [
+    /// Every operator without a name or a number of its own behind it, in the order in which messages list them.
+    pub const ALL: [Self; 11] = [
         Self::Check,
         Self::Copy,
         Self::Index,
@@ -52,6 +64,7 @@ impl Operator {
         Self::Avg,
         Self::First,
         Self::Last,
+        Self::Distinct,
     ];
 
     /// The operator's word in the text of a join.
@@ -69,6 +82,36 @@ impl Operator {
             Self::Avg => "avg",
             Self::First => "first",
             Self::Last => "last",
+            Self::Distinct => "distinct",
+            Self::DistinctAbout(_) => "distinct~",
+            Self::Top(_) => "topk",
+            Self::Percentile(_) => "percentile",
+        }
+    }
+
+    /// Whether it looks at which values there are and how often, so that a slot may be named to look at instead.
+    #[must_use]
+    pub fn tallies(self) -> bool {
+        matches!(self, Self::Distinct | Self::DistinctAbout(_) | Self::Top(_) | Self::Percentile(_))
+    }
+}
+
+impl fmt::Display for Operator {
+    /// The word with the number behind it, where it has one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match *self {
+            Self::DistinctAbout(most) | Self::Top(most) => write!(f, " {most}"),
+            Self::Percentile(millionths) => {
+                let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+                write!(f, " {whole}")?;
+                if rest == 0 {
+                    return Ok(());
+                }
+                let digits = format!("{rest:06}");
+                write!(f, ".{}", digits.trim_end_matches('0'))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -166,6 +209,8 @@ pub struct Join {
     pub keep: Option<Keep>,
     /// The function that makes the value, where the value source is `map`.
     pub function: Option<String>,
+    /// The slot of the value source that is looked at in the place of the value, where the operator [tallies](Operator::tallies).
+    pub on: Option<SlotId>,
     /// The slots' names, by [`SlotId`](crate::SlotId).
     pub slots: Vec<String>,
 }
@@ -252,7 +297,8 @@ impl Join {
     /// Shows what follows the pattern of a source of this join in its text.
     #[must_use]
     pub fn show_lens<'a>(&'a self, source: &'a Source) -> impl fmt::Display + 'a {
-        ShownLens { lens: source.lens.as_deref(), slots: &self.slots }
+        let on = self.on.filter(|_| source.operator.tallies());
+        ShownLens { lens: source.lens.as_deref(), on, slots: &self.slots }
     }
 
     /// Shows a pattern of this join with its slots' names, as in the text of the join.
@@ -280,7 +326,7 @@ impl fmt::Display for Join {
             }
         }
         for source in &self.sources {
-            write!(f, " {}", source.operator.name())?;
+            write!(f, " {}", source.operator)?;
             if let (Operator::Map, Some(function)) = (source.operator, &self.function) {
                 write!(f, ":{function}")?;
             }

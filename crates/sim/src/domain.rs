@@ -1,7 +1,7 @@
 //! What keys, joins and ranges a simulation is about: a small site, or anything.
 
 use headwater_base::KeyRange;
-use headwater_model::generate::{KEPT_FROM, LENSED_FROM, World as AnyWorld};
+use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM, World as AnyWorld};
 use headwater_model::join::{Join, Operator, Part, Pattern};
 use headwater_model::oracle::Installed;
 use headwater_model::rng::Rng;
@@ -43,6 +43,14 @@ const KEPT: [&str; 4] = [
     "kc|<u>|<p> = pull sum s|<u>|<p> keep 1 asc",
     "kd|<p> = count ka|<u>|<c>|<p>",
 ];
+/// Views that count values, which seeds from [`TALLIED_FROM`] on have besides.
+const TALLIED: [&str; 5] = [
+    "la|<p> = distinct p|<p>|<c>",
+    "lb|<u> = check s|<u>|<p> topk 2 p|<p>|<c>",
+    "lc|<p> = distinct~ 2 s|<u>|<p> on <u>",
+    "ld|<p> = pull percentile 50 p|<p>|<c>",
+    "le|<u> = percentile 90 la|<p> check s|<u>|<p>",
+];
 const COMPONENTS: [&[&str]; 3] =
     [&["a", "b", "ab", "a}", "~"], &["1", "10", "100", "2", "3"], &["x", "y", "x\u{0}", "{"]];
 
@@ -78,7 +86,8 @@ impl Domain {
     fn site(seed: u64, rng: &mut Rng) -> Self {
         let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
         let kept = if seed < KEPT_FROM { &[][..] } else { &KEPT };
-        let joins = SITE.iter().chain(more).chain(kept).enumerate();
+        let tallied = if seed < TALLIED_FROM { &[][..] } else { &TALLIED };
+        let joins = SITE.iter().chain(more).chain(kept).chain(tallied).enumerate();
         let joins = joins.map(|(at, text)| {
             (format!("j{at}"), Join::parse(text).expect("known joins are well formed"))
         });

@@ -1,7 +1,7 @@
 //! Seeds, many of them: `HEADWATER_SIM_SEEDS=50000` runs more, `HEADWATER_SIM_FIRST=3000` others, and
 //! `HEADWATER_SIM_SEED=12` that one alone.
 
-use headwater_model::generate::{KEPT_FROM, LENSED_FROM};
+use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 use headwater_sim::{Faults, Seen};
 use many::{number, run_all};
 use std::ops::Range;
@@ -89,6 +89,12 @@ fn shards_answer_as_one_where_joins_look_at_values() {
 #[test]
 fn shards_answer_as_one_where_joins_keep_some_outputs_of_each_group() {
     let first = KEPT_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
+}
+
+#[test]
+fn shards_answer_as_one_where_joins_count_values() {
+    let first = TALLIED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
     answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
 }
 

@@ -1,15 +1,16 @@
 //! `headwater demo`: a server with a real follower graph, generated posts, the timeline
-//! join and a front page, and commands to try on it.
+//! join, a front page and real stories by their votes, and commands to try on it.
 //!
 //! The graph is SNAP's wiki-Vote (see data/graphs/SOURCES.md), unless `--graph` names another.
 //! Posts are drawn by seed: their authors in proportion to the logarithm of their followers,
-//! their lengths from real tweets, their times evenly over the last seven days.
+//! their lengths from real tweets, their times evenly over the last seven days. The stories are real questions with the votes
+//! that they were given (see data/stories/SOURCES.md).
 
 use super::serve::{ListenArgs, say_others, say_ready};
 use anyhow::Context;
 use headwater_engine::{Engine, Expiry, TableOptions};
 use headwater_server::{Config, Server, ShardCount, log};
-use headwater_workload::{Graph, Rng, TweetLengths};
+use headwater_workload::{Graph, Rng, TweetLengths, Vote};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,6 +24,16 @@ const FRONT: [(&str, &str); 2] = [
     ("followers", "followers|<poster> = count s|<user>|<poster>"),
     ("front", "front|<count:number:desc>|<poster> = index followers|<poster> as <count>"),
 ];
+/// Stories by their votes: what those for and against each sum up to, and all stories by that number.
+const STORIES: [(&str, &str); 2] = [
+    ("score", "score|<story> = sum vote|<story>|<number>"),
+    (
+        "stories",
+        "stories|<score:number:desc>|<story> = check score|<story> as <score> copy story|<story>",
+    ),
+];
+/// Where a story is, by its number.
+const SITE: &str = "https://quantumcomputing.stackexchange.com/q/";
 /// Seconds over which the posts are spread.
 const WEEK: u64 = 7 * 24 * 3600;
 /// Keys loaded between two steps of the progress bar.
@@ -74,12 +85,14 @@ impl Args {
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}\njoins of the front page: {}; {}",
+            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}\njoins of the front page: {}; {}\njoins of the stories: {}; {}",
             graph.users,
             graph.edges(),
             self.posts,
             FRONT[0].1,
-            FRONT[1].1
+            FRONT[1].1,
+            STORIES[0].1,
+            STORIES[1].1
         )?;
         if let Some(tour) = tour {
             write!(out, "{}", tour.text(port))?;
@@ -105,9 +118,10 @@ fn load(
         engine.table_set(name.as_bytes(), &options)?;
     }
     engine.join_add("timeline", TIMELINE, false)?;
-    for (name, spec) in FRONT {
+    for (name, spec) in FRONT.into_iter().chain(STORIES) {
         engine.join_add(name, spec, false)?;
     }
+    load_stories(engine)?;
 
     let bar = ProgressBar::new(graph.edges() as u64 + posts);
     let style = "{msg:14} [{bar:40}] {pos}/{len} {per_sec}";
@@ -145,6 +159,17 @@ fn load(
     Ok(choose(graph, &newest))
 }
 
+/// Loads stories and the votes on them.
+fn load_stories(engine: &mut Engine) -> anyhow::Result<()> {
+    for (number, Vote { story, up }) in Vote::real().into_iter().enumerate() {
+        let key = format!("story|{story:05}");
+        engine.set(key.as_bytes(), format!("{SITE}{story}").as_bytes(), Expiry::Never)?;
+        let key = format!("vote|{story:05}|{number:04}");
+        engine.set(key.as_bytes(), if up { b"1" } else { b"-1" }, Expiry::Never)?;
+    }
+    Ok(())
+}
+
 /// The user among those with 20 to 60 followees (or any number, if there are none such) most
 /// of whose followees have posted, and the newest post that he sees.
 fn choose(graph: &Graph, newest: &[Option<u64>]) -> Option<Tour> {
@@ -175,7 +200,11 @@ impl Tour {
              3. The front page: whom most follow, kept in order by every subscription:\n   \
              redis-cli -p {port} PREFIX 'front|' LIMIT 5 KEYS\n   \
              redis-cli -p {port} JOIN.KEY front count 400\n\n\
-             4. {poster} posts, and every timeline has it at once:\n   \
+             4. Real stories by the votes that they were given, and by sixty more for one of them:\n   \
+             redis-cli -p {port} PREFIX 'stories|' LIMIT 5\n   \
+             redis-cli -p {port} SET 'vote|00012|me' 60\n   \
+             redis-cli -p {port} PREFIX 'stories|' LIMIT 5\n\n\
+             5. {poster} posts, and every timeline has it at once:\n   \
              redis-cli -p {port} SET 'p|{poster}|{new:010}' 'Hello, followers'\n   \
              redis-cli -p {port} PREFIX 't|{user}|' REV LIMIT 3\n\n"
         )

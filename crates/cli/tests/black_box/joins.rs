@@ -143,7 +143,8 @@ fn the_demonstration_shows_a_lively_timeline() {
     let quoted: Vec<&str> = told.split('\'').collect();
     let client = &mut server.client(2);
     // What it says to try works, and gives what it promises.
-    let (prefix, newest, front, post) = (quoted[1], quoted[3], quoted[5], quoted[7]);
+    let (prefix, newest, front, post) = (quoted[1], quoted[3], quoted[5], quoted[13]);
+    let (stories, vote) = (quoted[7], quoted[9]);
     let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "10"]);
     assert_eq!(timeline.len(), 10);
     assert_eq!(timeline[0].0, newest);
@@ -157,6 +158,17 @@ fn the_demonstration_shows_a_lively_timeline() {
     });
     let counts: Vec<u32> = counts.collect();
     assert!(counts.len() == 5 && counts.is_sorted_by(|one, next| one >= next), "{counts:?}");
+    let best = |client: &mut redis::Connection| {
+        let [(key, value), ..] = &pairs(client, &["PREFIX", stories, "LIMIT", "5"])[..] else {
+            panic!("no story");
+        };
+        let components: Vec<String> = run(client, &["JOIN.DECODE", key]).unwrap();
+        (components[1].clone(), value.clone())
+    };
+    let site = "https://quantumcomputing.stackexchange.com/q/";
+    assert_eq!(best(client), (String::from("113"), format!("{site}2499")));
+    set(client, vote, "60");
+    assert_eq!(best(client), (String::from("115"), format!("{site}12")));
     set(client, post, "Hello, followers");
     let timeline = pairs(client, &["PREFIX", prefix, "REV", "LIMIT", "3"]);
     assert_eq!(timeline[0].1, "Hello, followers");

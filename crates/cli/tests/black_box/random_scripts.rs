@@ -6,7 +6,7 @@
 //! `HEADWATER_SERVER_WITHOUT=copies,busy` what is left out (`headwater_model::server::draw::SUBJECTS`).
 
 use crate::support::{Server, TempFile, program};
-use headwater_model::generate::{BITS_FROM, KEPT_FROM};
+use headwater_model::generate::{BITS_FROM, KEPT_FROM, TALLIED_FROM};
 use headwater_model::server::{Script, check_script, check_seed, draw, run, run_at_once};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -68,6 +68,12 @@ fn every_reply_is_the_oracles_with_any_number_of_shards() {
 #[test]
 fn every_reply_is_the_oracles_where_joins_look_at_values() {
     every_reply_is_the_oracles("1,2,3", WRONG_WITH_ONE, KEPT_FROM, 40);
+}
+
+/// Views that count values besides: how many different ones, the most frequent, percentiles.
+#[test]
+fn every_reply_is_the_oracles_where_joins_count_values() {
+    every_reply_is_the_oracles("1,2,3", WRONG_WITH_ONE, TALLIED_FROM, 40);
 }
 
 #[test]

@@ -17,6 +17,9 @@ use headwater_store::TableId;
 /// What computing a row costs, in bytes that could be read in that time.
 const ROW_BYTES: u32 = 256;
 
+/// Bytes that a value takes of which an output knows how often it is there; most rows have another one.
+const TALLIED_BYTES: usize = 64;
+
 /// Entries that are looked at together: they lie in one page.
 const TOGETHER: usize = 4;
 
@@ -134,6 +137,9 @@ impl Engine {
             heat = noted.map_or(heat, |noted| noted.heat);
         } else {
             bytes += status.rows as usize * 48;
+        }
+        if self.catalog.join(status.join).plan.tallies() {
+            bytes += status.visited as usize * TALLIED_BYTES;
         }
         // What depends on it would have to be recomputed, too.
         let dependents = status.dependents.len() as u32;

@@ -12,8 +12,11 @@ pub const LENSED_FROM: u64 = 1 << 40;
 /// Seeds from here on have joins that keep some outputs of each group, besides those that look at values.
 pub const KEPT_FROM: u64 = 1 << 41;
 
+/// Seeds from here on have joins that count values by their kinds, besides.
+pub const TALLIED_FROM: u64 = 1 << 42;
+
 /// Seeds of scripts from here on ask about bits, besides all that.
-pub const BITS_FROM: u64 = 1 << 42;
+pub const BITS_FROM: u64 = 1 << 43;
 
 const DOCUMENTS: [&str; 12] = [
     r#"{"n": 1, "c": "a", "ok": true}"#,
@@ -43,7 +46,43 @@ impl World {
         if seed >= KEPT_FROM {
             world.keep(rng);
         }
+        if seed >= TALLIED_FROM {
+            world.tally(rng);
+        }
         world
+    }
+
+    /// Has most joins count values, or what a slot of the source stands for that the output lacks.
+    fn tally(&mut self, rng: &mut Rng) {
+        for (_, join) in &mut self.joins {
+            if !rng.chance(75) {
+                continue;
+            }
+            let output: Vec<String> = join.output.slots().into_iter().map(str::to_string).collect();
+            let (operator, source) =
+                join.sources.iter_mut().find(|(o, _)| *o != Operator::Check).expect("one");
+            *operator = match rng.below(4) {
+                0 => Operator::Distinct,
+                1 => Operator::DistinctAbout(1 + rng.below(3) as u32),
+                2 => Operator::Top(1 + rng.below(3) as u32),
+                _ => Operator::Percentile(*rng.pick(&[
+                    0,
+                    33_333_333,
+                    50_000_000,
+                    50_000_000,
+                    99_900_000,
+                    100_000_000,
+                ])),
+            };
+            let slots = source.slots().into_iter().chain(source.value_slots());
+            let lacking: Vec<String> = slots
+                .filter(|slot| output.iter().all(|shown| shown != slot))
+                .map(str::to_string)
+                .collect();
+            if !lacking.is_empty() && rng.chance(60) {
+                source.lens.get_or_insert_default().on = Some(rng.pick(&lacking).clone());
+            }
+        }
     }
 
     /// Has most joins keep a few outputs of each group.

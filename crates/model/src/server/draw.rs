@@ -2,7 +2,7 @@
 
 use super::commands::{LONG_KEY, Words};
 use super::script::{Script, Step};
-use crate::generate::{BITS_FROM, KEPT_FROM, LENSED_FROM};
+use crate::generate::{BITS_FROM, KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 use crate::join::{Join, Part, Pattern};
 use crate::rng::Rng;
 
@@ -38,6 +38,13 @@ const KEPT: [&str; 3] = [
     "ka|<u>|<c>|<p> = check s|<u>|<p> copy p|<p>|<c> keep 3",
     "kb|<p>|<n:number:desc>|<c> = index p|<p>|<c> as <n> keep 2 desc",
     "kd|<p> = count ka|<u>|<c>|<p>",
+];
+/// Joins that count values, which seeds from [`TALLIED_FROM`] on have besides.
+const TALLIED: [&str; 4] = [
+    "la|<p> = distinct p|<p>|<c>",
+    "lb|<u> = check s|<u>|<p> topk 2 p|<p>|<c>",
+    "lc|<p> = distinct~ 2 s|<u>|<p> on <u>",
+    "ld|<p> = percentile 50 p|<p>|<c>",
 ];
 const SOURCES: [&str; 4] = ["s|<u>|<p>", "p|<p>|<c>", "p|<p>|<c>", "m|<u>|<c>|<p>"];
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "10", "1", "~x"];
@@ -113,7 +120,9 @@ pub fn script(seed: u64, without: &[String]) -> Script {
     let mut rng = Rng::new(seed ^ 0x7365_7276_6572_0000);
     let more = if seed < LENSED_FROM { &[][..] } else { &LENSED };
     let kept = if seed < KEPT_FROM { &[][..] } else { &KEPT };
-    let mut joins: Vec<_> = JOINS.iter().chain(more).chain(kept).enumerate().collect();
+    let tallied = if seed < TALLIED_FROM { &[][..] } else { &TALLIED };
+    let all = JOINS.iter().chain(more).chain(kept).chain(tallied);
+    let mut joins: Vec<_> = all.enumerate().collect();
     rng.shuffle(&mut joins);
     joins.truncate(rng.below(7));
     let join = |(at, text): &(usize, &&str)| {

@@ -1,7 +1,7 @@
-//! What may follow a source's pattern: `as <slot>`, `as json(path) <slot>`, `where condition`.
+//! What may follow a source's pattern: `as <slot>`, `as json(path) <slot>`, `on <slot>`, `where condition`.
 //!
 //! ```text
-//! clauses   = { "as" [ "json(" path ")" ] "<" slot ">" } [ "where" any ]
+//! clauses   = { "as" [ "json(" path ")" ] "<" slot ">" } [ "on" "<" slot ">" ] [ "where" any ]
 //! any       = all { "or" all }
 //! all       = one { "and" one }
 //! one       = "not" one | "(" any ")" | operand test
@@ -14,8 +14,8 @@
 //! ```
 
 use super::{Parsed, RawSlot, Reader, Word, found, is_space};
-use crate::JoinError;
 use crate::lens::{Comparison, Field, Filter, Literal, Operand, Path, Step, is_plain};
+use crate::{JoinError, Operator};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -32,6 +32,8 @@ const CONDITIONS_MAX: usize = 256;
 pub(super) struct RawLens<'t> {
     pub(super) binds: Vec<(Field, RawSlot<'t>)>,
     pub(super) filter: Option<Filter>,
+    /// The slot that is looked at in the place of the value.
+    pub(super) on: Option<Word<'t>>,
     /// The slots that the filter names: in it they are numbered by their place here.
     pub(super) slots: Vec<Word<'t>>,
 }
@@ -44,13 +46,13 @@ struct Conditions<'r, 't> {
 }
 
 impl<'t> Reader<'t> {
-    /// The clauses behind a source's pattern.
-    pub(super) fn clauses(&mut self) -> Parsed<RawLens<'t>> {
+    /// The clauses behind the pattern of a source that does this.
+    pub(super) fn clauses(&mut self, operator: Operator) -> Parsed<RawLens<'t>> {
         let mut lens = RawLens::default();
         loop {
             let word = self.peek();
             match word.text {
-                "as" | "where" if self.bare => {
+                "as" | "on" | "where" if self.bare => {
                     let message = format!(
                         "`{}` needs the style in which slots are written <slot>, in the whole text",
                         word.text
@@ -59,6 +61,26 @@ impl<'t> Reader<'t> {
                 }
                 "as" if lens.filter.is_some() => {
                     return self.fail(word.at, "`as` stands before `where`");
+                }
+                "as" if lens.on.is_some() => {
+                    return self.fail(word.at, "`as` stands before `on`");
+                }
+                "on" if lens.filter.is_some() => {
+                    return self.fail(word.at, "`on` stands before `where`");
+                }
+                "on" if lens.on.is_some() => {
+                    return self.fail(word.at, "a source has one `on`");
+                }
+                "on" if !operator.tallies() => {
+                    let message = format!(
+                        "`on` is for distinct, distinct~, topk and percentile, not for {}",
+                        operator.name()
+                    );
+                    return self.fail(word.at, message);
+                }
+                "on" => {
+                    self.take(word);
+                    lens.on = Some(self.on()?);
                 }
                 "as" => {
                     self.take(word);

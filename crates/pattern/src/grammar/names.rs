@@ -116,13 +116,18 @@ impl<'t> Names<'t> {
         Ok(Component::Slot { slot: id, width: None })
     }
 
+    /// The slot of this name, if there is one.
+    pub(super) fn find(&self, name: &str) -> Option<SlotId> {
+        self.known.iter().position(|known| known.name == name)
+    }
+
     /// The lens of a source of this pattern, if it has one.
     pub(super) fn lens(
         &mut self,
         pattern: &Pattern,
         raw: RawLens<'t>,
     ) -> Parsed<Option<Box<Lens>>> {
-        let RawLens { binds, mut filter, slots } = raw;
+        let RawLens { binds, mut filter, slots, on: _ } = raw;
         if let Some(filter) = &mut filter {
             let mut ids = Vec::with_capacity(slots.len());
             for word in &slots {
@@ -249,6 +254,7 @@ impl<'t> Names<'t> {
             mode,
             keep: None,
             function: None,
+            on: None,
             sources: sources.into_iter().map(|(_, source)| source).collect(),
             slots: self.known.iter().map(|known| known.name.to_string()).collect(),
         })

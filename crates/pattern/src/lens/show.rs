@@ -1,26 +1,31 @@
 //! The text of a lens, which reads back as the same lens.
 
 use super::{Bind, Field, Filter, Lens, Literal, Operand, Path, Step};
+use crate::SlotId;
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter, Write};
 
 /// Shows a lens, if there is one, with its slots' names, a space before each clause.
 pub(crate) struct ShownLens<'a> {
     pub(crate) lens: Option<&'a Lens>,
+    /// The slot that the source looks at in the place of the value.
+    pub(crate) on: Option<SlotId>,
     pub(crate) slots: &'a [String],
 }
 
 impl Display for ShownLens<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Some(lens) = self.lens else { return Ok(()) };
-        for Bind { field, slot, .. } in &lens.binds {
+        for Bind { field, slot, .. } in self.lens.iter().flat_map(|lens| &lens.binds) {
             f.write_str(" as ")?;
             if let Field::Json(path) = field {
                 write!(f, "json({path}) ")?;
             }
             write!(f, "<{}>", self.slots[*slot])?;
         }
-        if let Some(filter) = &lens.filter {
+        if let Some(slot) = self.on {
+            write!(f, " on <{}>", self.slots[slot])?;
+        }
+        if let Some(filter) = self.lens.and_then(|lens| lens.filter.as_ref()) {
             f.write_str(" where ")?;
             self.filter(f, filter, false)?;
         }

@@ -99,7 +99,7 @@ fn an_error_shows_its_line_and_a_caret() {
     assert_eq!(
         refused("t|<user> =\n\tcheck s|<user>\n\tcopi p|<user>\n"),
         "column 29: unknown operator `copi`; operators are check (or using), copy, index, map:function, count, sum, min, \
-         max, avg, first, last\n\tcopi p|<user>\n\t^"
+         max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT\n\tcopi p|<user>\n\t^"
     );
     // A byte counts for the column, a character for the caret.
     assert_eq!(
@@ -127,13 +127,13 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "t|<a> =",
         "       ^",
         "expected a source: an operator (check (or using), copy, index, map:function, count, sum, \
-         min, max, avg, first, last), a pattern",
+         min, max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT), a pattern",
     ),
     (
         "t|<a> = check p|<a>",
         "                   ^",
         "no source gives the value: one source must \
-         not be check, but one of copy, index, map:function, count, sum, min, max, avg, first, last",
+         not be check, but one of copy, index, map:function, count, sum, min, max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     (
         "t|<a> = copy p|<a> min q|<a>",
@@ -146,7 +146,7 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "        ^",
         "`pul` is neither a mode nor an operator; modes are \
          push, pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, \
-         avg, first, last",
+         avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     ("t|<a> = push pull copy p|<a>", "             ^", "`pull` follows another mode"),
     (
@@ -159,7 +159,7 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "t|<a> = copy p|<a> q|<a>",
         "                   ^",
         "expected an operator before `q|<a>`; \
-         operators are check (or using), copy, index, map:function, count, sum, min, max, avg, first, last",
+         operators are check (or using), copy, index, map:function, count, sum, min, max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     (
         "t|<a> = copy p|<a>;",
@@ -171,14 +171,14 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "t|<a> = copy p|<a> ;",
         "                   ^",
         "unknown operator `;`; operators are check \
-         (or using), copy, index, map:function, count, sum, min, max, avg, first, last",
+         (or using), copy, index, map:function, count, sum, min, max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     (
         "t|<a> = COPY p|<a>",
         "        ^",
         "`COPY` is neither a mode nor an operator; modes are push, \
          pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, avg, \
-         first, last",
+         first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     ("|<a> = copy p|<a>", "^", "the table name is empty"),
     ("t|<a> = copy |<a>", "             ^", "the table name is empty"),

@@ -1,0 +1,88 @@
+//! What is told of joins that count values: how many are known, and what was left out.
+
+use headwater_base::{KeyRange, Millis};
+use headwater_engine::{Engine, Expiry, Settings};
+
+fn engine(join: &str) -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    engine.advance(Millis(1));
+    engine.join_add("j", join, false).expect("a join");
+    engine
+}
+
+fn set(engine: &mut Engine, key: &str, value: &[u8]) {
+    engine.set(key.as_bytes(), value, Expiry::Never).expect("a write");
+}
+
+fn get(engine: &mut Engine, key: &str) -> Option<String> {
+    let mut found = None;
+    let range = KeyRange::point(key.as_bytes());
+    let options = headwater_engine::RangeOptions { reverse: false, limit: None };
+    engine
+        .range(&range.first, &range.last, options, &mut |_, value| {
+            found = Some(String::from_utf8_lossy(&value.to_vec()).into_owned());
+        })
+        .expect("a read");
+    found
+}
+
+/// What EXPLAIN says of the values of a key.
+fn told(engine: &Engine, key: &str) -> String {
+    let lines = engine.explain(&KeyRange::point(key.as_bytes()));
+    let line = lines.into_iter().find(|line| line.title == "values");
+    line.expect("a line about values").text
+}
+
+fn counted(engine: &Engine, name: &str) -> u64 {
+    let stats = engine.stats();
+    stats.counters.iter().find(|(own, _)| *own == name).expect("a counter").1
+}
+
+fn values_known(engine: &Engine) -> u64 {
+    let report = engine.join_report("j").expect("a join");
+    report.counters.iter().find(|(name, _)| *name == "fold_values").expect("a counter").1
+}
+
+#[test]
+fn an_explanation_says_how_many_values_are_known() {
+    let mut engine = engine("d|<a> = distinct~ 2 x|<a>|<b>");
+    for (key, value) in [("x|1|p", "tea"), ("x|1|q", "cup"), ("x|1|r", "cup")] {
+        set(&mut engine, key, value.as_bytes());
+    }
+    assert_eq!(get(&mut engine, "d|1").as_deref(), Some("2"));
+    assert!(told(&engine, "d|1").starts_with("2 different values are known"));
+    assert_eq!(values_known(&engine), 2);
+    set(&mut engine, "x|1|s", b"gift");
+    assert_eq!(get(&mut engine, "d|1").as_deref(), Some("3"));
+    assert!(told(&engine, "d|1").contains("an estimate"));
+    assert_eq!(values_known(&engine), 0);
+    // A value that stays elsewhere is taken out, too, by counting anew.
+    engine.remove(b"x|1|r").expect("a removal");
+    assert_eq!(get(&mut engine, "d|1").as_deref(), Some("3"));
+    engine.remove(b"x|1|q").expect("a removal");
+    assert_eq!(get(&mut engine, "d|1").as_deref(), Some("2"));
+    assert!(told(&engine, "d|1").starts_with("2 different values are known"));
+}
+
+#[test]
+fn what_cannot_be_counted_is_left_out_and_told() {
+    let mut top = engine("d|<a> = topk 3 x|<a>|<b>");
+    set(&mut top, "x|1|p", b"tea");
+    set(&mut top, "x|1|q", b"\xff");
+    set(&mut top, "x|1|r", &[b'a'; 1025]);
+    set(&mut top, "x|1|s", &[b'b'; 1024]);
+    let expected = format!("[[\"{}\",1],[\"tea\",1]]", "b".repeat(1024));
+    assert_eq!(get(&mut top, "d|1"), Some(expected));
+    assert_eq!(counted(&top, "values_unreadable"), 2);
+    // Of what comes later as well; and an output all of whose values are left out is none.
+    set(&mut top, "x|1|t", b"\xfe");
+    assert_eq!(counted(&top, "values_unreadable"), 3);
+    set(&mut top, "x|1|p", b"\xfe");
+    set(&mut top, "x|1|s", b"\xfe");
+    assert_eq!(get(&mut top, "d|1"), None);
+    let mut share = engine("d|<a> = percentile 50 x|<a>|<b> as json(.n) <n> on <n>");
+    set(&mut share, "x|1|p", br#"{"n": 1.50}"#);
+    set(&mut share, "x|1|q", br#"{"n": "much"}"#);
+    assert_eq!(get(&mut share, "d|1").as_deref(), Some("1.5"));
+    assert_eq!(counted(&share, "values_not_numbers"), 1);
+}
