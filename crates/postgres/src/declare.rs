@@ -103,13 +103,14 @@ pub(crate) fn check(
             Way::Queue => 0,
         };
         let mut warnings = Vec::new();
-        indexed(connection, &seen.mapping, &mut warnings)?;
+        let in_order = indexed(connection, &seen.mapping, &mut warnings)?;
         let signature = connection.value(&format!("SELECT {sql}"))?;
         if signature == before {
             let ready = Ready {
                 relation: seen.found.relation,
                 mapping: seen.mapping,
                 since,
+                in_order,
                 signature,
                 signature_sql: sql,
             };
@@ -432,9 +433,18 @@ fn published_since(
     Ok((altered + BESIDE).min(snapshot.next))
 }
 
-/// Whether an index has the key's columns in their order, behind any order of those before the last. Plans are of the table as
-/// it is now, and a table with few rows may have others.
-fn has_index(connection: &mut Connection, mapping: &Mapping) -> Result<bool, Error> {
+/// An index that serves ranges of keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum KeyIndex {
+    None,
+    /// The columns before the last stand in some order.
+    Serves,
+    /// All stand in the order of the key.
+    InOrder,
+}
+
+/// The best index that has the key's columns. Plans are of the table as it is now, and a table with few rows may have others.
+fn key_index(connection: &mut Connection, mapping: &Mapping) -> Result<KeyIndex, Error> {
     let rows = connection.rows(&format!(
         "SELECT (SELECT string_agg(coalesce(a.attname, ''), chr(1) ORDER BY k.at) \
           FROM unnest(x.indkey[0:x.indnkeyatts - 1]) WITH ORDINALITY k(attnum, at) \
@@ -445,25 +455,32 @@ fn has_index(connection: &mut Connection, mapping: &Mapping) -> Result<bool, Err
     ))?;
     let key: Vec<_> =
         mapping.columns[..mapping.kinds.len()].iter().map(|column| &*column.name).collect();
-    let Some((last, before)) = key.split_last() else { return Ok(true) };
+    let Some((last, before)) = key.split_last() else { return Ok(KeyIndex::None) };
     // Bounds on a text are served where its collation compares bytes; points and what lies above are served elsewhere.
     let bounded =
         !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false } | Kind::Plain));
-    let serves = |row: &Row| {
+    let worth = |row: &Row| {
         let columns: Vec<_> = text(row, 0).split('\u{1}').collect();
-        let Some(first) = columns.get(..before.len()) else { return false };
-        before.iter().all(|name| first.contains(name))
+        let Some(first) = columns.get(..before.len()) else { return KeyIndex::None };
+        if columns.starts_with(&key) {
+            KeyIndex::InOrder
+        } else if before.iter().all(|name| first.contains(name))
             && (!bounded || columns.get(before.len()) == Some(last))
+        {
+            KeyIndex::Serves
+        } else {
+            KeyIndex::None
+        }
     };
-    Ok(rows.iter().any(serves))
+    Ok(rows.iter().map(worth).max().unwrap_or(KeyIndex::None))
 }
 
-/// Warns where a range of keys is not found by an index.
+/// Warns where a range of keys is not found by an index. Gives whether an index has the key's columns in their order.
 fn indexed(
     connection: &mut Connection,
     mapping: &Mapping,
     warnings: &mut Vec<String>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut lead = mapping.prefix.clone();
     for kind in &mapping.kinds[..mapping.kinds.len() - 1] {
         lead.extend_from_slice(kind.sample().as_bytes());
@@ -477,9 +494,11 @@ fn indexed(
     let range = KeyRange { first: from, last: prefix_end(&lead) };
     let sample = condition(mapping, &range).filter(|condition| condition != "true");
     let sample = sample.or_else(|| condition(mapping, &KeyRange::point(&first)));
-    let Some(sample) = sample else { return Ok(()) };
-    if has_index(connection, mapping)? {
-        return Ok(());
+    let index = key_index(connection, mapping)?;
+    let in_order = index == KeyIndex::InOrder;
+    let Some(sample) = sample else { return Ok(in_order) };
+    if index >= KeyIndex::Serves {
+        return Ok(in_order);
     }
     // Small tables are best read as a whole; it is the larger ones that matter.
     let sql = format!(
@@ -507,5 +526,5 @@ fn indexed(
             missing.join(", ")
         ));
     }
-    Ok(())
+    Ok(in_order)
 }

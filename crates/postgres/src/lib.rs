@@ -17,6 +17,7 @@
 pub mod followed;
 pub mod mapping;
 pub mod output;
+mod page;
 pub mod range;
 pub mod settings;
 pub mod snapshot;
@@ -31,6 +32,7 @@ mod loads;
 mod login;
 mod password;
 mod pool;
+mod query;
 mod queue;
 mod room;
 mod signature;

@@ -100,6 +100,8 @@ pub struct Connection {
     ends: Option<Instant>,
     /// A longer message is refused.
     message_bytes_max: usize,
+    /// What is on its way is not wanted any more.
+    abandoned: bool,
 }
 
 /// A message: its tag, and where in the input its body is.
@@ -190,6 +192,7 @@ impl Connection {
             taken: 0,
             out: Vec::new(),
             patience: target.patience,
+            abandoned: false,
             notified: false,
             process: 0,
             standby: false,
@@ -400,7 +403,12 @@ impl Connection {
 
     /// Whether the server still keeps this connection, as far as can be seen without asking.
     pub fn is_alive(&mut self) -> bool {
-        self.taken == self.input.len() && self.stream.is_quiet()
+        !self.abandoned && self.taken == self.input.len() && self.stream.is_quiet()
+    }
+
+    /// The rest of what was asked for is not wanted any more: nothing else can be asked here.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// Waits up to a time for a notification, and whether one has come. The patience must be a short one.
