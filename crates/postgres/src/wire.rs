@@ -142,8 +142,8 @@ impl Connection {
             Err(error) if error.message.contains("unsupported startup parameter") => {
                 if replication && error.message.contains("replication") {
                     return Err(Error::broken(format!(
-                        "the log cannot be read through the pooler that answers ({}): name PostgreSQL's own host and port, \
-                         or follow=triggers",
+                        "the log cannot be read through the pooler that answers, such as PgBouncer before 1.23 ({}): name PostgreSQL's own \
+                         host and port, or follow=triggers",
                         error.message
                     )));
                 }
