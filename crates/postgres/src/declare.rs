@@ -3,6 +3,7 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
+use crate::filter::FilterType;
 use crate::follow;
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
 use crate::queue;
@@ -32,6 +33,21 @@ struct There {
     type_name: String,
     generated: bool,
     bytewise: bool,
+    /// Equal where its bytes are: an enum, or a text of a deterministic collation.
+    is_text: bool,
+}
+
+impl There {
+    /// What a filter may ask of it.
+    fn filter_type(&self) -> FilterType {
+        match &*self.type_name {
+            "int2" | "int4" | "int8" => FilterType::Integer,
+            "bool" => FilterType::Boolean,
+            "uuid" => FilterType::Uuid,
+            _ if self.is_text => FilterType::Text,
+            _ => FilterType::Other,
+        }
+    }
 }
 
 /// A unique index: whether rows are identified by it, and its columns.
@@ -103,6 +119,12 @@ pub(crate) fn check(
             Way::Queue => 0,
         };
         let mut warnings = Vec::new();
+        if let Some(filter) = &seen.mapping.filter {
+            // The database says whether it can read the values.
+            let sql =
+                format!("SELECT 1 FROM {} WHERE {} LIMIT 0", seen.mapping.table, filter.sql());
+            connection.rows(&sql)?;
+        }
         let in_order = indexed(connection, &seen.mapping, &mut warnings)?;
         let signature = connection.value(&format!("SELECT {sql}"))?;
         if signature == before {
@@ -212,7 +234,8 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         "SELECT a.attname, a.atttypid, t.typname, a.attgenerated <> '', \
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
-          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid \
+          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid, \
+         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true) \
          FROM pg_attribute a JOIN pg_type t ON t.oid = (WITH RECURSIVE b(id) AS (SELECT a.atttypid UNION ALL \
           SELECT d.typbasetype FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
           SELECT b.id FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') \
@@ -228,6 +251,7 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         generated: text(row, 3) == "t",
         bytewise: text(row, 4) == "t",
         base_id: text(row, 5).parse().unwrap_or_default(),
+        is_text: text(row, 6) == "t",
     };
     Ok(rows.iter().map(column).collect())
 }
@@ -269,10 +293,27 @@ fn mapping(
     for name in values {
         used.push(column(named(name)?));
     }
+    let values = used.len() - kinds.len();
+    let mut filter = words.filter.clone();
+    if let Some(filter) = &mut filter {
+        for name in filter.columns() {
+            let there = named(name)?;
+            if used.iter().all(|column| column.name != name) {
+                used.push(column(there));
+            }
+        }
+        let type_of = |name: &str| {
+            let there = columns.iter().find(|column| column.name == name);
+            there.map_or(FilterType::Other, There::filter_type)
+        };
+        filter.settle(&type_of).map_err(refusal)?;
+    }
     Ok(Mapping {
         prefix: prefix.to_vec(),
         table: found.name.clone(),
         columns: used,
+        values,
+        filter,
         kinds,
         json: matches!(words.value, ValueWords::Json(_)),
         key_bytes_max: settings.key_bytes_max,

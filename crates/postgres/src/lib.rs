@@ -14,6 +14,7 @@
 //!
 //! [`connect`] gives a source; `docs/postgres.md` tells its users what the database must grant.
 
+pub mod filter;
 pub mod followed;
 pub mod mapping;
 pub mod output;

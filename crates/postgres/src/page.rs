@@ -14,7 +14,7 @@
 
 use crate::loads::{KeyValues, Query};
 use crate::mapping::{Cell, Mapping, quoted_name};
-use crate::query::rows_sql;
+use crate::query::{restricted, rows_sql};
 use crate::range::{condition, fixed_columns};
 use crate::text::Kind;
 use headwater_base::KeyRange;
@@ -84,7 +84,12 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
 }
 
 impl Page {
-    /// The statement for its rows, and another one that says whether some text begins with the first row's and is longer.
+    /// Which of its statements gives the rows.
+    pub(crate) fn rows_at(&self) -> usize {
+        usize::from(self.edge != Edge::Last)
+    }
+
+    /// The statement for its rows; before it perhaps another one, which says whether some text begins with the first row's and is longer.
     pub(crate) fn sql(&self, query: &Query) -> String {
         let mapping = &query.ready.mapping;
         let fixed = mapping.kinds.len() - self.order.len();
@@ -99,11 +104,13 @@ impl Page {
         if let Edge::Below(at) = self.edge {
             let name = quoted_name(&mapping.columns[at].name);
             let wanted = condition(mapping, &query.range).unwrap_or_else(|| "false".to_owned());
+            let wanted = restricted(mapping, wanted);
             let texts = format!("SELECT {name} AS t FROM {} WHERE {wanted}", mapping.table);
-            sql.push_str(&format!(
-                "; SELECT EXISTS (SELECT FROM ({texts}) o, ({texts} ORDER BY {name} LIMIT 1) f \
-                 WHERE o.t > f.t AND o.t < f.t || '}}')"
-            ));
+            // Before the rows, which may be cut off.
+            sql = format!(
+                "SELECT EXISTS (SELECT FROM ({texts}) o, ({texts} ORDER BY {name} LIMIT 1) f \
+                 WHERE o.t > f.t AND o.t < f.t || '}}'); {sql}"
+            );
         }
         sql
     }
@@ -242,6 +249,8 @@ mod tests {
             table: "t".to_owned(),
             columns: (0..types.len()).map(column).collect(),
             kinds: types.iter().map(kind).collect(),
+            values: 0,
+            filter: None,
             json: false,
             key_bytes_max: 1024,
         };
@@ -264,7 +273,7 @@ mod tests {
             let query = query(types, KeyRange::prefix(prefix.as_bytes()), portion, 100);
             let all = pages(&query);
             all.iter()
-                .map(|page| page.sql(&query).split(" ORDER BY ").nth(1).unwrap().to_owned())
+                .map(|page| page.sql(&query).rsplit(" ORDER BY ").next().unwrap().to_owned())
                 .collect()
         };
         let posts = [("text", true), ("int4", true)];
@@ -276,7 +285,7 @@ mod tests {
         // As a whole, by one query.
         assert_eq!(sql(&[("text", false)], "p|", Portion::default()), [""; 0]);
         let found = sql(&posts, "p|", first);
-        assert!(found[0].starts_with("\"c0\", \"c1\" LIMIT 3; SELECT EXISTS"), "{found:?}");
+        assert_eq!(found[0], "\"c0\", \"c1\" LIMIT 3");
         assert!(found[1].starts_with("(replace(replace(\"c0\", '{', '{{'), '|', '{}') || '|')"));
         assert_eq!(sql(&posts, "p|", last).len(), 1);
         assert_eq!(sql(&[("text", true)], "p|bob|", first), [""; 0], "there is no such row");

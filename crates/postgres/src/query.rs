@@ -4,7 +4,7 @@
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::loads::{Found, KeyValues, Query};
-use crate::mapping::{Value, quoted_name};
+use crate::mapping::{Mapping, Value, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, cells, pages};
 use crate::range::condition;
 use crate::room::{Full, Held};
@@ -25,13 +25,25 @@ pub(crate) fn rows_sql(queries: &[&Query]) -> String {
     let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
     let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
     let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
+    let wanted = restricted(mapping, wanted);
     format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
+}
+
+/// A condition for rows, of those that are keys.
+pub(crate) fn restricted(mapping: &Mapping, wanted: String) -> String {
+    match &mapping.filter {
+        Some(filter) => format!("({wanted}) AND {}", filter.sql()),
+        None => wanted,
+    }
 }
 
 /// The key and the value of a row, if it has a key.
 pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
     let cells = cells(columns);
     let mapping = &query.ready.mapping;
+    if mapping.keeps(&cells) != Ok(true) {
+        return None;
+    }
     let key = mapping.key(&cells)?;
     match mapping.value(&cells) {
         Value::Known(value) => Some((key, value)),
@@ -128,13 +140,18 @@ fn load_page(
     let (mut seen, mut altered) = (None, false);
     let (mut bytes, mut cut, mut full) = (0, false, None);
     let mut rows = PageRows::new(page, query);
+    let rows_at = 3 + page.rows_at();
     let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
         (2, [Some(snapshot), Some(at), signature]) => {
             seen = Snapshot::parse(snapshot).zip(position_of(at));
             altered = looks && *signature != Some(&*query.ready.signature);
             true
         }
-        (3, columns) => {
+        (3, [Some(begun)]) if rows_at == 4 => {
+            rows.is_begun_by_first = *begun == "t";
+            true
+        }
+        (at, columns) if at == rows_at => {
             let pair = pair_of(query, columns);
             let length = pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
             cut = !rows.pairs.is_empty()
@@ -146,10 +163,6 @@ fn load_page(
             bytes += length;
             rows.take(columns, pair);
             full.is_none() && bytes <= bytes_max
-        }
-        (4, [Some(begun)]) => {
-            rows.is_begun_by_first = *begun == "t";
-            true
         }
         _ => true,
     });

@@ -199,6 +199,8 @@ mod tests {
                 .iter()
                 .map(|(name, option)| Kind::of(name, *option, true).unwrap())
                 .collect(),
+            values: 0,
+            filter: None,
             json: false,
             key_bytes_max: 1024,
         }

@@ -53,6 +53,7 @@ pub(super) fn begin(
         let mut words = vec![(String::from("key"), table.key.join(", "))];
         words.extend(table.table.iter().map(|name| (String::from("table"), name.clone())));
         words.extend(table.value.iter().map(|value| (String::from("value"), value.clone())));
+        words.extend(table.filter.iter().map(|filter| (String::from("where"), filter.clone())));
         let prefix = format!("{}|", table.name).into_bytes();
         hub.enter(source, &prefix).map_err(refuse)?;
         if is_first {
