@@ -13,6 +13,8 @@
 //!   of a key in it is told. Changes of keys that nobody follows may be told or left out.
 //! - Q4. Where it cannot keep Q3 (it was cut off for too long, a table was truncated, a transaction was too large),
 //!   it says [`News::Reset`]: what was loaded of that range is not to be believed any more.
+//! - Q5. An answer may be of a part of the range ([`Loaded::known`]): some keys from its beginning on, or up to its end where it was asked for
+//!   from there. Q2 and Q3 hold of that part; the rest is not followed for this load.
 
 use crate::{KeyRange, Millis};
 use alloc::string::String;
@@ -46,6 +48,17 @@ pub struct Pair {
     pub attributes: Attributes,
 }
 
+/// How much of a range a load is to bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Portion {
+    /// So many of its first keys will do (or of its last ones); `None`: all of it is wanted.
+    pub rows: Option<u64>,
+    /// It is wanted from its end on.
+    pub reverse: bool,
+    /// Bytes of keys and values that loads which this one goes on for have brought.
+    pub bytes_before: u64,
+}
+
 /// What a source delivered for one load.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded {
@@ -54,6 +67,8 @@ pub struct Loaded {
     /// Every key of the range. Of a [`Source`] they are in ascending order when they reach the engine, which takes them in parts: who passes on
     /// the answer sorts them where the source did not.
     pub pairs: Vec<Pair>,
+    /// The part of the range that `pairs` are all keys of, where that is less than the range (Q5); `None`: all of it.
+    pub known: Option<KeyRange>,
 }
 
 /// A change of one key at a source: its new value, or `None` where it was removed.
@@ -154,8 +169,8 @@ pub trait Source: Send {
     /// No table is kept here under `prefix` any more.
     fn withdraw(&mut self, prefix: &[u8]);
 
-    /// Asks for the keys of `range`, within a declared prefix, and to be told of their changes from then on.
-    fn load(&mut self, fetch: FetchId, range: &KeyRange);
+    /// Asks for the keys of `range`, within a declared prefix, or for as many as `portion` says, and to be told of their changes from then on.
+    fn load(&mut self, fetch: FetchId, range: &KeyRange, portion: Portion);
 
     /// The changes of `range` are of no interest any more.
     fn unfollow(&mut self, range: &KeyRange);

@@ -76,7 +76,9 @@ pub use engine::{Engine, Settings};
 pub use explain::MayRead;
 pub use follow::{Follower, Notification, NotifiedChange};
 pub use functions::{CallOptions, FlowCall, Folded};
-pub use headwater_base::source::{BaseStore, Change, FetchId, Health, Loaded, Pair, Position};
+pub use headwater_base::source::{
+    BaseStore, Change, FetchId, Health, Loaded, Pair, Portion, Position,
+};
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;

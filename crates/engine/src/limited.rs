@@ -75,6 +75,9 @@ impl Engine {
         reverse: bool,
     ) -> Result<KeyRange, Missing> {
         let whole = |engine: &mut Self| engine.ensure_table(table, range).map(|()| range.clone());
+        if let Some(part) = self.need_limited(table, range, limit, reverse)? {
+            return Ok(part);
+        }
         let Some(join) = self.join_to_limit(table, range, limit) else { return whole(self) };
         let mut rest = range.clone();
         let mut wanted = usize::try_from(limit).unwrap_or(usize::MAX);

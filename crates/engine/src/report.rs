@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
-use headwater_base::source::{FetchId, Position};
+use headwater_base::source::{FetchId, Portion, Position};
 use headwater_base::{KeyRange, Millis, Shard};
 
 /// Why an operation did not answer.
@@ -37,6 +37,8 @@ pub enum Effect {
         source: String,
         /// The keys wanted.
         range: KeyRange,
+        /// How many of them.
+        portion: Portion,
     },
     /// The range is no longer kept: stop following it.
     Unfollow {

@@ -3,7 +3,7 @@
 use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{
-    Change, Effect, Engine, FetchId, Loaded, Pair, Position, RangeOptions, Settings, Stop,
+    Change, Effect, Engine, FetchId, Loaded, Pair, Portion, Position, RangeOptions, Settings, Stop,
     TableOptions, Ticket,
 };
 
@@ -52,7 +52,7 @@ fn answer() -> Loaded {
         value: b"loaded".to_vec(),
         attributes: Attributes::default(),
     };
-    Loaded { position: Position(5), pairs: (0..ROWS).map(pair).collect() }
+    Loaded { position: Position(5), pairs: (0..ROWS).map(pair).collect(), known: None }
 }
 
 fn change(engine: &mut Engine, position: u64, number: u32, value: Option<&str>) {
@@ -126,33 +126,150 @@ fn a_table_without_its_source_keeps_nothing_of_a_load() {
 }
 
 #[test]
-fn what_is_not_sliced_is_taken_whole_beside_other_loads() {
+fn what_other_shards_give_is_taken_whole_beside_loads_of_sources() {
     let mut engine = Engine::new(Settings::default());
     engine.set_slice(Some(3));
-    engine.set_placement(Shard(0), Placement::even(2));
+    let placement = Placement::even(2);
+    engine.set_placement(Shard(0), placement.clone());
     let options = TableOptions { source: Some("db".to_owned()), ..TableOptions::default() };
-    for table in [&b"p"[..], b"q"] {
-        engine.table_set(table, &options).unwrap();
-    }
-    let mut load = |prefix: &str, value: Vec<u8>| {
-        let last = format!("{prefix}}}").into_bytes();
-        let first = format!("{prefix}|").into_bytes();
-        let read = engine.range(&first, &last, RangeOptions::default(), &mut |_, _| {});
-        assert!(matches!(read, Err(Stop::Wait(_))));
-        let effects = engine.take_effects();
-        let fetch = effects.iter().find_map(|effect| match effect {
-            Effect::Load { fetch, .. } => Some(*fetch),
-            _ => None,
-        });
-        let pair = |number: u32| Pair {
-            key: format!("{prefix}|{number:04}").into_bytes(),
-            value: value.clone(),
-            attributes: Attributes::default(),
-        };
-        let pairs = (0..ROWS).map(pair).collect();
-        engine.loaded(fetch.unwrap(), Ok(Loaded { position: Position(5), pairs }));
-        assert!(!engine.goes_on(), "{prefix} is there as a whole");
+    engine.table_set(b"p", &options).unwrap();
+    engine.join_add("turned", "t|<a>|<b> = copy q|<b>|<a>", false).unwrap();
+    read(&mut engine).unwrap_err();
+    let [(fetch, ..)] = asked(&mut engine)[..] else { panic!("one load") };
+    let turned = engine.range(b"t|", b"t}", RangeOptions::default(), &mut |_, _| {});
+    let Err(Stop::Wait(ticket)) = turned else { panic!("{turned:?}") };
+    let effects = engine.take_effects();
+    let [Effect::LoadFrom { fetch: other, home: Shard(1), .. }] = effects[..] else {
+        panic!("{effects:?}")
     };
-    load("p", b"short".to_vec());
-    load("q", vec![b'x'; 100 << 10]);
+    engine.loaded(fetch, Ok(answer()));
+    assert!(engine.goes_on(), "the source's answer has more slices");
+    // In the same turn, and in no order.
+    let keys = (0..200).rev().map(|number: u32| format!("q|{number:04}|a").into_bytes());
+    let keys = keys.filter(|key| placement.home(key) == Shard(1)).take(10);
+    let pair = |key| Pair { key, value: vec![b'x'; 100 << 10], attributes: Attributes::default() };
+    let pairs: Vec<_> = keys.map(pair).collect();
+    engine.loaded_from(Shard(1), other, Ok(pairs));
+    assert!(engine.take_effects().contains(&Effect::Wake(ticket)));
+    engine.check_invariants();
+}
+
+/// An answer of a part alone: these numbers, and up to where they are all there are.
+fn part(numbers: std::ops::Range<u32>, known: (u32, u32)) -> Loaded {
+    let mut loaded = answer();
+    loaded.pairs = loaded.pairs.drain(numbers.start as usize..numbers.end as usize).collect();
+    let last = if known.1 >= ROWS { all().last } else { key(known.1) };
+    let first = if known.0 == 0 { all().first } else { key(known.0) };
+    loaded.known = Some(KeyRange { first, last });
+    loaded
+}
+
+fn asked(engine: &mut Engine) -> Vec<(FetchId, KeyRange, Portion)> {
+    let effects = engine.take_effects().into_iter();
+    let loads = effects.filter_map(|effect| match effect {
+        Effect::Load { fetch, range, portion, .. } => Some((fetch, range, portion)),
+        _ => None,
+    });
+    loads.collect()
+}
+
+fn sourced() -> Engine {
+    let mut engine = Engine::new(Settings::default());
+    let options = TableOptions { source: Some("db".to_owned()), ..TableOptions::default() };
+    engine.table_set(b"p", &options).unwrap();
+    engine
+}
+
+fn read_some(engine: &mut Engine, limit: u64, reverse: bool) -> Result<u64, Ticket> {
+    let KeyRange { first, last } = all();
+    let options = RangeOptions { limit: Some(limit), reverse };
+    match engine.range(&first, &last, options, &mut |_, _| {}) {
+        Ok(count) => Ok(count),
+        Err(Stop::Wait(ticket)) => Err(ticket),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_limited_read_asks_for_what_it_wants_and_a_longer_one_for_the_rest() {
+    let mut engine = sourced();
+    assert!(read_some(&mut engine, 3, false).is_err());
+    let [(fetch, range, portion)] = &asked(&mut engine)[..] else { panic!() };
+    assert_eq!((range, portion.rows, portion.reverse), (&all(), Some(3), false));
+    engine.loaded(*fetch, Ok(part(0..3, (0, 3))));
+    engine.check_invariants();
+    assert_eq!(read_some(&mut engine, 3, false), Ok(3));
+    assert_eq!(read_some(&mut engine, 2, false), Ok(2));
+    assert_eq!(engine.take_effects().len(), 1, "the reader was woken, and nothing was asked");
+    // From the end.
+    assert!(read_some(&mut engine, 2, true).is_err());
+    let [(fetch, range, portion)] = &asked(&mut engine)[..] else { panic!() };
+    let behind = KeyRange { first: key(3), last: all().last };
+    assert_eq!((range, portion.rows, portion.reverse), (&behind, Some(2), true));
+    engine.loaded(*fetch, Ok(part(8..10, (8, ROWS))));
+    assert_eq!(read_some(&mut engine, 2, true), Ok(2));
+    // The rest, by two readers of which one wants less.
+    assert!(read_some(&mut engine, 5, false).is_err());
+    let loads = asked(&mut engine);
+    let [(fetch, range, portion)] = &loads[..] else { panic!("{loads:?}") };
+    assert_eq!((range, portion.rows), (&KeyRange { first: key(3), last: key(8) }, Some(2)));
+    assert!(read(&mut engine).is_err());
+    assert_eq!(asked(&mut engine), [], "it waits for what is on its way");
+    engine.loaded(*fetch, Ok(part(3..5, (3, 5))));
+    assert_eq!(read_some(&mut engine, 5, false), Ok(5));
+    assert!(read(&mut engine).is_err());
+    let [(fetch, range, portion)] = &asked(&mut engine)[..] else { panic!() };
+    assert_eq!((range, portion.rows), (&KeyRange { first: key(5), last: key(8) }, None));
+    engine.loaded(*fetch, Ok(part(5..8, (5, 8))));
+    assert_eq!(read(&mut engine).map(|pairs| pairs.len()), Ok(10));
+    engine.check_invariants();
+}
+
+#[test]
+fn a_load_goes_on_where_a_part_ended_and_keeps_it_when_the_rest_fails() {
+    let mut engine = sourced();
+    let ticket = read(&mut engine).unwrap_err();
+    let mut from = 0;
+    for step in [2, 1, 2] {
+        let loads = asked(&mut engine);
+        let (fetch, range, portion) = match &loads[..] {
+            [load] => load.clone(),
+            // The reader was woken to look whether this was enough.
+            [] => {
+                assert!(read(&mut engine).is_err());
+                continue;
+            }
+            _ => panic!("{loads:?}"),
+        };
+        assert_eq!(portion.bytes_before, u64::from(from) * 12);
+        assert_eq!((range.last, portion.rows), (all().last, None));
+        engine.loaded(fetch, Ok(part(from..from + step, (from, from + step))));
+        engine.check_invariants();
+        from += step;
+        let _ = ticket;
+        if read(&mut engine).is_ok() {
+            panic!("not all is there");
+        }
+    }
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    engine.loaded(fetch, Err("cut off".to_owned()));
+    let failed = engine.take_effects();
+    assert!(failed.iter().any(|effect| matches!(effect, Effect::Fail { .. })), "{failed:?}");
+    assert!(read(&mut engine).is_err());
+    let [(_, range, _)] = &asked(&mut engine)[..] else { panic!() };
+    assert_eq!(range.first, key(from), "what had come is there");
+}
+
+#[test]
+fn a_part_that_holds_nothing_is_no_answer() {
+    let mut engine = sourced();
+    let ticket = read(&mut engine).unwrap_err();
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    let known = Some(KeyRange::new(&key(4), &key(4)));
+    engine.loaded(fetch, Ok(Loaded { pairs: Vec::new(), known, ..answer() }));
+    let effects = engine.take_effects();
+    assert!(
+        matches!(&effects[..], [Effect::Fail { ticket: failed, .. }] if *failed == ticket),
+        "{effects:?}"
+    );
 }

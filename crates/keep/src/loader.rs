@@ -89,7 +89,7 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
     let (first, last) = (&*request.range.first, &*request.range.last);
     if request.range.is_empty() {
         let position = request.over.as_ref().map_or(request.at, |over| over.last);
-        return Ok(Loaded { position: Position(position), pairs: Vec::new() });
+        return Ok(Loaded { position: Position(position), pairs: Vec::new(), known: None });
     }
     // Once something is lost, nothing more is committed: so any later snapshot is what it is laid over.
     let has_lost = lock(&shared.progress).lost.is_some();
@@ -135,5 +135,5 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
             add(&key, &record)?;
         }
     }
-    Ok(Loaded { position: Position(position), pairs })
+    Ok(Loaded { position: Position(position), pairs, known: None })
 }

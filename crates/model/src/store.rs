@@ -103,8 +103,11 @@ impl BaseStore for End {
     fn load(&mut self, fetch: FetchId, range: &KeyRange) {
         let mut disk = self.0.borrow_mut();
         let inside = disk.held.pairs.iter().filter(|(key, _)| range.contains(key));
-        let loaded =
-            Loaded { position: Position(disk.held.position), pairs: inside.map(pair).collect() };
+        let loaded = Loaded {
+            position: Position(disk.held.position),
+            pairs: inside.map(pair).collect(),
+            known: None,
+        };
         disk.asked.push((fetch, loaded));
     }
     fn gather(

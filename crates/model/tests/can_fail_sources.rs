@@ -4,7 +4,7 @@
 use headwater_base::{KeyRange, Millis, table_of};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, Loaded,
-    Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
+    Portion, Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
 };
 use headwater_model::check::{Kind, MakeSubject, Plan, check};
 use headwater_model::copies::unfollowed;
@@ -101,7 +101,12 @@ impl Standin {
             if ask {
                 let (fetch, source) = (FetchId(number), table.source.clone());
                 let range = KeyRange::prefix(&[&name[..], b"|"].concat());
-                self.effects.push(Effect::Load { fetch, source, range });
+                self.effects.push(Effect::Load {
+                    fetch,
+                    source,
+                    range,
+                    portion: Portion::default(),
+                });
                 table.state = State::Loading(fetch, Vec::new());
             }
             match table.state {

@@ -53,7 +53,7 @@ impl Store {
         for (fetch, range) in asked {
             let position = Position(self.position());
             let pairs = self.pairs_in(&|key| range.contains(key));
-            node.engine_mut().loaded(fetch, Ok(Loaded { position, pairs }));
+            node.engine_mut().loaded(fetch, Ok(Loaded { position, pairs, known: None }));
         }
         node.engine_mut().take_effects();
     }

@@ -3,6 +3,7 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
+use crate::filter::FilterType;
 use crate::follow;
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
 use crate::queue;
@@ -32,6 +33,21 @@ struct There {
     type_name: String,
     generated: bool,
     bytewise: bool,
+    /// Equal where its bytes are: an enum, or a text of a deterministic collation.
+    is_text: bool,
+}
+
+impl There {
+    /// What a filter may ask of it.
+    fn filter_type(&self) -> FilterType {
+        match &*self.type_name {
+            "int2" | "int4" | "int8" => FilterType::Integer,
+            "bool" => FilterType::Boolean,
+            "uuid" => FilterType::Uuid,
+            _ if self.is_text => FilterType::Text,
+            _ => FilterType::Other,
+        }
+    }
 }
 
 /// A unique index: whether rows are identified by it, and its columns.
@@ -103,13 +119,20 @@ pub(crate) fn check(
             Way::Queue => 0,
         };
         let mut warnings = Vec::new();
-        indexed(connection, &seen.mapping, &mut warnings)?;
+        if let Some(filter) = &seen.mapping.filter {
+            // The database says whether it can read the values.
+            let sql =
+                format!("SELECT 1 FROM {} WHERE {} LIMIT 0", seen.mapping.table, filter.sql());
+            connection.rows(&sql)?;
+        }
+        let in_order = indexed(connection, &seen.mapping, &mut warnings)?;
         let signature = connection.value(&format!("SELECT {sql}"))?;
         if signature == before {
             let ready = Ready {
                 relation: seen.found.relation,
                 mapping: seen.mapping,
                 since,
+                in_order,
                 signature,
                 signature_sql: sql,
             };
@@ -211,7 +234,8 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         "SELECT a.attname, a.atttypid, t.typname, a.attgenerated <> '', \
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
-          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid \
+          ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid, \
+         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true) \
          FROM pg_attribute a JOIN pg_type t ON t.oid = (WITH RECURSIVE b(id) AS (SELECT a.atttypid UNION ALL \
           SELECT d.typbasetype FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
           SELECT b.id FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') \
@@ -227,6 +251,7 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         generated: text(row, 3) == "t",
         bytewise: text(row, 4) == "t",
         base_id: text(row, 5).parse().unwrap_or_default(),
+        is_text: text(row, 6) == "t",
     };
     Ok(rows.iter().map(column).collect())
 }
@@ -268,10 +293,27 @@ fn mapping(
     for name in values {
         used.push(column(named(name)?));
     }
+    let values = used.len() - kinds.len();
+    let mut filter = words.filter.clone();
+    if let Some(filter) = &mut filter {
+        for name in filter.columns() {
+            let there = named(name)?;
+            if used.iter().all(|column| column.name != name) {
+                used.push(column(there));
+            }
+        }
+        let type_of = |name: &str| {
+            let there = columns.iter().find(|column| column.name == name);
+            there.map_or(FilterType::Other, There::filter_type)
+        };
+        filter.settle(&type_of).map_err(refusal)?;
+    }
     Ok(Mapping {
         prefix: prefix.to_vec(),
         table: found.name.clone(),
         columns: used,
+        values,
+        filter,
         kinds,
         json: matches!(words.value, ValueWords::Json(_)),
         key_bytes_max: settings.key_bytes_max,
@@ -432,9 +474,18 @@ fn published_since(
     Ok((altered + BESIDE).min(snapshot.next))
 }
 
-/// Whether an index has the key's columns in their order, behind any order of those before the last. Plans are of the table as
-/// it is now, and a table with few rows may have others.
-fn has_index(connection: &mut Connection, mapping: &Mapping) -> Result<bool, Error> {
+/// An index that serves ranges of keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum KeyIndex {
+    None,
+    /// The columns before the last stand in some order.
+    Serves,
+    /// All stand in the order of the key.
+    InOrder,
+}
+
+/// The best index that has the key's columns. Plans are of the table as it is now, and a table with few rows may have others.
+fn key_index(connection: &mut Connection, mapping: &Mapping) -> Result<KeyIndex, Error> {
     let rows = connection.rows(&format!(
         "SELECT (SELECT string_agg(coalesce(a.attname, ''), chr(1) ORDER BY k.at) \
           FROM unnest(x.indkey[0:x.indnkeyatts - 1]) WITH ORDINALITY k(attnum, at) \
@@ -445,25 +496,32 @@ fn has_index(connection: &mut Connection, mapping: &Mapping) -> Result<bool, Err
     ))?;
     let key: Vec<_> =
         mapping.columns[..mapping.kinds.len()].iter().map(|column| &*column.name).collect();
-    let Some((last, before)) = key.split_last() else { return Ok(true) };
+    let Some((last, before)) = key.split_last() else { return Ok(KeyIndex::None) };
     // Bounds on a text are served where its collation compares bytes; points and what lies above are served elsewhere.
     let bounded =
         !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false } | Kind::Plain));
-    let serves = |row: &Row| {
+    let worth = |row: &Row| {
         let columns: Vec<_> = text(row, 0).split('\u{1}').collect();
-        let Some(first) = columns.get(..before.len()) else { return false };
-        before.iter().all(|name| first.contains(name))
+        let Some(first) = columns.get(..before.len()) else { return KeyIndex::None };
+        if columns.starts_with(&key) {
+            KeyIndex::InOrder
+        } else if before.iter().all(|name| first.contains(name))
             && (!bounded || columns.get(before.len()) == Some(last))
+        {
+            KeyIndex::Serves
+        } else {
+            KeyIndex::None
+        }
     };
-    Ok(rows.iter().any(serves))
+    Ok(rows.iter().map(worth).max().unwrap_or(KeyIndex::None))
 }
 
-/// Warns where a range of keys is not found by an index.
+/// Warns where a range of keys is not found by an index. Gives whether an index has the key's columns in their order.
 fn indexed(
     connection: &mut Connection,
     mapping: &Mapping,
     warnings: &mut Vec<String>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut lead = mapping.prefix.clone();
     for kind in &mapping.kinds[..mapping.kinds.len() - 1] {
         lead.extend_from_slice(kind.sample().as_bytes());
@@ -477,9 +535,11 @@ fn indexed(
     let range = KeyRange { first: from, last: prefix_end(&lead) };
     let sample = condition(mapping, &range).filter(|condition| condition != "true");
     let sample = sample.or_else(|| condition(mapping, &KeyRange::point(&first)));
-    let Some(sample) = sample else { return Ok(()) };
-    if has_index(connection, mapping)? {
-        return Ok(());
+    let index = key_index(connection, mapping)?;
+    let in_order = index == KeyIndex::InOrder;
+    let Some(sample) = sample else { return Ok(in_order) };
+    if index >= KeyIndex::Serves {
+        return Ok(in_order);
     }
     // Small tables are best read as a whole; it is the larger ones that matter.
     let sql = format!(
@@ -507,5 +567,5 @@ fn indexed(
             missing.join(", ")
         ));
     }
-    Ok(())
+    Ok(in_order)
 }

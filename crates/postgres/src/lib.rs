@@ -14,9 +14,11 @@
 //!
 //! [`connect`] gives a source; `docs/postgres.md` tells its users what the database must grant.
 
+pub mod filter;
 pub mod followed;
 pub mod mapping;
 pub mod output;
+mod page;
 pub mod range;
 pub mod settings;
 pub mod snapshot;
@@ -31,6 +33,7 @@ mod loads;
 mod login;
 mod password;
 mod pool;
+mod query;
 mod queue;
 mod room;
 mod signature;

@@ -1,11 +1,12 @@
 //! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
 
+use crate::page::page_rows;
 use crate::range;
 use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, State, TableReadiness, Work};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair};
+use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair, Portion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub(crate) struct Recent {
 pub(crate) struct Load {
     prefix: Vec<u8>,
     range: KeyRange,
+    portion: Portion,
     deadline: Instant,
     pub(crate) following: bool,
     /// The next turn, and the epoch, when its query began.
@@ -44,14 +46,20 @@ pub(crate) struct Found {
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
     pub(crate) pairs: KeyValues,
+    /// The part of the range that they are all of; `None`: all of it.
+    pub(crate) known: Option<KeyRange>,
     /// The room that they and those of loads beside them take.
     pub(crate) _held: Option<Arc<Held>>,
 }
 
 /// What a load's query needs.
+#[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) ready: Arc<Ready>,
     pub(crate) range: KeyRange,
+    pub(crate) portion: Portion,
+    /// How many rows are asked for at once, where they can be asked for in the order of the keys.
+    pub(crate) rows_max: u64,
 }
 
 /// Loads that begin, with what each asks for.
@@ -62,7 +70,13 @@ const TOGETHER_MAX: usize = 64;
 
 impl State {
     /// Takes a new load.
-    pub(crate) fn load(&mut self, fetch: FetchId, range: &KeyRange, deadline: Instant) {
+    pub(crate) fn load(
+        &mut self,
+        fetch: FetchId,
+        range: &KeyRange,
+        portion: Portion,
+        deadline: Instant,
+    ) {
         let Some((prefix, _)) = self.table_of(&range.first) else {
             let answer = Err("no table is declared for these keys".to_owned());
             return self.tell(News::Loaded { fetch, answer });
@@ -71,6 +85,7 @@ impl State {
         let load = Load {
             prefix: prefix.clone(),
             range: range.clone(),
+            portion,
             deadline,
             following: false,
             since: 0,
@@ -147,7 +162,8 @@ impl State {
         load.epoch = self.epoch;
         load.generation = table.generation;
         load.begun = Instant::now();
-        Some(Query { ready, range: load.range.clone() })
+        let rows_max = page_rows(table.row_bytes);
+        Some(Query { ready, range: load.range.clone(), portion: load.portion, rows_max })
     }
 
     /// A job's load begins, and with it those that wait and are as little served by an index: they read the same rows, and
@@ -156,6 +172,9 @@ impl State {
         let mut beside = Vec::new();
         let by_index = |state: &Self, fetch: FetchId, prefix: &[u8]| {
             let load = state.loads.get(&fetch).filter(|load| load.prefix == prefix)?;
+            if load.portion.rows.is_some() {
+                return None;
+            }
             match &state.tables.get(prefix)?.standing {
                 TableReadiness::Ready(ready) => Some(range::by_index(&ready.mapping, &load.range)),
                 _ => None,
@@ -239,7 +258,7 @@ impl State {
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
         let pairs = with_changes(pairs, &load.range, &[]);
-        let answer = Ok(Loaded { position: self.position_at(self.position), pairs });
+        let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known: None });
         self.tell(News::Loaded { fetch, answer });
     }
 
@@ -304,13 +323,26 @@ impl State {
         }
         let late: Vec<_> =
             self.recent.iter().filter(unseen).map(|recent| Arc::clone(&recent.changes)).collect();
-        let Some(Load { range, found: Some(found), .. }) = self.loads.remove(&fetch) else {
+        let Some(Load { prefix, range, found: Some(found), .. }) = self.loads.remove(&fetch) else {
             return;
         };
-        self.watch.rows += found.pairs.len() as u64;
+        let rows = found.pairs.len() as u64;
+        self.watch.rows += rows;
+        if let Some(table) = self.tables.get_mut(&prefix) {
+            let bytes = |(key, value): &(Vec<u8>, Vec<u8>)| (key.len() + value.len()) as u64;
+            if let Some(mean) = found.pairs.iter().map(bytes).sum::<u64>().checked_div(rows) {
+                table.row_bytes = mean.max(1);
+            }
+            // Nobody is told of what the answer is not of.
+            for rest in found.known.iter().flat_map(|known| range.without(known)) {
+                table.followed.remove(&rest);
+            }
+        }
+        let part = found.known.as_ref().unwrap_or(&range);
         let answer = Ok(Loaded {
             position: self.position_at(self.position),
-            pairs: with_changes(found.pairs, &range, &late),
+            pairs: with_changes(found.pairs, part, &late),
+            known: found.known,
         });
         self.forget_recent();
         self.tell(News::Loaded { fetch, answer });

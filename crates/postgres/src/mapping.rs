@@ -1,8 +1,8 @@
 //! Which row is which key, and what value it has.
 //!
 //! The words of a mapping are `table` (a name, perhaps with its schema), `key` (columns in order, each perhaps with an
-//! option behind a colon, see [`crate::text`]) and `value`: one column, `JSON (a, b)`, or `EMPTY`. Names are read as SQL reads
-//! them: small letters, unless in double quotes.
+//! option behind a colon, see [`crate::text`]), `value`: one column, `JSON (a, b)`, or `EMPTY`, and `where`, see [`crate::filter`]. Names are read
+//! as SQL reads them: small letters, unless in double quotes.
 //!
 //! A row's key is the table's prefix and the texts of the key columns, with `|` between.
 //!
@@ -12,6 +12,7 @@
 //! - K2. The value of a row is the same, byte for byte, whether it was loaded or followed: both come
 //!   from the texts that PostgreSQL prints with the same settings.
 
+use crate::filter::{self, Filter, NotSent};
 use crate::text::Kind;
 
 /// The words of a mapping, read but not yet compared with the database.
@@ -23,6 +24,8 @@ pub struct Words {
     pub key: Vec<(String, Option<String>)>,
     /// What makes the value.
     pub value: ValueWords,
+    /// Which rows are keys; `None`: all of them.
+    pub filter: Option<Filter>,
 }
 
 /// What a value is made of.
@@ -54,8 +57,12 @@ pub struct Mapping {
     pub prefix: Vec<u8>,
     /// The table, quoted for SQL.
     pub table: String,
-    /// The key's columns, then those of the value.
+    /// The key's columns, then those of the value, then those that only the filter speaks of.
     pub columns: Vec<Column>,
+    /// How many columns the value has.
+    pub values: usize,
+    /// Which rows are keys; `None`: all of them.
+    pub filter: Option<Filter>,
     /// How the key's columns are written.
     pub kinds: Vec<Kind>,
     /// Whether the value is a JSON object.
@@ -91,22 +98,23 @@ pub enum Value {
 /// # Errors
 /// A sentence that says which word is wrong.
 pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
-    let (mut table, mut key, mut value) = (None, None, ValueWords::Empty);
+    let (mut table, mut key, mut value, mut filter) = (None, None, ValueWords::Empty, None);
     for (word, text) in pairs {
         match word.to_ascii_lowercase().as_str() {
             "table" => table = Some(text.trim().to_owned()),
             "key" => key = Some(names(text)?),
             "value" => value = value_words(text)?,
+            "where" => filter = Some(filter::parse(text)?),
             other => {
                 return Err(format!(
-                    "a mapping has the words TABLE, KEY and VALUE, and no `{other}`"
+                    "a mapping has the words TABLE, KEY, VALUE and WHERE, and no `{other}`"
                 ));
             }
         }
     }
     let table = table.filter(|table| !table.is_empty()).ok_or("the mapping lacks TABLE name")?;
     let key = key.filter(|key| !key.is_empty()).ok_or("the mapping lacks KEY (column, …)")?;
-    Ok(Words { table, key, value })
+    Ok(Words { table, key, value, filter })
 }
 
 fn value_words(text: &str) -> Result<ValueWords, String> {
@@ -198,7 +206,20 @@ impl Mapping {
     /// The columns of the value.
     #[must_use]
     pub fn value_columns(&self) -> &[Column] {
-        &self.columns[self.kinds.len()..]
+        &self.columns[self.kinds.len()..][..self.values]
+    }
+
+    /// Whether a row with these cells, one for each column, is a key.
+    ///
+    /// # Errors
+    /// That cannot be said: a value was not sent.
+    pub fn keeps(&self, cells: &[Cell<'_>]) -> Result<bool, NotSent> {
+        let Some(filter) = &self.filter else { return Ok(true) };
+        let cell = |name: &str| {
+            let at = self.columns.iter().position(|column| column.name == name);
+            at.and_then(|at| cells.get(at).copied()).unwrap_or(Cell::Null)
+        };
+        Ok(filter.holds(&cell)? == Some(true))
     }
 
     /// The key of a row with these cells, one for each key column at least (K1).
@@ -221,7 +242,7 @@ impl Mapping {
     /// What is known of the value of a row with these cells, one for each column.
     #[must_use]
     pub fn value(&self, cells: &[Cell<'_>]) -> Value {
-        let cells = &cells[self.kinds.len()..];
+        let cells = &cells[self.kinds.len()..][..self.values];
         let unchanged = cells.iter().filter(|cell| **cell == Cell::Unchanged).count();
         if unchanged > 0 {
             return if unchanged == cells.len() { Value::Unchanged } else { Value::Unknown };
@@ -304,6 +325,7 @@ mod tests {
             ("table", "shop.posts"),
             ("key", "(Poster, \"Odd \"\"Name\":4 , id:PLAIN)"),
             ("value", "json (a, \"B\")"),
+            ("where", "a = 'x'"),
         ]))
         .unwrap();
         assert_eq!(read.table, "shop.posts");
@@ -351,6 +373,8 @@ mod tests {
                 Kind::of("text", None, true).unwrap(),
                 Kind::of("int4", None, true).unwrap(),
             ],
+            values: 5,
+            filter: None,
             json,
             key_bytes_max: 64,
         }
@@ -386,9 +410,11 @@ mod tests {
         }
         mapping.json = false;
         mapping.columns.truncate(3);
+        mapping.values = 1;
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Unchanged]), Value::Unchanged);
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Null]), Value::Known(Vec::new()));
         mapping.columns.truncate(2);
+        mapping.values = 0;
         assert_eq!(mapping.value(&[Text("a"), Text("7")]), Value::Known(Vec::new()));
     }
 

@@ -1,16 +1,12 @@
 //! The threads that ask the database: loads and declarations, positions and writes, each on a connection that
 //! it has to itself. What blocks those that write keeps nobody from loading.
-//!
-//! A load is one round trip. The table is locked against being altered before the snapshot is taken: TRUNCATE and
-//! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::declare;
-use crate::loads::{Found, KeyValues, Query};
-use crate::mapping::{Cell, Value, literal, quoted_name};
-use crate::range::condition;
-use crate::room::{Full, Held};
-use crate::signature::{self, COMPARED_AGAIN};
-use crate::snapshot::Snapshot;
+use crate::loads::Found;
+use crate::mapping::literal;
+use crate::query::{ALTERED_CODE, TOO_MUCH_CODE, load_all, load_pages};
+use crate::room::Held;
+use crate::signature;
 use crate::source::{position_of, show};
 use crate::state::{Job, Line, Shared, State, TableReadiness, Way, Work};
 use crate::wire::{Connection, Error};
@@ -309,7 +305,16 @@ fn attempt(
             let threads = shared.settings.connections;
             let held = Held::new(&shared.room, threads, job.deadline);
             let most = shared.settings.load_bytes_max;
-            let found = load_all(connection, &queries, most, held, looks);
+            let found = match &queries[..] {
+                [(fetch, query)] => {
+                    let asked = (query, most, job.deadline, looks);
+                    load_pages(shared, connection, asked).and_then(|found| match found {
+                        Some(found) => Ok(vec![(*fetch, found)]),
+                        None => load_all(connection, &queries, most, held, looks),
+                    })
+                }
+                _ => load_all(connection, &queries, most, held, looks),
+            };
             if found.is_err() {
                 // Which of them went wrong is seen when each is alone.
                 let again = beside.into_iter().map(|job| Job { alone: true, ..job });
@@ -396,157 +401,6 @@ pub(crate) fn mark(connection: &mut Connection) -> Result<u64, Error> {
 pub(crate) fn end_of_log(connection: &mut Connection) -> Result<u64, Error> {
     let text = connection.value("SELECT pg_current_wal_insert_lsn()")?;
     position_of(&text).ok_or_else(|| Error::broken(format!("`{text}` is no position")))
-}
-
-/// The statement that gives the rows of loads of one table.
-pub(crate) fn rows_sql(queries: &[&Query]) -> String {
-    let Some(first) = queries.first() else { return "SELECT".to_owned() };
-    let mapping = &first.ready.mapping;
-    let wanted = queries.iter().filter_map(|query| condition(mapping, &query.range));
-    let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
-    let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
-    let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
-    format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
-}
-
-/// The key and the value of a row, if it has a key.
-pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let cells: Vec<_> = columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect();
-    let mapping = &query.ready.mapping;
-    let key = mapping.key(&cells)?;
-    match mapping.value(&cells) {
-        Value::Known(value) => Some((key, value)),
-        // No cell of a query is left out.
-        _ => None,
-    }
-}
-
-/// The pairs of a load, as its rows come.
-pub(crate) struct Pairs<'a> {
-    query: &'a Query,
-    bytes_max: usize,
-    bytes: usize,
-    pub(crate) pairs: KeyValues,
-}
-
-impl<'a> Pairs<'a> {
-    pub(crate) fn new(query: &'a Query, bytes_max: usize) -> Self {
-        Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
-    }
-
-    /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
-    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        if self.is_too_much() {
-            return false;
-        }
-        if self.query.range.contains(&key) {
-            self.bytes += key.len() + value.len();
-            self.pairs.push((key, value));
-            if self.is_too_much() {
-                self.pairs = Vec::new();
-            }
-        }
-        !self.is_too_much()
-    }
-
-    fn is_too_much(&self) -> bool {
-        self.bytes > self.bytes_max
-    }
-
-    /// All of them.
-    ///
-    /// # Errors
-    /// They are too many.
-    pub(crate) fn end(self) -> Result<KeyValues, Error> {
-        if self.is_too_much() {
-            let message =
-                format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
-            return Err(Error { message, code: "HW000".to_owned() });
-        }
-        Ok(self.pairs)
-    }
-}
-
-/// The code of a load that gives more than is taken: one of those that end a connection.
-const TOO_MUCH_CODE: &str = "08HW1";
-/// The code of a load whose table has another signature than it was compared with.
-const ALTERED_CODE: &str = "HW002";
-
-/// Asks for the rows of loads of one table, in one snapshot. `looks`: whether to look at the table's signature there.
-fn load_all(
-    connection: &mut Connection,
-    queries: &[(FetchId, Query)],
-    bytes_max: usize,
-    mut held: Held,
-    looks: bool,
-) -> Result<Vec<(FetchId, Found)>, Error> {
-    let all: Vec<_> = queries.iter().map(|(_, query)| query).collect();
-    let Some(first) = all.first() else { return Ok(Vec::new()) };
-    let signature = if looks { &*first.ready.signature_sql } else { "NULL" };
-    let sql = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
-         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}; {}; COMMIT",
-        first.ready.mapping.table,
-        rows_sql(&all)
-    );
-    let (mut snapshot, mut horizon) = (None, None);
-    let (mut altered, mut full) = (false, None);
-    let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
-    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(seen), Some(at), signature]) => {
-            snapshot = Snapshot::parse(seen);
-            horizon = position_of(at);
-            altered = looks && *signature != Some(&*first.ready.signature);
-            true
-        }
-        (3, columns) => {
-            if let Some((key, value)) = pair_of(first, columns)
-                && let Some((last, others)) = pairs.split_last_mut()
-            {
-                if let Err(why) = held.add(key.len() + value.len()) {
-                    full = Some(why);
-                    return false;
-                }
-                let mut some = false;
-                for pairs in others {
-                    some |= pairs.take(key.clone(), value.clone());
-                }
-                return last.take(key, value) || some;
-            }
-            true
-        }
-        _ => true,
-    });
-    if let Err(mut error) = done {
-        // What is left of it is not read: the connection ends.
-        if let Some(full) = full {
-            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
-            return Err(Error { message: full.to_string(), code: code.to_owned() });
-        }
-        if pairs.iter().all(Pairs::is_too_much) {
-            error.code = TOO_MUCH_CODE.to_owned();
-            error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
-            return Err(error);
-        }
-        if !error.is_broken() {
-            connection.query("ROLLBACK", |_, _| {})?;
-        }
-        return Err(error);
-    }
-    if altered {
-        return Err(Error { message: COMPARED_AGAIN.to_owned(), code: ALTERED_CODE.to_owned() });
-    }
-    let (Some(snapshot), Some(horizon)) = (snapshot, horizon) else {
-        return Err(Error::broken("the database does not say what its query saw"));
-    };
-    let fetches = queries.iter().map(|(fetch, _)| *fetch);
-    let held = Arc::new(held);
-    let found = fetches.zip(pairs).map(|(fetch, pairs)| {
-        let pairs = pairs.end()?;
-        let _held = Some(Arc::clone(&held));
-        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, _held }))
-    });
-    found.collect()
 }
 
 /// Hands a load's rows over. The log may end within the head of a block, which is never told.

@@ -16,7 +16,8 @@
 //! given that of the next reading to begin: it sees all that was committed before.
 
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
-use crate::pool::{Pairs, end_of_log, pair_of, rows_sql, up};
+use crate::pool::{end_of_log, up};
+use crate::query::{Pairs, pair_of, rows_sql};
 use crate::room::Held;
 use crate::settings::Settings;
 use crate::signature;

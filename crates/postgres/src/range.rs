@@ -55,6 +55,20 @@ pub fn condition(mapping: &Mapping, range: &KeyRange) -> Option<String> {
     Some(conditions.join(" AND "))
 }
 
+/// How many of the key's columns are equal to something in all keys of `range`; `None` if no row can have such a key.
+#[must_use]
+pub fn fixed_columns(mapping: &Mapping, range: &KeyRange) -> Option<usize> {
+    let within = KeyRange::prefix(&mapping.prefix).intersection(range);
+    if within.is_empty() {
+        return None;
+    }
+    let skipped = mapping.prefix.len();
+    let high = within.last.starts_with(&mapping.prefix).then(|| &within.last[skipped..]);
+    let (common, whole) = common(&within.first[skipped..], high);
+    let ended = common.iter().filter(|&&byte| byte == b'|').count();
+    Some(ended + usize::from(whole))
+}
+
 /// Whether an index on the key columns serves the condition for `range` in full.
 #[must_use]
 pub fn by_index(mapping: &Mapping, range: &KeyRange) -> bool {
@@ -185,6 +199,8 @@ mod tests {
                 .iter()
                 .map(|(name, option)| Kind::of(name, *option, true).unwrap())
                 .collect(),
+            values: 0,
+            filter: None,
             json: false,
             key_bytes_max: 1024,
         }

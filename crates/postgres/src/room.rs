@@ -88,6 +88,24 @@ impl Held {
     }
 }
 
+impl Held {
+    /// Whether so many bytes more would make a large one of it.
+    pub(crate) fn is_full(&self, bytes: usize) -> bool {
+        self.bytes + (bytes + PAIR_BYTES) as u64 > self.small_max
+    }
+
+    /// Whether a load that goes on for others, which have brought so many bytes, may bring more.
+    ///
+    /// # Errors
+    /// All of them together are more than any may.
+    pub(crate) fn allows(&self, bytes_before: u64) -> Result<(), Full> {
+        match bytes_before > self.large_max {
+            true => Err(Full::Alone(self.large_max)),
+            false => Ok(()),
+        }
+    }
+}
+
 impl std::fmt::Display for Full {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

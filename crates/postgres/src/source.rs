@@ -7,7 +7,7 @@ use crate::state::{Shared, Way, Work};
 use crate::terms::Terms;
 use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
-use headwater_base::source::{Change, FetchId, News, Position, Sink, Source};
+use headwater_base::source::{Change, FetchId, News, Portion, Position, Sink, Source};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,9 +104,9 @@ impl Source for Postgres {
         state.plans.clear();
     }
 
-    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+    fn load(&mut self, fetch: FetchId, range: &KeyRange, portion: Portion) {
         let deadline = Instant::now() + self.shared.settings.patience;
-        self.shared.lock().load(fetch, range, deadline);
+        self.shared.lock().load(fetch, range, portion, deadline);
         self.shared.changed.notify_all();
     }
 

@@ -130,6 +130,8 @@ pub(crate) struct Table {
     pub(crate) words: Words,
     pub(crate) standing: TableReadiness,
     pub(crate) followed: Followed,
+    /// How many bytes the keys and values of its rows had in the last load; 0: there was none.
+    pub(crate) row_bytes: u64,
 }
 
 /// Whether a table can be loaded.
@@ -166,6 +168,8 @@ pub(crate) struct Ready {
     /// Queries that see all transactions before this one may be believed: older ones may have changed rows before
     /// the table was published.
     pub(crate) since: u64,
+    /// An index has the key's columns in their order.
+    pub(crate) in_order: bool,
     /// Changes whenever the table was altered in a way that matters.
     pub(crate) signature: String,
     /// The expression that gives it.
@@ -352,7 +356,8 @@ impl State {
         let before = self.tables.remove(prefix);
         let followed = before.map(|table| table.followed).unwrap_or_default();
         let loaded = !followed.is_empty();
-        self.tables.insert(prefix.to_vec(), Table { generation, words, standing, followed });
+        self.tables
+            .insert(prefix.to_vec(), Table { generation, words, standing, followed, row_bytes: 0 });
         self.plans.clear();
         if loaded {
             self.reset(KeyRange::prefix(prefix));

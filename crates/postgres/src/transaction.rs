@@ -220,6 +220,11 @@ impl Outcome {
         state: &State,
     ) {
         let mapping = &plan.ready.mapping;
+        let keeps = mapping.keeps(cells);
+        if keeps == Ok(false) {
+            // It may have been one of the keys until now.
+            return self.remove(plan, before.flatten(), state);
+        }
         let key = mapping.key(cells);
         self.rows_without_key += u64::from(key.is_none());
         let moved = before.as_ref().is_some_and(|before| *before != key);
@@ -228,8 +233,10 @@ impl Outcome {
         }
         let Some(key) = key.filter(|key| plan.follows(key, state)) else { return };
         match mapping.value(cells) {
+            _ if keeps.is_err() => self.resets.push(KeyRange::point(&key)),
             Value::Known(value) => self.changes.push(Change { key, value: Some(value) }),
-            Value::Unchanged if !moved => {}
+            // A row that enters has a value that was not here.
+            Value::Unchanged if !moved && mapping.filter.is_none() => {}
             Value::Unchanged | Value::Unknown => self.resets.push(KeyRange::point(&key)),
         }
     }

@@ -100,6 +100,8 @@ pub struct Connection {
     ends: Option<Instant>,
     /// A longer message is refused.
     message_bytes_max: usize,
+    /// What is on its way is not wanted any more.
+    abandoned: bool,
 }
 
 /// A message: its tag, and where in the input its body is.
@@ -140,8 +142,8 @@ impl Connection {
             Err(error) if error.message.contains("unsupported startup parameter") => {
                 if replication && error.message.contains("replication") {
                     return Err(Error::broken(format!(
-                        "the log cannot be read through the pooler that answers ({}): name PostgreSQL's own host and port, \
-                         or follow=triggers",
+                        "the log cannot be read through the pooler that answers, such as PgBouncer before 1.23 ({}): name PostgreSQL's own \
+                         host and port, or follow=triggers",
                         error.message
                     )));
                 }
@@ -190,6 +192,7 @@ impl Connection {
             taken: 0,
             out: Vec::new(),
             patience: target.patience,
+            abandoned: false,
             notified: false,
             process: 0,
             standby: false,
@@ -400,7 +403,12 @@ impl Connection {
 
     /// Whether the server still keeps this connection, as far as can be seen without asking.
     pub fn is_alive(&mut self) -> bool {
-        self.taken == self.input.len() && self.stream.is_quiet()
+        !self.abandoned && self.taken == self.input.len() && self.stream.is_quiet()
+    }
+
+    /// The rest of what was asked for is not wanted any more: nothing else can be asked here.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// Waits up to a time for a notification, and whether one has come. The patience must be a short one.

@@ -66,6 +66,11 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
         TableReadiness::Ready(ready) => &ready.mapping,
         standing => return Err(standing.reason()),
     };
+    if mapping.filter.is_some() {
+        return Err(format!(
+            "the table of {shown} is declared with WHERE, and is not written here: declare it without for writes"
+        ));
+    }
     let key = mapping.literals(&change.key).filter(|_| change.key.len() <= mapping.key_bytes_max);
     let key = key.ok_or_else(|| format!("{shown} is not the key of a row of {}", mapping.table))?;
     let (sql, kind) = match &change.value {

@@ -7,7 +7,7 @@ use crate::command::AsOf;
 use headwater_base::KeyRange;
 use headwater_base::key::end_at_most;
 use headwater_base::source::Attributes;
-use headwater_engine::{Change, FetchId, Loaded, Pair, Position};
+use headwater_engine::{Change, FetchId, Loaded, Pair, Portion, Position};
 use std::collections::BTreeMap;
 
 /// A load that the engine asked for and that is not answered.
@@ -17,6 +17,8 @@ pub struct OpenLoad {
     pub fetch: FetchId,
     /// The keys wanted.
     pub range: KeyRange,
+    /// How many of them.
+    pub portion: Portion,
     /// How far the engine had been told of changes when it asked.
     pub since: u64,
 }
@@ -64,8 +66,8 @@ impl ScriptedSource {
     }
 
     /// The engine asks for a range.
-    pub fn ask(&mut self, fetch: FetchId, range: KeyRange) {
-        self.open.push(OpenLoad { fetch, range, since: self.told() });
+    pub fn ask(&mut self, fetch: FetchId, range: KeyRange, portion: Portion) {
+        self.open.push(OpenLoad { fetch, range, portion, since: self.told() });
     }
 
     /// Takes an open load: the one numbered `load` (from 1), or the last where there are fewer.
@@ -83,15 +85,35 @@ impl ScriptedSource {
         }
     }
 
-    /// What the source delivers for a load; from now on its range is followed.
+    /// What the source delivers for a load; from now on its range is followed, or as much of it as was delivered.
     pub fn answer(&mut self, load: &OpenLoad, position: u64) -> Loaded {
-        let inside = |key: &Vec<u8>| load.range.contains(key);
-        let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| inside(key));
-        let pairs = pairs
+        self.answer_part(load, position, usize::MAX)
+    }
+
+    /// As [`ScriptedSource::answer`], of `rows_max` rows at most.
+    pub fn answer_part(&mut self, load: &OpenLoad, position: u64, rows_max: usize) -> Loaded {
+        let OpenLoad { range, portion, .. } = load;
+        let pairs = self.pairs_at(position).into_iter().filter(|(key, _)| range.contains(key));
+        let mut pairs: Vec<_> = pairs
             .map(|(key, value)| Pair { key, value, attributes: Attributes::default() })
             .collect();
-        self.followed.push(load.range.clone());
-        Loaded { position: Position(position), pairs }
+        let wanted =
+            portion.rows.map_or(usize::MAX, |rows| usize::try_from(rows).unwrap_or(usize::MAX));
+        let rows = wanted.min(rows_max).max(1);
+        let mut known = None;
+        if rows < pairs.len() {
+            let mut part = range.clone();
+            if portion.reverse {
+                pairs.drain(..pairs.len() - rows);
+                part.first.clone_from(&pairs[0].key);
+            } else {
+                part.last.clone_from(&pairs[rows].key);
+                pairs.truncate(rows);
+            }
+            known = Some(part);
+        }
+        self.followed.push(known.clone().unwrap_or_else(|| range.clone()));
+        Loaded { position: Position(position), pairs, known }
     }
 
     /// The engine gives up a range: what is left of the followed ones.

@@ -77,8 +77,8 @@ impl EngineTarget {
             }
             for effect in effects {
                 match effect {
-                    Effect::Load { fetch, source, range } => {
-                        self.sources.entry(source).or_default().ask(fetch, range);
+                    Effect::Load { fetch, source, range, portion } => {
+                        self.sources.entry(source).or_default().ask(fetch, range, portion);
                     }
                     Effect::Unfollow { source, range } => {
                         self.sources.entry(source).or_default().unfollow(&range);

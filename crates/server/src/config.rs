@@ -323,6 +323,9 @@ pub struct Table {
     pub key: Vec<String>,
     /// What makes up the value: a column, `JSON (a, b)`, or `EMPTY`.
     pub value: Option<String>,
+    /// Which rows are keys: a condition such as `status = 'paid'`.
+    #[serde(rename = "where")]
+    pub filter: Option<String>,
     /// Whether clients' writes go to the source.
     pub write_through: bool,
     /// Whether its base keys may be evicted.

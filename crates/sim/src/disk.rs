@@ -61,7 +61,7 @@ impl State {
 
     fn show(&self, range: &KeyRange) -> Loaded {
         let pairs = self.named(&|key| range.contains(key));
-        Loaded { position: Position(self.position), pairs }
+        Loaded { position: Position(self.position), pairs, known: None }
     }
 
     fn named(&self, wanted: &dyn Fn(&[u8]) -> bool) -> Vec<Pair> {

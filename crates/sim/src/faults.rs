@@ -31,6 +31,8 @@ pub struct Faults {
     pub source_losses: usize,
     /// Some tables have a source.
     pub sources: bool,
+    /// The source answers with a part of what was asked for, at times and where that will do.
+    pub parts: bool,
     /// Keys expire.
     pub lives: bool,
     /// Shards keep base keys on disk, over their restarts.
@@ -78,6 +80,7 @@ impl Faults {
             disks: rng.chance(40),
             forgetful: rng.chance(50),
             sources: rng.chance(40),
+            parts: true,
             slice_rows,
             removals,
             ..Self::default()

@@ -7,7 +7,7 @@
 
 use headwater_base::source::Attributes;
 use headwater_base::{KeyRange, Placement, Shard};
-use headwater_engine::{Change, Engine, FetchId, Loaded, Pair, Position};
+use headwater_engine::{Change, Engine, FetchId, Loaded, Pair, Portion, Position};
 use headwater_model::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,6 +28,7 @@ enum News {
 struct Load {
     fetch: FetchId,
     range: KeyRange,
+    portion: Portion,
     /// What had been told when it was asked for.
     since: u64,
 }
@@ -60,6 +61,17 @@ fn apply(values: &mut Values, changes: &[Change]) {
             Some(value) => drop(values.insert(key.clone(), value.clone())),
             None => drop(values.remove(key)),
         }
+    }
+}
+
+/// How many rows an answer has: not drawn, so that what happens does not depend on it otherwise.
+fn rows_of(load: &Load, parts: bool) -> usize {
+    let wanted = load.portion.rows.map_or(usize::MAX, |rows| rows as usize);
+    match load.fetch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61 {
+        _ if !parts => usize::MAX,
+        0 => 1,
+        1 => wanted.min(3),
+        _ => wanted,
     }
 }
 
@@ -113,7 +125,7 @@ impl Source {
     pub(crate) fn load(
         &mut self,
         at: usize,
-        fetch: FetchId,
+        (fetch, portion): (FetchId, Portion),
         range: KeyRange,
         placement: &Placement,
     ) -> Result<(), String> {
@@ -128,7 +140,7 @@ impl Source {
         if let Some(known) = known.clone().find(|known| known.overlaps(&range)) {
             return Err(format!("shard {at} asks for {range:?}, though it has {known:?}"));
         }
-        side.open.push(Load { fetch, range, since });
+        side.open.push(Load { fetch, range, portion, since });
         Ok(())
     }
 
@@ -173,7 +185,12 @@ impl Source {
     }
 
     /// Answers some loads, or all of them, of which so many in a thousand fail; how many were answered, and how many failed.
-    pub(crate) fn answer(&mut self, rng: &mut Rng, all: bool, fails: usize) -> (u64, u64) {
+    pub(crate) fn answer(
+        &mut self,
+        rng: &mut Rng,
+        all: bool,
+        (fails, parts): (usize, bool),
+    ) -> (u64, u64) {
         let (mut answered, mut failed) = (0, 0);
         for at in 0..self.sides.len() {
             let mut open = std::mem::take(&mut self.sides[at].open);
@@ -190,8 +207,10 @@ impl Source {
                     answered += 1;
                     let late = rng.below((self.told - load.since + 1) as usize) as u64;
                     let position = if rng.chance(50) { self.told } else { load.since + late };
-                    self.sides[at].followed.push(load.range.clone());
-                    Ok(self.show(&load.range, position))
+                    let loaded = self.show(&load, position, rows_of(&load, parts));
+                    let known = loaded.known.as_ref().unwrap_or(&load.range);
+                    self.sides[at].followed.push(known.clone());
+                    Ok(loaded)
                 };
                 self.sides[at].inbox.push_back(News::Loaded(load.fetch, answer));
             }
@@ -199,10 +218,25 @@ impl Source {
         (answered, failed)
     }
 
-    fn show(&self, range: &KeyRange, position: u64) -> Loaded {
+    /// What it answers, of so many rows at most.
+    fn show(&self, load: &Load, position: u64, rows_max: usize) -> Loaded {
+        let Load { range, portion, .. } = load;
         let values = self.values_at(position).into_iter().filter(|(key, _)| range.contains(key));
         let pair = |(key, value)| Pair { key, value, attributes: Attributes::default() };
-        Loaded { position: Position(position), pairs: values.map(pair).collect() }
+        let mut pairs: Vec<_> = values.map(pair).collect();
+        let rows = rows_max.max(1);
+        if rows >= pairs.len() {
+            return Loaded { position: Position(position), pairs, known: None };
+        }
+        let mut known = range.clone();
+        if portion.reverse {
+            pairs.drain(..pairs.len() - rows);
+            known.first.clone_from(&pairs[0].key);
+        } else {
+            known.last.clone_from(&pairs[rows].key);
+            pairs.truncate(rows);
+        }
+        Loaded { position: Position(position), pairs, known: Some(known) }
     }
 
     /// Lets a shard take some of its news, or all of them; whether there were any. Of the changes it may be that one is left

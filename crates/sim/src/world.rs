@@ -232,8 +232,11 @@ impl World {
                 }
             }
             self.source.tell(&mut self.rng, self.quiet);
-            let (answered, failed) =
-                self.source.answer(&mut self.rng, self.quiet, self.faults.source_fails);
+            let (answered, failed) = self.source.answer(
+                &mut self.rng,
+                self.quiet,
+                (self.faults.source_fails, self.faults.parts),
+            );
             *self.seen.entry("loads from sources").or_default() += answered;
             *self.seen.entry("loads from sources that failed").or_default() += failed;
             for at in 0..self.shards.len() {
@@ -299,8 +302,8 @@ impl World {
             for effect in effects {
                 match effect {
                     Effect::Wake(ticket) => self.wake(at, Until::Data(ticket))?,
-                    Effect::Load { fetch, range, .. } => {
-                        self.source.load(at, fetch, range, &self.placement)?;
+                    Effect::Load { fetch, range, portion, .. } => {
+                        self.source.load(at, (fetch, portion), range, &self.placement)?;
                     }
                     Effect::Unfollow { range, .. } => self.source.unfollow(at, &range),
                     Effect::Fail { ticket, error } => self.fail(at, ticket, &error)?,

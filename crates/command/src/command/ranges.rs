@@ -104,6 +104,8 @@ pub struct Mapping<'a> {
     pub key: Option<Args<'a>>,
     /// What makes up the value.
     pub value: Option<Args<'a>>,
+    /// Which rows are keys.
+    pub filter: Option<&'a str>,
     /// Clients' writes go to the source.
     pub write_through: bool,
 }

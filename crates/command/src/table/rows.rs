@@ -329,8 +329,8 @@ pub static SPECS: &[Spec] = &[
         "The components of an output key, with the values that they stand for."),
     spec!(TableSet "table.set" -2, UNDEFINE, KeyArgs::NONE, Table, "0.1.0",
         "name [BOUNDARY n] [EVICT <YES | NO>] [KEEP <YES | NO>] [SOURCE name TABLE table KEY \
-         (column [column ...]) [VALUE <column | JSON (column [column ...]) | EMPTY>] [WRITE \
-         <AROUND | THROUGH>]]",
+         (column [column ...]) [VALUE <column | JSON (column [column ...]) | EMPTY>] \
+         [WHERE condition] [WRITE <AROUND | THROUGH>]]",
         "Declares or changes a table."),
     spec!(TableList "table.list" 1, READ, KeyArgs::NONE, Table, "0.1.0",
         "",

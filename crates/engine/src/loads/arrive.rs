@@ -24,7 +24,7 @@ impl Engine {
     /// An answer that nobody waits for any more is ignored.
     pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
         // Answers and changes of another shard come in one order: they need no positions.
-        let answer = answer.map(|pairs| Loaded { position: Position(0), pairs });
+        let answer = answer.map(|pairs| Loaded { position: Position(0), pairs, known: None });
         self.arrived(Some(home), fetch, answer);
     }
 
@@ -46,6 +46,11 @@ impl Engine {
         let Some((range, load)) = data.under_way.remove(&first) else { return };
         match answer {
             Err(message) => {
+                let error = EngineError::SourceFailed { source: data.provider.name(), message };
+                waits.fail(fetch, &error);
+            }
+            Ok(Loaded { known: Some(known), .. }) if known.intersection(&range).is_empty() => {
+                let message = String::from("it gave nothing of what was asked for");
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };
                 waits.fail(fetch, &error);
             }
@@ -84,21 +89,27 @@ impl Engine {
             || self.placed.as_deref().is_none_or(|placed| placed.may_own(range));
         if !is_own {
             // Its home is another shard by now.
-            data.provider.unfollow(range.clone(), waits);
+            data.provider.unfollow(answer.known.unwrap_or_else(|| range.clone()), waits);
             waits.wake(fetch);
-            return;
+            // Others' data will not come from here any more.
+            return self.retry_followed();
         }
         if answer.position < load.asked_at {
             // Changes between were delivered before they were of interest: ask again.
-            data.under_way.insert(range, Load::new(fetch, data.seen));
+            let anew = Load::new(fetch, data.seen, load.portion).after(load.answers);
+            data.under_way.insert(range, anew);
             waits.file(fetch, part, &range.first);
             // A source follows the range for each answer.
-            data.provider.unfollow(range.clone(), waits);
-            data.provider.load(fetch, range.clone(), waits, persistence);
+            data.provider.unfollow(answer.known.unwrap_or_else(|| range.clone()), waits);
+            data.provider.load(fetch, range.clone(), load.portion, (waits, persistence));
             return;
         }
-        // With several shards a reader of a range in slices could wait for ever (seed 369 of the simulator): there it is one step.
-        let is_sliced = matches!(data.provider, Provider::Source(_)) && self.placed.is_none();
+        let known = answer.known.take();
+        let known =
+            known.map(|known| self.go_on_behind(part, range, &load, (known, answer.bytes())));
+        let range = known.as_ref().unwrap_or(range);
+        let Some(data) = self.loads.data_mut(part) else { return };
+        let is_sliced = matches!(data.provider, Provider::Source(_));
         let rows = self.slices.rows().filter(|_| is_sliced);
         let rows_left = rows.map(|rows| rows.saturating_sub(self.loads.arriving.rows_taken));
         let mut left = range.clone();
@@ -148,12 +159,12 @@ impl Engine {
     ) {
         let hash = self.memory.range_hash(part.table.0, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-        let here = Here { position, heat };
+        let here = Here { position, rows: pairs.len(), heat };
         let Some(data) = self.loads.data_mut(part) else { return };
         if data.is_kept() {
             data.ranges.merge(range.clone(), here);
         } else {
-            data.ranges.append(range.clone(), here);
+            data.ranges.append(range.clone(), here, data.seen);
         }
         pairs.retain(|pair| range.contains(&pair.key));
         match part.home {

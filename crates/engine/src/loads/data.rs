@@ -8,7 +8,7 @@ use crate::sources::{KEPT, Persistence};
 use alloc::collections::BTreeMap;
 use alloc::vec::{IntoIter, Vec};
 use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
+use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Portion, Position};
 use headwater_policy::Evictor;
 
 /// Bytes of keys and values after which a slice of an answer ends.
@@ -30,6 +30,10 @@ pub(super) struct Load {
     pub(super) fetch: FetchId,
     /// Where the provider stood, as far as known here, when the load was asked for.
     pub(super) asked_at: Position,
+    /// How much of its range is wanted.
+    pub(super) portion: Portion,
+    /// How many answers have come of what it goes on for (L5).
+    pub(super) answers: u32,
     /// The last change of each key that was delivered since: its answer may not show it (L2).
     changes: BTreeMap<Vec<u8>, (Position, Held)>,
     /// What is left of its answer, where that is taken in slices (L4).
@@ -43,12 +47,14 @@ type Held = Option<(Vec<u8>, Attributes)>;
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) position: Position,
+    /// The part of the range that it is of (L5), until that has been looked at.
+    pub(super) known: Option<KeyRange>,
     pairs: IntoIter<Pair>,
 }
 
 impl From<Loaded> for Answer {
-    fn from(Loaded { position, pairs }: Loaded) -> Self {
-        Self { position, pairs: pairs.into_iter() }
+    fn from(Loaded { position, pairs, known }: Loaded) -> Self {
+        Self { position, known, pairs: pairs.into_iter() }
     }
 }
 
@@ -62,6 +68,12 @@ pub(super) struct Slice {
 }
 
 impl Answer {
+    /// Bytes of keys and values that are left of it.
+    pub(super) fn bytes(&self) -> u64 {
+        let pairs = self.pairs.as_slice().iter();
+        pairs.map(|pair| (pair.key.len() + pair.value.len()) as u64).sum()
+    }
+
     /// How many of its next pairs make a slice of `rows`; `None`: all of them are taken at once.
     fn next_count(&self, rows: Option<usize>) -> usize {
         let pairs = self.pairs.as_slice();
@@ -88,8 +100,13 @@ impl Answer {
 }
 
 impl Load {
-    pub(super) fn new(fetch: FetchId, asked_at: Position) -> Self {
-        Self { fetch, asked_at, changes: BTreeMap::new(), answer: None }
+    pub(super) fn new(fetch: FetchId, asked_at: Position, portion: Portion) -> Self {
+        Self { fetch, asked_at, portion, answers: 0, changes: BTreeMap::new(), answer: None }
+    }
+
+    /// It goes on for loads that have had so many answers.
+    pub(super) fn after(self, answers: u32) -> Self {
+        Self { answers, ..self }
     }
 
     /// The next pairs of its answer, `rows` of them at most (`None`: all), with the changes that came after it (L2).
@@ -229,11 +246,45 @@ impl LoadedData {
             for range in self.under_way.gaps(gap).into_iter().filter(&is_own) {
                 missing = Err(Missing);
                 let fetch = waits.begin_load(part, &range.first);
-                self.under_way.insert(&range, Load::new(fetch, self.seen));
-                self.provider.load(fetch, range, waits, persistence);
+                let portion = Portion::default();
+                self.under_way.insert(&range, Load::new(fetch, self.seen, portion));
+                self.provider.load(fetch, range, portion, (waits, persistence));
             }
         }
         missing
+    }
+
+    /// Asks for the first keys of `gap`, of which nothing is here, or the last ones, as `portion` says; waits for those that are on their way.
+    /// Parts that `is_own` does not name have none.
+    pub(super) fn ask_portion(
+        &mut self,
+        part: LoadedId,
+        gap: &KeyRange,
+        portion: Portion,
+        is_own: impl Fn(&KeyRange) -> bool,
+        (waits, persistence): (&mut Waits, &mut Persistence),
+    ) -> Missing {
+        let mut free = self.under_way.gaps(gap);
+        free.retain(is_own);
+        let free = if portion.reverse { free.last() } else { free.first() };
+        // Loads behind that are not waited for.
+        let mut loads = Vec::new();
+        for (first, load) in self.under_way.overlapping(gap) {
+            if free.is_none_or(|free| (first < &*free.first) != portion.reverse) {
+                loads.push(load.value.fetch);
+            }
+        }
+        let load = if portion.reverse { loads.last() } else { loads.first() };
+        match (free, load) {
+            (_, Some(&fetch)) => _ = waits.lacking.insert(fetch),
+            (Some(range), None) => {
+                let fetch = waits.begin_load(part, &range.first);
+                self.under_way.insert(range, Load::new(fetch, self.seen, portion));
+                self.provider.load(fetch, range.clone(), portion, (waits, persistence));
+            }
+            (None, None) => debug_assert!(false, "some of the gap is own"),
+        }
+        Missing
     }
 
     /// Notes a change: the load under way that it concerns may come too late to show it (L2).

@@ -16,6 +16,8 @@
 //!   the load's position are in it already. Other shards need none kept: their answers and changes come in one order.
 //! - L4. With one shard, an answer of a source is taken in slices, in the order of the keys. What was taken is a loaded range; the rest is a range under way
 //!   until its slice comes, of which changes are kept (L2). What ends the one or the other between slices need not know of the load.
+//! - L5. An answer of a source may be of a part of what was asked for. That part is loaded; where all was wanted the load goes on with the
+//!   rest, as long as somebody waits for it, and what has come stays whatever becomes of the rest.
 //! - L3. A key of a kept table that is in memory, inside of a loaded range or not, has the value
 //!   and the expiry that the embedded store was told last.
 
@@ -23,6 +25,7 @@ mod arrive;
 mod data;
 mod forget;
 mod need;
+mod part;
 mod ranges;
 mod waits;
 
@@ -41,7 +44,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::placement::Shard;
-use headwater_base::source::FetchId;
+use headwater_base::source::{FetchId, Portion};
 use headwater_store::TableId;
 
 /// Base data that lives elsewhere: what of it is here, what is on its way, and who waits for that.
@@ -96,17 +99,17 @@ impl Provider {
         }
     }
 
-    /// Asks for a range, and its changes from then on.
+    /// Asks for a range, and its changes from then on. A store and other shards bring all of it.
     fn load(
         &self,
         fetch: FetchId,
         range: KeyRange,
-        waits: &mut Waits,
-        persistence: &mut Persistence,
+        portion: Portion,
+        (waits, persistence): (&mut Waits, &mut Persistence),
     ) {
         waits.effects.push(match self {
             Self::Store(_) => return persistence.load(fetch, &range),
-            Self::Source(name) => Effect::Load { fetch, source: name.clone(), range },
+            Self::Source(name) => Effect::Load { fetch, source: name.clone(), range, portion },
             Self::Home(home) => Effect::LoadFrom { fetch, home: *home, range },
         });
     }

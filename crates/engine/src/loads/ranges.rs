@@ -21,13 +21,32 @@ pub(crate) struct LoadedRanges {
     hand: Box<[u8]>,
 }
 
+/// Neighbours that came by several loads become one range while they had so many rows together, at most: what is evicted
+/// is a range.
+const JOINED_ROWS_MAX: usize = 4096;
+
 /// What is known of a loaded range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here {
     /// The position of its load.
     pub(crate) position: Position,
+    /// How many rows came with it.
+    pub(crate) rows: usize,
     /// How it is used.
     pub(crate) heat: Heat,
+}
+
+impl Here {
+    /// Takes over what is known of a neighbour, if the two can become one range.
+    fn joins(&mut self, known: Self, seen: Position) -> bool {
+        let (position, rows) = (self.position.max(known.position), self.rows + known.rows);
+        let joins =
+            self.position == known.position || (position <= seen && rows <= JOINED_ROWS_MAX);
+        if joins {
+            (self.position, self.rows) = (position, rows);
+        }
+        joins
+    }
 }
 
 impl LoadedRanges {
@@ -75,13 +94,24 @@ impl LoadedRanges {
         self.map.insert(range, here);
     }
 
-    /// As [`LoadedRanges::insert`]; what came before it of the same load, or of another that shows the same moment, becomes one range with it.
-    pub(crate) fn append(&mut self, mut range: KeyRange, here: Here) {
+    /// As [`LoadedRanges::insert`]; what came of the same load, or of another that shows the same moment, becomes one range with it. So do
+    /// few rows beside few others, once changes have been delivered up to `seen`, behind the positions of both: their positions
+    /// do not matter any more.
+    pub(crate) fn append(&mut self, mut range: KeyRange, mut here: Here, seen: Position) {
         if let Some((before, known)) = self.map.remove_ending(&range.first) {
-            if known.position == here.position {
+            if here.joins(known, seen) {
                 range.first = before.first;
             } else {
                 self.map.insert(&before, known);
+            }
+        }
+        if !range.last.is_empty()
+            && let Some((after, known)) = self.map.remove(&range.last)
+        {
+            if here.joins(known, seen) {
+                range.last = after.last;
+            } else {
+                self.map.insert(&after, known);
             }
         }
         self.map.insert(&range, here);
@@ -158,7 +188,7 @@ mod tests {
     }
 
     fn here() -> Here {
-        Here { position: Position(1), heat: Heat::default() }
+        Here { position: Position(1), rows: 1, heat: Heat::default() }
     }
 
     fn shown(ranges: &[KeyRange]) -> Vec<(&str, &str)> {

@@ -50,6 +50,32 @@ impl Waits {
         fetch
     }
 
+    /// A load begins that goes on where `before` ended, if somebody waits for that one; unless `wakes`, they wait for this one, too.
+    pub(super) fn go_on(
+        &mut self,
+        before: FetchId,
+        part: LoadedId,
+        first: &[u8],
+        wakes: bool,
+    ) -> Option<FetchId> {
+        let tickets = self.by_fetch.get(&before)?;
+        let waiting = tickets.iter().copied().filter(|ticket| self.waiting.contains_key(ticket));
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() {
+            return None;
+        }
+        let fetch = FetchId(self.next_fetch);
+        self.next_fetch += 1;
+        self.file(fetch, part, first);
+        if !wakes {
+            for ticket in &waiting {
+                self.waiting.get_mut(ticket)?.insert(fetch);
+            }
+            self.by_fetch.insert(fetch, waiting);
+        }
+        Some(fetch)
+    }
+
     /// Files a load under way.
     pub(super) fn file(&mut self, fetch: FetchId, part: LoadedId, first: &[u8]) {
         self.loads.insert(fetch, (part, first.to_vec()));
@@ -226,7 +252,7 @@ mod tests {
         for effect in engine.take_effects() {
             match effect {
                 Effect::Load { fetch, .. } => {
-                    let nothing = Loaded { position: Position(0), pairs: Vec::new() };
+                    let nothing = Loaded { position: Position(0), pairs: Vec::new(), known: None };
                     engine.loaded(fetch, Ok(nothing));
                 }
                 effect => rest.push(effect),

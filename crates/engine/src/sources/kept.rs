@@ -190,7 +190,8 @@ impl Engine {
         }
         let mut data = LoadedData::new(Provider::Store(KeptReads::Keys));
         if nothing {
-            data.ranges.insert(&range, Here { position: Position(0), heat: Heat::default() });
+            data.ranges
+                .insert(&range, Here { position: Position(0), rows: 0, heat: Heat::default() });
         } else {
             self.tell_reset(&range);
         }
@@ -274,7 +275,7 @@ impl Engine {
             let Some(data) = kept else { continue };
             data.seen = position;
             data.ranges.take();
-            data.ranges.insert(&range, Here { position, heat: Heat::default() });
+            data.ranges.insert(&range, Here { position, rows: 0, heat: Heat::default() });
             // What loads under way show was there before.
             for (_, fetch) in data.take_loads(|_, _| true) {
                 self.loads.waits.withdraw(fetch);

@@ -7,5 +7,6 @@ mod certificates;
 mod declare;
 mod follow;
 mod model;
+mod pages;
 mod random;
 mod server;

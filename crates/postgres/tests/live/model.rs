@@ -2,7 +2,7 @@
 //! as it goes.
 
 use headwater_base::KeyRange;
-use headwater_base::source::{FetchId, Health, Loaded, News, Position, Sink, Source};
+use headwater_base::source::{FetchId, Health, Loaded, News, Portion, Position, Sink, Source};
 use headwater_postgres::Postgres;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -116,6 +116,12 @@ impl Model {
         if loaded.position < asked_at || loaded.position < self.position {
             return Err(format!("a load came too late to be followed: {:?}", loaded.position));
         }
+        let range = match loaded.known {
+            Some(known) if known.is_empty() || !range.covers(&known) => {
+                return Err(format!("{known:?} is no part of {range:?}"));
+            }
+            known => known.unwrap_or(range),
+        };
         for pair in loaded.pairs {
             if !range.contains(&pair.key) {
                 return Err(format!("{:?} is not in {range:?}", pair.key));
@@ -217,6 +223,16 @@ impl Stand {
 
     /// Asks for a range, if no part of it is loaded or being loaded.
     pub(crate) fn ask(&self, source: &mut Postgres, range: &KeyRange) -> Option<FetchId> {
+        self.ask_portion(source, range, Portion::default())
+    }
+
+    /// Asks for some keys of a range.
+    pub(crate) fn ask_portion(
+        &self,
+        source: &mut Postgres,
+        range: &KeyRange,
+        portion: Portion,
+    ) -> Option<FetchId> {
         let fetch = FetchId(self.number());
         {
             let mut model = self.lock();
@@ -227,7 +243,7 @@ impl Stand {
             let asked_at = model.position;
             model.loading.insert(fetch, (range.clone(), asked_at));
         }
-        source.load(fetch, range);
+        source.load(fetch, range, portion);
         Some(fetch)
     }
 
@@ -237,13 +253,38 @@ impl Stand {
         source: &mut Postgres,
         range: &KeyRange,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
-        let fetch = self.ask(source, range).expect("the range is not loaded");
+        self.load_portion(source, range, Portion::default())
+    }
+
+    /// Loads some keys of a range, and gives them.
+    pub(crate) fn load_portion(
+        &self,
+        source: &mut Postgres,
+        range: &KeyRange,
+        portion: Portion,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let fetch = self.ask_portion(source, range, portion).expect("the range is not loaded");
         self.wait("a load", |model| {
             if let Some(why) = model.failed.remove(&fetch) {
                 return Some(Err(why));
             }
             (!model.loading.contains_key(&fetch)).then(|| Ok(model.of(range)))
         })
+    }
+
+    /// Forgets what is loaded.
+    pub(crate) fn forget(&self) {
+        let mut model = self.lock();
+        model.loaded.clear();
+        model.keys.clear();
+    }
+
+    /// The parts of a range that are loaded.
+    pub(crate) fn known_of(&self, range: &KeyRange) -> Vec<KeyRange> {
+        let mut known = self.lock().loaded.clone();
+        known.retain(|known| known.overlaps(range));
+        known.sort_by(|one, next| one.first.cmp(&next.first));
+        known
     }
 
     /// Gives a loaded range up.

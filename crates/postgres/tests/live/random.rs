@@ -5,6 +5,7 @@ use crate::model::{Stand, connect};
 use crate::server::Server;
 use fastrand::Rng;
 use headwater_base::KeyRange;
+use headwater_base::source::Portion;
 use headwater_postgres::Postgres;
 use headwater_postgres::wire::{Connection, Error};
 use std::collections::BTreeMap;
@@ -114,6 +115,20 @@ impl Client<'_> {
             }
         }
     }
+}
+
+/// What is asked for of some range; amounts come to zero where all of a group is there.
+fn some_load(random: &mut Rng) -> (KeyRange, Portion) {
+    let mut range = some_range(random);
+    let mut portion = Portion::default();
+    if range.first.starts_with(b"p|") && random.bool() {
+        portion.rows = Some(random.u64(1..6));
+        portion.reverse = random.bool();
+        if random.u8(..4) == 0 {
+            range = KeyRange::prefix(b"p|");
+        }
+    }
+    (range, portion)
 }
 
 /// Ranges that are asked for: never two over the same keys.
@@ -227,7 +242,8 @@ fn history(seed: u64, options: &[(&str, &str)], disturbed: bool, lively: bool) {
             if random.u8(..3) == 0 {
                 stand.unfollow(&mut source, random.usize(..1000));
             } else {
-                loads += u32::from(stand.ask(&mut source, &some_range(&mut random)).is_some());
+                let (range, portion) = some_load(&mut random);
+                loads += u32::from(stand.ask_portion(&mut source, &range, portion).is_some());
             }
             if disturbed && begun.elapsed() > next {
                 next += Duration::from_millis(random.u64(100..2500));

@@ -63,6 +63,10 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
             ))?;
             taken = 1 + words.len();
             mapping.value = Some(words);
+        } else if is(option, "where") {
+            let given =
+                given.ok_or(Refusal::Text("WHERE needs a condition: WHERE \"status = 'paid'\""))?;
+            mapping.filter = Some(text(given, "a condition must be UTF-8 text")?);
         } else if is(option, "write") {
             mapping.write_through = match given {
                 Some(word) if is(word, "through") => true,
@@ -78,13 +82,13 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
                 before: "syntax error: unknown option '",
                 bytes: option,
                 after: "'; allowed are BOUNDARY n, EVICT YES|NO, KEEP YES|NO, SOURCE name, and \
-                    with a source TABLE name, KEY (columns), VALUE column and WRITE AROUND|THROUGH",
+                    with a source TABLE name, KEY (columns), VALUE column, WHERE condition and WRITE AROUND|THROUGH",
             });
         }
         rest = rest.from(taken);
     }
     if source.is_none_or(str::is_empty) && mapping != Mapping::default() {
-        return Err(Refusal::Text("TABLE, KEY, VALUE and WRITE need a SOURCE"));
+        return Err(Refusal::Text("TABLE, KEY, VALUE, WHERE and WRITE need a SOURCE"));
     }
     let source = source.map(|name| (name, mapping));
     Ok(Tables::Set { name: args.at(1), boundary, source, evict, keep })

@@ -127,5 +127,8 @@ pub(super) fn mapping_words(mapping: &Mapping<'_>) -> Result<Vec<(String, String
     if let Some(value) = mapping.value {
         words.push((String::from("value"), text(value)?));
     }
+    if let Some(filter) = mapping.filter {
+        words.push((String::from("where"), filter.to_owned()));
+    }
     Ok(words)
 }

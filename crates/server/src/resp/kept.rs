@@ -73,15 +73,18 @@ impl Resp {
                     let Some((source, mapping)) = source else { return };
                     if source.is_empty() {
                         (table.source, table.table, table.value) = (None, None, None);
+                        table.filter = None;
                         (table.key, table.write_through) = (Vec::new(), false);
                         return;
                     }
                     table.source = Some((*source).to_owned());
                     table.write_through = mapping.write_through;
+                    table.filter = None;
                     for (word, text) in mapping_words(mapping).unwrap_or_default() {
                         match word.as_str() {
                             "table" => table.table = Some(text),
                             "value" => table.value = Some(text),
+                            "where" => table.filter = Some(text),
                             _ => table.key = text.split(", ").map(str::to_owned).collect(),
                         }
                     }

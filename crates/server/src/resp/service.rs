@@ -271,8 +271,8 @@ impl Service for Resp {
                             self.go_on_watching(ticket, Some(&error), connections);
                         }
                     }
-                    Effect::Load { fetch, source, range } => {
-                        self.ask_load(fetch, &source, &range);
+                    Effect::Load { fetch, source, range, portion } => {
+                        self.ask_load(fetch, &source, &range, portion);
                     }
                     Effect::Unfollow { source, range } => self.hub.unfollow(&source, &range),
                     Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {

@@ -11,7 +11,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Position, Written};
+use headwater_base::source::{Change, FetchId, Health, Loaded, News, Portion, Position, Written};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{
     Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
@@ -53,6 +53,7 @@ pub(super) fn begin(
         let mut words = vec![(String::from("key"), table.key.join(", "))];
         words.extend(table.table.iter().map(|name| (String::from("table"), name.clone())));
         words.extend(table.value.iter().map(|value| (String::from("value"), value.clone())));
+        words.extend(table.filter.iter().map(|filter| (String::from("where"), filter.clone())));
         let prefix = format!("{}|", table.name).into_bytes();
         hub.enter(source, &prefix).map_err(refuse)?;
         if is_first {
@@ -95,8 +96,14 @@ impl Resp {
     }
 
     /// Passes a load on to its source.
-    pub(super) fn ask_load(&mut self, fetch: FetchId, source: &str, range: &KeyRange) {
-        if let Err(text) = self.hub.load(source, fetch, range, self.patience()) {
+    pub(super) fn ask_load(
+        &mut self,
+        fetch: FetchId,
+        source: &str,
+        range: &KeyRange,
+        portion: Portion,
+    ) {
+        if let Err(text) = self.hub.load(source, fetch, (range, portion), self.patience()) {
             self.node.engine_mut().loaded(fetch, Err(text));
         }
     }
@@ -266,6 +273,7 @@ impl Resp {
         fits: bool,
     ) {
         let found = answer.is_ok();
+        let known = answer.as_ref().ok().and_then(|loaded| loaded.known.clone());
         let load = self.hub.take_load(fetch);
         let waited = load.as_ref().is_none_or(|(_, waited)| *waited);
         let answer = if !waited {
@@ -280,7 +288,8 @@ impl Resp {
             && found
             && answer.is_err()
         {
-            self.hub.unfollow(source, &range);
+            // What the answer is not of is not followed.
+            self.hub.unfollow(source, known.as_ref().unwrap_or(&range));
         }
         if waited {
             self.node.engine_mut().loaded(fetch, answer);

@@ -100,7 +100,7 @@ impl Stage {
             value: value.as_bytes().into(),
             attributes: headwater_base::source::Attributes::default(),
         });
-        let loaded = Loaded { position: Position(1), pairs: pairs.collect() };
+        let loaded = Loaded { position: Position(1), pairs: pairs.collect(), known: None };
         self.service.node_mut().engine_mut().loaded(fetch, Ok(loaded));
         self.woken()
     }

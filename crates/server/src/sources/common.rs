@@ -11,7 +11,7 @@
 
 use super::inbox::{Inbox, Outlets, Slot, Tag, of_all};
 use super::kinds;
-use headwater_base::source::{Change, FetchId, Position, Source};
+use headwater_base::source::{Change, FetchId, Portion, Position, Source};
 use headwater_base::{KeyRange, Shard};
 use headwater_postgres::terms::Terms;
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,9 +215,10 @@ impl Common {
         name: &str,
         (shard, fetch): (Shard, FetchId),
         range: &KeyRange,
+        portion: Portion,
     ) -> Result<(), String> {
         let fetch = FetchId(of_all(shard, fetch.0));
-        self.with(name, |source| source.load(fetch, range))
+        self.with(name, |source| source.load(fetch, range, portion))
     }
 
     pub(super) fn unfollow(&self, name: &str, range: &KeyRange) {

@@ -14,7 +14,7 @@ pub(crate) use common::Common;
 pub(crate) use inbox::{Inbox, Tag, Told};
 
 use crate::connection::ConnectionId;
-use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
+use headwater_base::source::{Change, FetchId, Health, News, Portion, Position, Written};
 use headwater_base::{KeyRange, Shard};
 use headwater_postgres::terms::Terms;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -235,10 +235,10 @@ impl Hub {
         &mut self,
         source: &str,
         fetch: FetchId,
-        range: &KeyRange,
+        (range, portion): (&KeyRange, Portion),
         until: u64,
     ) -> Result<(), String> {
-        self.common.load(source, (self.me, fetch), range)?;
+        self.common.load(source, (self.me, fetch), range, portion)?;
         self.loads.insert(fetch, (source.into(), range.clone()));
         self.expect(source, Asked::Load(fetch), until);
         Ok(())

@@ -5,7 +5,8 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Portion, Position, Sink, Source,
+    Written,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -90,7 +91,7 @@ fn run(asks: &Receiver<Ask>, sink: &dyn Sink, mut seed: u64) {
                     value: value.clone(),
                     attributes: Attributes::default(),
                 });
-                let loaded = Loaded { position, pairs: pairs.collect() };
+                let loaded = Loaded { position, pairs: pairs.collect(), known: None };
                 let answer = if fails { Err(String::from("broken")) } else { Ok(loaded) };
                 answers.push(News::Loaded { fetch, answer });
                 true
@@ -136,7 +137,7 @@ impl Source for Scripted {
 
     fn withdraw(&mut self, _prefix: &[u8]) {}
 
-    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+    fn load(&mut self, fetch: FetchId, range: &KeyRange, _portion: Portion) {
         let _ = self.0.send(Ask::Load(fetch, range.clone()));
     }
 

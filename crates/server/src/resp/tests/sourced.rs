@@ -4,7 +4,8 @@ use super::Stage;
 use crate::service::{Service, Stopped, Time};
 use headwater_base::memory::Meter;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Position, Sink, Source, Written,
+    Attributes, Change, FetchId, Health, Loaded, News, Pair, Portion, Position, Sink, Source,
+    Written,
 };
 use headwater_base::{KeyRange, Millis};
 use std::cell::Cell;
@@ -30,7 +31,7 @@ impl Source for Speaker {
         self.0.lock().unwrap().push(Request::Declare(request, mapping.to_vec()));
     }
     fn withdraw(&mut self, _prefix: &[u8]) {}
-    fn load(&mut self, fetch: FetchId, range: &KeyRange) {
+    fn load(&mut self, fetch: FetchId, range: &KeyRange, _: Portion) {
         self.0.lock().unwrap().push(Request::Load(fetch, range.clone()));
     }
     fn unfollow(&mut self, range: &KeyRange) {
@@ -164,7 +165,7 @@ fn reads_are_loaded_and_followed() {
     assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
     let Some(Request::Load(fetch, range)) = scene.ask() else { panic!("nothing is loaded") };
     assert_eq!(range, KeyRange::point(b"p|1"));
-    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|1", "one")] };
+    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|1", "one")], known: None };
     scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
     assert_eq!(scene.serve(0, "").0, "$3 one ");
     scene.changed(4, &[("p|1", Some("two"))], &[]);
@@ -222,7 +223,7 @@ fn a_position_is_named_once_however_often_the_command_is_run_again() {
     scene.changed(10, &[], &[0]);
     assert_eq!(scene.serve(0, "").1, Stopped::Parked);
     let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
-    let loaded = Loaded { position: Position(10), pairs: vec![pair("p|1", "one")] };
+    let loaded = Loaded { position: Position(10), pairs: vec![pair("p|1", "one")], known: None };
     scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
     assert_eq!(scene.serve(0, "").0, ":1 ");
     // The next command names a position of its own, also after one that failed.
@@ -246,7 +247,8 @@ fn an_answer_that_comes_too_late_is_not_followed() {
     scene.serve(0, "");
     assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
     let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
-    let loaded = |text| Loaded { position: Position(3), pairs: vec![pair("p|1", text)] };
+    let loaded =
+        |text| Loaded { position: Position(3), pairs: vec![pair("p|1", text)], known: None };
     scene.tell(News::Loaded { fetch: late, answer: Ok(loaded("late")) }, &[]);
     assert_eq!(scene.ask(), Some(Request::Unfollow(range)));
     // The other load of that range is waited for, and followed.
@@ -261,7 +263,7 @@ fn an_answer_that_is_too_large_is_not_followed() {
     assert_eq!(scene.serve(0, "GET p|1\r\n").1, Stopped::Parked);
     let Some(Request::Load(fetch, range)) = scene.ask() else { panic!("nothing is loaded") };
     scene.stage.service.node.engine_mut().set_memory(Rc::new(Full), Some(1));
-    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|1", "one")] };
+    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|1", "one")], known: None };
     scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
     assert!(scene.serve(0, "").0.contains("leaves no room"));
     assert_eq!(scene.ask(), Some(Request::Unfollow(range)));

@@ -1,0 +1,406 @@
+//! Pages: the first keys of a range or the last ones, by one query, and how far they are all there are.
+//!
+//! Rows are asked for in an order of the database, so many at most. What is known then is the range up to the last key that came, if the
+//! order is that of the keys. It is for columns whose texts have a fixed length, and for a text that stands last and is compared
+//! bytewise. A text that another column follows is not: `ann|` stands behind `anna|`. For that there are two ways:
+//!
+//! - [`Edge::Below`]: rows come in the order of the columns, which an index may have. All that has not come begins with the last row's text or a
+//!   greater one, so the keys below that text are known. Where all rows that came have the same text, and no longer text of the range begins with
+//!   it, the keys up to the last one are.
+//! - Rows are sorted by the text as it stands in keys, with its `|`. No index has that order: the table is read, but little is kept of it.
+//!
+//! # Invariants
+//! - P1. Keys that came in another order than is believed here have nothing be known: databases of odd encodings compare oddly.
+
+use crate::loads::{KeyValues, Query};
+use crate::mapping::{Cell, Mapping, quoted_name};
+use crate::query::{restricted, rows_sql};
+use crate::range::{condition, fixed_columns};
+use crate::text::Kind;
+use headwater_base::KeyRange;
+
+/// How the rows of a page are ordered, and what that says of keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    /// Columns or expressions, in order.
+    order: Vec<String>,
+    /// So many rows are asked for.
+    pub(crate) rows: u64,
+    reverse: bool,
+    edge: Edge,
+}
+
+/// What is known behind the rows that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Edge {
+    /// Everything up to the last key.
+    Last,
+    /// Everything below the text of this column in the last row.
+    Below(usize),
+}
+
+/// The pages that may serve a load, the cheapest first; none where it is best answered as a whole.
+pub(crate) fn pages(query: &Query) -> Vec<Page> {
+    let mapping = &query.ready.mapping;
+    let portion = query.portion;
+    let Some(fixed) = fixed_columns(mapping, &query.range) else { return Vec::new() };
+    if fixed >= mapping.kinds.len() {
+        return Vec::new();
+    }
+    let rows = portion.rows.map_or(query.rows_max, |rows| rows.clamp(1, query.rows_max));
+    let reverse = portion.reverse;
+    let columns = mapping.kinds.iter().zip(&mapping.columns).enumerate().skip(fixed);
+    let names: Vec<_> = columns.clone().map(|(_, (_, column))| quoted_name(&column.name)).collect();
+    let last = mapping.kinds.len() - 1;
+    let in_order = |at: usize, kind: &Kind| match kind {
+        Kind::Text { bytewise } => at == last && *bytewise,
+        Kind::Plain => false,
+        _ => true,
+    };
+    let mut pages = Vec::new();
+    let kinds = &mapping.kinds[fixed..];
+    let is_plain = columns.clone().all(|(at, (kind, _))| in_order(at, kind));
+    let all_but_first = columns.clone().skip(1).all(|(at, (kind, _))| in_order(at, kind));
+    let begins_with_text = matches!(kinds.first(), Some(Kind::Text { bytewise: true }));
+    if !is_plain && begins_with_text && all_but_first && !reverse && query.ready.in_order {
+        pages.push(Page { order: names.clone(), rows, reverse, edge: Edge::Below(fixed) });
+    }
+    let whole = portion.rows.is_none();
+    if whole && !(query.ready.in_order && is_plain) {
+        return pages;
+    }
+    let order = columns.zip(&names).map(|((at, (kind, _)), name)| match kind {
+        Kind::Text { bytewise: true } if at == last => name.clone(),
+        Kind::Text { .. } if at == last => format!("{name} COLLATE \"C\""),
+        Kind::Text { .. } => {
+            format!("(replace(replace({name}, '{{', '{{{{'), '|', '{{}}') || '|') COLLATE \"C\"")
+        }
+        Kind::Plain if at == last => format!("({name}::text) COLLATE \"C\""),
+        Kind::Plain => format!("({name}::text || '|') COLLATE \"C\""),
+        _ => name.clone(),
+    });
+    pages.push(Page { order: order.collect(), rows, reverse, edge: Edge::Last });
+    pages
+}
+
+impl Page {
+    /// Which of its statements gives the rows.
+    pub(crate) fn rows_at(&self) -> usize {
+        usize::from(self.edge != Edge::Last)
+    }
+
+    /// The statement for its rows; before it perhaps another one, which says whether some text begins with the first row's and is longer.
+    pub(crate) fn sql(&self, query: &Query) -> String {
+        let mapping = &query.ready.mapping;
+        let fixed = mapping.kinds.len() - self.order.len();
+        let mut sql = rows_sql(&[query]);
+        for column in &mapping.columns[fixed..mapping.kinds.len()] {
+            // Rows without a key would come first, or last.
+            sql.push_str(&format!(" AND {} IS NOT NULL", quoted_name(&column.name)));
+        }
+        let way = if self.reverse { " DESC" } else { "" };
+        let order: Vec<_> = self.order.iter().map(|term| format!("{term}{way}")).collect();
+        sql.push_str(&format!(" ORDER BY {} LIMIT {}", order.join(", "), self.rows));
+        if let Edge::Below(at) = self.edge {
+            let name = quoted_name(&mapping.columns[at].name);
+            let wanted = condition(mapping, &query.range).unwrap_or_else(|| "false".to_owned());
+            let wanted = restricted(mapping, wanted);
+            let texts = format!("SELECT {name} AS t FROM {} WHERE {wanted}", mapping.table);
+            // Before the rows, which may be cut off.
+            sql = format!(
+                "SELECT EXISTS (SELECT FROM ({texts}) o, ({texts} ORDER BY {name} LIMIT 1) f \
+                 WHERE o.t > f.t AND o.t < f.t || '}}'); {sql}"
+            );
+        }
+        sql
+    }
+}
+
+/// The rows of a page as they come.
+pub(crate) struct PageRows<'a> {
+    page: &'a Page,
+    query: &'a Query,
+    pub(crate) pairs: KeyValues,
+    rows: u64,
+    first: Option<String>,
+    last: Option<String>,
+    last_key: Option<Vec<u8>>,
+    /// P1.
+    is_ordered: bool,
+    /// Whether a longer text begins with the first row's.
+    pub(crate) is_begun_by_first: bool,
+}
+
+impl<'a> PageRows<'a> {
+    pub(crate) fn new(page: &'a Page, query: &'a Query) -> Self {
+        Self {
+            page,
+            query,
+            pairs: Vec::new(),
+            rows: 0,
+            first: None,
+            last: None,
+            last_key: None,
+            is_ordered: true,
+            is_begun_by_first: true,
+        }
+    }
+
+    /// Takes a row.
+    pub(crate) fn take(&mut self, columns: &[Option<&str>], pair: Option<(Vec<u8>, Vec<u8>)>) {
+        self.rows += 1;
+        if let Edge::Below(at) = self.page.edge {
+            let text = columns.get(at).copied().flatten();
+            if self.first.is_none() {
+                self.first = text.map(str::to_owned);
+            }
+            self.last = text.map(str::to_owned);
+        }
+        let Some((key, value)) = pair else { return };
+        if let (Edge::Last, Some(last)) = (self.page.edge, &self.last_key) {
+            self.is_ordered &= if self.page.reverse { key < *last } else { key > *last };
+        }
+        self.last_key = Some(key.clone());
+        if self.query.range.contains(&key) {
+            self.pairs.push((key, value));
+        }
+    }
+
+    /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
+    /// taken.
+    pub(crate) fn end(mut self, cut: bool) -> Option<(KeyValues, Option<KeyRange>)> {
+        if !cut && self.rows < self.page.rows {
+            return Some((self.pairs, None));
+        }
+        let range = &self.query.range;
+        let last_key = self.last_key.filter(|_| self.is_ordered)?;
+        let behind = [&*last_key, &[0]].concat();
+        let known = match self.page.edge {
+            Edge::Last if self.page.reverse => KeyRange::new(&last_key, &range.last),
+            Edge::Last => KeyRange::new(&range.first, &behind),
+            Edge::Below(at) => {
+                let upto = text_of(&self.query.ready.mapping, at, self.last.as_deref()?, &last_key);
+                let below = KeyRange::new(&range.first, &upto?);
+                if self.first == self.last && !self.is_begun_by_first {
+                    KeyRange::new(&range.first, &behind)
+                } else if self.pairs.iter().any(|(key, _)| below.contains(key)) {
+                    below
+                } else {
+                    return None;
+                }
+            }
+        };
+        let known = known.intersection(range);
+        if known.is_empty() {
+            return None;
+        }
+        self.pairs.retain(|(key, _)| known.contains(key));
+        let is_all = known == *range;
+        Some((self.pairs, (!is_all).then_some(known)))
+    }
+}
+
+/// What keys of this text begin with, up to the text and without the `|` behind it.
+fn text_of(mapping: &Mapping, at: usize, text: &str, key: &[u8]) -> Option<Vec<u8>> {
+    let rest = key.strip_prefix(&*mapping.prefix)?;
+    let mut upto = mapping.prefix.clone();
+    for part in rest.split(|&byte| byte == b'|').take(at) {
+        upto.extend_from_slice(part);
+        upto.push(b'|');
+    }
+    mapping.kinds.get(at)?.write(text, &mut upto).then_some(upto)
+}
+
+/// Bytes of the rows of a page that a connection takes in before it cuts the rest off.
+pub(crate) const PAGE_BYTES_MAX: usize = 8 << 20;
+/// What a page is to have.
+const PAGE_BYTES: u64 = 4 << 20;
+
+/// How many rows a page is to have where rows have so many bytes; 0: that is not known.
+pub(crate) fn page_rows(row_bytes: u64) -> u64 {
+    match row_bytes {
+        0 => 4096,
+        bytes => (PAGE_BYTES / bytes).clamp(16, 16_384),
+    }
+}
+
+/// The cells of a row.
+pub(crate) fn cells<'a>(columns: &[Option<&'a str>]) -> Vec<Cell<'a>> {
+    columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Column;
+    use crate::state::Ready;
+    use headwater_base::source::Portion;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn query(types: &[(&str, bool)], range: KeyRange, portion: Portion, rows_max: u64) -> Query {
+        let column = |at: usize| Column { name: format!("c{at}"), type_id: 25, base_id: 25 };
+        let kind = |(name, bytewise): &(&str, bool)| match *name {
+            "plain" => Kind::Plain,
+            name => Kind::of(name, None, *bytewise).unwrap(),
+        };
+        let mapping = Mapping {
+            prefix: b"p|".to_vec(),
+            table: "t".to_owned(),
+            columns: (0..types.len()).map(column).collect(),
+            kinds: types.iter().map(kind).collect(),
+            values: 0,
+            filter: None,
+            json: false,
+            key_bytes_max: 1024,
+        };
+        let ready = Ready {
+            mapping,
+            relation: 1,
+            since: 0,
+            in_order: true,
+            signature: String::new(),
+            signature_sql: String::new(),
+        };
+        Query { ready: Arc::new(ready), range, portion, rows_max }
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let first = Portion { rows: Some(3), ..Portion::default() };
+        let last = Portion { reverse: true, ..first };
+        let sql = |types: &[(&str, bool)], prefix: &str, portion| -> Vec<String> {
+            let query = query(types, KeyRange::prefix(prefix.as_bytes()), portion, 100);
+            let all = pages(&query);
+            all.iter()
+                .map(|page| page.sql(&query).rsplit(" ORDER BY ").next().unwrap().to_owned())
+                .collect()
+        };
+        let posts = [("text", true), ("int4", true)];
+        assert_eq!(sql(&[("int4", true)], "p|", first), ["\"c0\" LIMIT 3"]);
+        assert_eq!(sql(&[("int4", true)], "p|", last), ["\"c0\" DESC LIMIT 3"]);
+        assert_eq!(sql(&[("int4", true)], "p|", Portion::default()), ["\"c0\" LIMIT 100"]);
+        assert_eq!(sql(&posts, "p|bob|", last), ["\"c1\" DESC LIMIT 3"]);
+        assert_eq!(sql(&[("text", false)], "p|", first), ["\"c0\" COLLATE \"C\" LIMIT 3"]);
+        // As a whole, by one query.
+        assert_eq!(sql(&[("text", false)], "p|", Portion::default()), [""; 0]);
+        let found = sql(&posts, "p|", first);
+        assert_eq!(found[0], "\"c0\", \"c1\" LIMIT 3");
+        assert!(found[1].starts_with("(replace(replace(\"c0\", '{', '{{'), '|', '{}') || '|')"));
+        assert_eq!(sql(&posts, "p|", last).len(), 1);
+        assert_eq!(sql(&[("text", true)], "p|bob|", first), [""; 0], "there is no such row");
+    }
+
+    /// What the database makes of a term.
+    fn sorted_by(term: &str, row: &[String]) -> Vec<u8> {
+        let at: usize = term.split_once("\"c").unwrap().1[..1].parse().unwrap();
+        let text = &row[at];
+        if term.starts_with("(replace") {
+            return (text.replace('{', "{{").replace('|', "{}") + "|").into_bytes();
+        }
+        if term.contains("|| '|'") {
+            return (text.clone() + "|").into_bytes();
+        }
+        match text.parse::<i64>() {
+            Ok(number) if !term.contains("COLLATE") => (number + 1000).to_be_bytes().to_vec(),
+            _ => text.clone().into_bytes(),
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_range_is_all_there_is() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let shapes: [&[(&str, bool)]; 6] = [
+            &[("int2", true)],
+            &[("text", true)],
+            &[("text", true), ("int2", true)],
+            &[("text", true), ("text", true)],
+            &[("int2", true), ("text", false)],
+            &[("plain", true), ("text", true), ("int2", true)],
+        ];
+        let letters = ["a", "b", "{", "|", "}", "!", "é"];
+        let (mut parts, mut unknown) = ([0; 2], 0);
+        for _ in 0..20_000 {
+            let types = shapes[random.usize(0..shapes.len())];
+            let mut row = || -> Vec<String> {
+                let one = |(name, _): &(&str, bool)| match *name {
+                    "text" => {
+                        let length = random.usize(0..3);
+                        (0..length).map(|_| letters[random.usize(0..letters.len())]).collect()
+                    }
+                    _ => random.i16(-12..12).to_string(),
+                };
+                types.iter().map(one).collect()
+            };
+            let rows: BTreeSet<_> = (0..14).map(|_| row()).collect();
+            let portion = Portion {
+                rows: random.bool().then(|| random.u64(1..8)),
+                reverse: random.bool(),
+                bytes_before: 0,
+            };
+            let mut query = query(types, KeyRange::prefix(b"p|"), portion, random.u64(2..9));
+            let key = |query: &Query, row: &[String]| {
+                let cells: Vec<_> = row.iter().map(|text| Cell::Text(text)).collect();
+                query.ready.mapping.key(&cells).unwrap()
+            };
+            let keys: Vec<_> = rows.iter().map(|row| key(&query, row)).collect();
+            if random.bool() {
+                let mut some = keys[random.usize(0..keys.len())].clone();
+                some.truncate(random.usize(2..=some.len()));
+                query.range = match random.bool() {
+                    true => KeyRange::prefix(&some),
+                    false => KeyRange::new(&some, b"p}"),
+                };
+            }
+            let within: BTreeSet<_> =
+                keys.iter().filter(|key| query.range.contains(key)).cloned().collect();
+            let fixed = fixed_columns(&query.ready.mapping, &query.range).unwrap();
+            let lead: Vec<_> = query.range.first.split(|&byte| byte == b'|').collect();
+            let is_seen = |row: &&Vec<String>| {
+                let key = key(&query, row);
+                let own: Vec<_> = key.split(|&byte| byte == b'|').collect();
+                own[..=fixed] == lead[..=fixed]
+            };
+            for page in pages(&query) {
+                let mut answer: Vec<_> = rows.iter().filter(is_seen).collect();
+                let order = |row: &Vec<String>| -> Vec<_> {
+                    page.order.iter().map(|term| sorted_by(term, row)).collect()
+                };
+                answer.sort_by_key(|row| order(row));
+                if page.reverse {
+                    answer.reverse();
+                }
+                let mut taken = PageRows::new(&page, &query);
+                if let (Edge::Below(at), Some(first)) = (page.edge, answer.first()) {
+                    let longer = |row: &&&Vec<String>| {
+                        let rest = row[at].strip_prefix(&*first[at]);
+                        rest.is_some_and(|rest| {
+                            rest.as_bytes().first().is_some_and(|&byte| byte <= b'|')
+                        })
+                    };
+                    taken.is_begun_by_first = answer.iter().any(|row| longer(&row));
+                }
+                for row in answer.iter().take(page.rows as usize) {
+                    let columns: Vec<_> = row.iter().map(|text| Some(&**text)).collect();
+                    taken.take(&columns, Some((key(&query, row), Vec::new())));
+                }
+                let Some((pairs, known)) = taken.end(false) else {
+                    unknown += 1;
+                    continue;
+                };
+                parts[usize::from(page.edge != Edge::Last)] += usize::from(known.is_some());
+                let known = known.unwrap_or_else(|| query.range.clone());
+                let got: BTreeSet<_> = pairs.into_iter().map(|(key, _)| key).collect();
+                let there: BTreeSet<_> =
+                    within.iter().filter(|key| known.contains(key)).cloned().collect();
+                assert_eq!(got, there, "{query:?} {page:?} {known:?}");
+                let edge = match page.reverse {
+                    true => known.last == query.range.last,
+                    false => known.first == query.range.first,
+                };
+                assert!(edge, "{known:?} of {:?}", query.range);
+            }
+        }
+        assert!(parts[0] > 2000 && parts[1] > 500 && unknown > 100, "{parts:?} {unknown}");
+    }
+}

@@ -1,0 +1,281 @@
+//! What a load asks of the database: its rows in one snapshot, as a whole or a page of them, and what the snapshot sees.
+//!
+//! A load is one round trip. The table is locked against being altered before the snapshot is taken: TRUNCATE and
+//! rewriting a table are not to be seen in snapshots, and would make it look empty.
+
+use crate::loads::{Found, KeyValues, Query};
+use crate::mapping::{Mapping, Value, quoted_name};
+use crate::page::{PAGE_BYTES_MAX, Page, PageRows, cells, pages};
+use crate::range::condition;
+use crate::room::{Full, Held};
+use crate::signature::COMPARED_AGAIN;
+use crate::snapshot::Snapshot;
+use crate::source::position_of;
+use crate::state::Shared;
+use crate::wire::{Connection, Error};
+use headwater_base::source::FetchId;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The statement that gives the rows of loads of one table.
+pub(crate) fn rows_sql(queries: &[&Query]) -> String {
+    let Some(first) = queries.first() else { return "SELECT".to_owned() };
+    let mapping = &first.ready.mapping;
+    let wanted = queries.iter().filter_map(|query| condition(mapping, &query.range));
+    let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
+    let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
+    let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
+    let wanted = restricted(mapping, wanted);
+    format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
+}
+
+/// A condition for rows, of those that are keys.
+pub(crate) fn restricted(mapping: &Mapping, wanted: String) -> String {
+    match &mapping.filter {
+        Some(filter) => format!("({wanted}) AND {}", filter.sql()),
+        None => wanted,
+    }
+}
+
+/// The key and the value of a row, if it has a key.
+pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let cells = cells(columns);
+    let mapping = &query.ready.mapping;
+    if mapping.keeps(&cells) != Ok(true) {
+        return None;
+    }
+    let key = mapping.key(&cells)?;
+    match mapping.value(&cells) {
+        Value::Known(value) => Some((key, value)),
+        // No cell of a query is left out.
+        _ => None,
+    }
+}
+
+/// The pairs of a load, as its rows come.
+pub(crate) struct Pairs<'a> {
+    query: &'a Query,
+    bytes_max: usize,
+    bytes: usize,
+    pub(crate) pairs: KeyValues,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) fn new(query: &'a Query, bytes_max: usize) -> Self {
+        Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
+    }
+
+    /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
+    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        if self.is_too_much() {
+            return false;
+        }
+        if self.query.range.contains(&key) {
+            self.bytes += key.len() + value.len();
+            self.pairs.push((key, value));
+            if self.is_too_much() {
+                self.pairs = Vec::new();
+            }
+        }
+        !self.is_too_much()
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.bytes > self.bytes_max
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// They are too many.
+    pub(crate) fn end(self) -> Result<KeyValues, Error> {
+        if self.is_too_much() {
+            let message =
+                format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
+            return Err(Error { message, code: "HW000".to_owned() });
+        }
+        Ok(self.pairs)
+    }
+}
+
+/// The code of a load that gives more than is taken: one of those that end a connection.
+pub(crate) const TOO_MUCH_CODE: &str = "08HW1";
+/// The code of the same where nothing is under way.
+const TOO_MUCH: &str = "HW000";
+/// The code of a load whose table has another signature than it was compared with.
+pub(crate) const ALTERED_CODE: &str = "HW002";
+
+/// Asks for a page of a load; nothing where it is best answered as a whole.
+pub(crate) fn load_pages(
+    shared: &Shared,
+    connection: &mut Connection,
+    (query, bytes_max, deadline, looks): (&Query, usize, Instant, bool),
+) -> Result<Option<Found>, Error> {
+    let before = query.portion.bytes_before;
+    for page in pages(query) {
+        let held = Held::new(&shared.room, shared.settings.connections, deadline);
+        held.allows(before)
+            .map_err(|full| Error { message: full.to_string(), code: TOO_MUCH.to_owned() })?;
+        if before > bytes_max as u64 {
+            let message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
+            return Err(Error { message, code: TOO_MUCH.to_owned() });
+        }
+        let found = load_page(connection, &page, (query, bytes_max, looks), held)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// Asks for one page. Nothing: what came says nothing of the range.
+fn load_page(
+    connection: &mut Connection,
+    page: &Page,
+    (query, bytes_max, looks): (&Query, usize, bool),
+    mut held: Held,
+) -> Result<Option<Found>, Error> {
+    let signature = if looks { &*query.ready.signature_sql } else { "NULL" };
+    let sql = opening(query, signature, &page.sql(query));
+    let (mut seen, mut altered) = (None, false);
+    let (mut bytes, mut cut, mut full) = (0, false, None);
+    let mut rows = PageRows::new(page, query);
+    let rows_at = 3 + page.rows_at();
+    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
+        (2, [Some(snapshot), Some(at), signature]) => {
+            seen = Snapshot::parse(snapshot).zip(position_of(at));
+            altered = looks && *signature != Some(&*query.ready.signature);
+            true
+        }
+        (3, [Some(begun)]) if rows_at == 4 => {
+            rows.is_begun_by_first = *begun == "t";
+            true
+        }
+        (at, columns) if at == rows_at => {
+            let pair = pair_of(query, columns);
+            let length = pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
+            cut = !rows.pairs.is_empty()
+                && (held.is_full(length) || bytes + length > PAGE_BYTES_MAX.min(bytes_max));
+            if cut {
+                return false;
+            }
+            full = held.add(length).err();
+            bytes += length;
+            rows.take(columns, pair);
+            full.is_none() && bytes <= bytes_max
+        }
+        _ => true,
+    });
+    if let Err(mut error) = done
+        && !cut
+    {
+        if let Some(full) = full {
+            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
+            return Err(Error { message: full.to_string(), code: code.to_owned() });
+        }
+        if bytes > bytes_max {
+            error.code = TOO_MUCH_CODE.to_owned();
+            error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
+            return Err(error);
+        }
+        if !error.is_broken() {
+            connection.query("ROLLBACK", |_, _| {})?;
+        }
+        return Err(error);
+    }
+    if cut {
+        // The rest is on its way: the next one to use the connection finds it closed.
+        connection.abandon();
+    }
+    if altered {
+        return Err(Error { message: COMPARED_AGAIN.to_owned(), code: ALTERED_CODE.to_owned() });
+    }
+    let (snapshot, horizon) =
+        seen.ok_or_else(|| Error::broken("the database does not say what its query saw"))?;
+    let found = rows.end(cut).map(|(pairs, known)| {
+        let _held = Some(Arc::new(held));
+        Found { snapshot, horizon, pairs, known, _held }
+    });
+    Ok(found)
+}
+
+/// The statements of a load: `rows` gives its rows, behind what says what they see.
+fn opening(query: &Query, signature: &str, rows: &str) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
+         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}; {rows}; COMMIT",
+        query.ready.mapping.table,
+    )
+}
+
+/// Asks for the rows of loads of one table, in one snapshot. `looks`: whether to look at the table's signature there.
+pub(crate) fn load_all(
+    connection: &mut Connection,
+    queries: &[(FetchId, Query)],
+    bytes_max: usize,
+    mut held: Held,
+    looks: bool,
+) -> Result<Vec<(FetchId, Found)>, Error> {
+    let all: Vec<_> = queries.iter().map(|(_, query)| query).collect();
+    let Some(first) = all.first() else { return Ok(Vec::new()) };
+    let signature = if looks { &*first.ready.signature_sql } else { "NULL" };
+    let sql = opening(first, signature, &rows_sql(&all));
+    let (mut snapshot, mut horizon) = (None, None);
+    let (mut altered, mut full) = (false, None);
+    let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
+    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
+        (2, [Some(seen), Some(at), signature]) => {
+            snapshot = Snapshot::parse(seen);
+            horizon = position_of(at);
+            altered = looks && *signature != Some(&*first.ready.signature);
+            true
+        }
+        (3, columns) => {
+            if let Some((key, value)) = pair_of(first, columns)
+                && let Some((last, others)) = pairs.split_last_mut()
+            {
+                if let Err(why) = held.add(key.len() + value.len()) {
+                    full = Some(why);
+                    return false;
+                }
+                let mut some = false;
+                for pairs in others {
+                    some |= pairs.take(key.clone(), value.clone());
+                }
+                return last.take(key, value) || some;
+            }
+            true
+        }
+        _ => true,
+    });
+    if let Err(mut error) = done {
+        // What is left of it is not read: the connection ends.
+        if let Some(full) = full {
+            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
+            return Err(Error { message: full.to_string(), code: code.to_owned() });
+        }
+        if pairs.iter().all(Pairs::is_too_much) {
+            error.code = TOO_MUCH_CODE.to_owned();
+            error.message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
+            return Err(error);
+        }
+        if !error.is_broken() {
+            connection.query("ROLLBACK", |_, _| {})?;
+        }
+        return Err(error);
+    }
+    if altered {
+        return Err(Error { message: COMPARED_AGAIN.to_owned(), code: ALTERED_CODE.to_owned() });
+    }
+    let (Some(snapshot), Some(horizon)) = (snapshot, horizon) else {
+        return Err(Error::broken("the database does not say what its query saw"));
+    };
+    let fetches = queries.iter().map(|(fetch, _)| *fetch);
+    let held = Arc::new(held);
+    let found = fetches.zip(pairs).map(|(fetch, pairs)| {
+        let pairs = pairs.end()?;
+        let _held = Some(Arc::clone(&held));
+        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, known: None, _held }))
+    });
+    found.collect()
+}

@@ -1,0 +1,116 @@
+"""What reads with a limit load, and loads that are larger than what a load may hold.
+
+    HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
+"""
+
+import pathlib
+import signal
+import threading
+
+import pytest
+from test_exact import info, postgres, serve  # noqa: F401
+from test_live import pytestmark  # noqa: F401
+
+
+def table(name, of, key, value):
+    return f'[[table]]\nname = "{name}"\nboundary = 1\nsource = "db"\ntable = "{of}"\nkey = {key}\nvalue = "{value}"\n'
+
+
+def loaded(cache):
+    return int(info(cache)["rows_loaded"])
+
+
+@pytest.mark.parametrize("shards", (1, 2))
+def test_a_limit_loads_what_it_shows(postgres, shards):  # noqa: F811
+    database = postgres.connect()
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO items SELECT n, 'i' || n FROM generate_series(1, 200000) n")
+    headwater = serve(postgres, tables=table("i", "items", '["id"]', "name"), shards=shards)
+    most = 10 if shards == 1 else 400
+    try:
+        cache = headwater.connect()
+        first, last = [f"i|{n:010}" for n in range(1, 11)], [f"i|{200000 - n:010}" for n in range(10)]
+        assert cache.execute_command("PREFIX", "i|", "LIMIT", 10)[::2] == first
+        assert loaded(cache) <= most
+        assert cache.execute_command("PREFIX", "i|", "REV", "LIMIT", 10)[::2] == last
+        assert loaded(cache) <= 2 * most
+        # Again, and the next page.
+        assert cache.execute_command("PREFIX", "i|", "LIMIT", 10)[::2] == first
+        assert loaded(cache) <= 2 * most
+        page = cache.execute_command("RANGE", first[-1] + "!", "i}", "LIMIT", 10)[::2]
+        assert page == [f"i|{n:010}" for n in range(11, 21)]
+        assert loaded(cache) <= 3 * most
+        # What was loaded is followed, new rows in it too.
+        database.execute("UPDATE items SET name = 'new' WHERE id IN (5, 199999); DELETE FROM items WHERE id = 3")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        shown = cache.execute_command("PREFIX", "i|", "LIMIT", 10, "AT", at)
+        assert shown[::2] == [key for key in first if not key.endswith("03")] + ["i|0000000011"]
+        assert shown[shown.index("i|0000000005") + 1] == "new"
+        assert loaded(cache) <= 4 * most
+        assert cache.execute_command("PREFIX", "i|", "COUNT") == 199999
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("key", ('["part", "id"]', '["name"]'))
+def test_many_that_want_little_of_much_stay_within_the_bound(postgres, key):  # noqa: F811
+    database = postgres.connect()
+    # The collation of `name` is not that of bytes.
+    database.execute("CREATE TABLE big (part int, id int, name text COLLATE \"und-x-icu\" UNIQUE, body text, PRIMARY KEY (part, id))")
+    database.execute(
+        "INSERT INTO big SELECT n % 40, n, 'n' || n, (SELECT string_agg(md5(n::text || m), '') FROM generate_series(1, 125) m) "
+        "FROM generate_series(1, 60000) n"
+    )
+    headwater = serve(postgres, tables=table("b", "big", key, "body"))
+    bound = 160 << 20
+    try:
+        headwater.connect().config_set("maxmemory", bound)
+        answers = []
+
+        def ask():
+            answers.append(headwater.connect().execute_command("PREFIX", "b|", "LIMIT", 3))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 8 and all(len(answer) == 6 and answer == answers[0] for answer in answers)
+        assert loaded(headwater.connect()) <= 3
+        status = pathlib.Path(f"/proc/{headwater.process.pid}/status").read_text()
+        most = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+        assert most <= bound, f"{most >> 20} MB"
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("shards", (1, 2))
+def test_a_load_in_parts_is_of_one_state(postgres, shards):  # noqa: F811
+    database = postgres.connect()
+    database.execute("CREATE TABLE money (id int PRIMARY KEY, amount int, body text)")
+    database.execute("INSERT INTO money SELECT n, 0, repeat('x', 400) FROM generate_series(1, 60000) n")
+    headwater = serve(postgres, tables=table("m", "money", '["id"]', "JSON (amount, body)"), shards=shards)
+    done = threading.Event()
+
+    def pay():
+        connection, n = postgres.connect(), 0
+        while not done.is_set():
+            n += 7919
+            one, other = n % 60000 + 1, n * 31 % 60000 + 1
+            connection.execute(
+                f"UPDATE money SET amount = amount - 1 WHERE id = {one}; UPDATE money SET amount = amount + 1 WHERE id = {other}"
+            )
+
+    writer = threading.Thread(target=pay)
+    writer.start()
+    try:
+        cache = headwater.connect()
+        shown = cache.execute_command("PREFIX", "m|")
+        amounts = [int(value[value.index(":") + 1 : value.index(",")]) for value in shown[1::2]]
+        assert len(amounts) == 60000 and int(info(cache)["loads"]) > 2
+        if shards == 1:
+            assert sum(amounts) == 0 and any(amounts)
+    finally:
+        done.set()
+        writer.join()
+        headwater.end(signal.SIGKILL)
