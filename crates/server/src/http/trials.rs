@@ -237,7 +237,9 @@ impl Trial {
     }
 
     fn loaded(&mut self, fetch: FetchId, pairs: Vec<Pair>) {
-        self.node.engine_mut().loaded(fetch, Ok(Loaded { position: Position(0), pairs }));
+        self.node
+            .engine_mut()
+            .loaded(fetch, Ok(Loaded { position: Position(0), pairs, known: None }));
         while self.node.engine().goes_on() {
             self.node.engine_mut().go_on();
         }
