@@ -77,7 +77,16 @@ def disturb(server, how, is_done):
     draw, times = random.Random(how), 0
     with headwater.Headwater(port=server.port, decode_responses=True) as client:
         while not is_done() or times < 3:
-            if how == "restarts":
+            if how == "flushes":
+                # What cannot be told change by change: the watches read again.
+                if draw.random() < 0.5:
+                    attempt(client.flushall)
+                else:
+                    attempt(lambda: client.join_add("timeline", TIMELINE, replace=True))
+                attempt(lambda: client.config_set("watch-output-bytes-max", draw.choice([2_000, 8_388_608])))
+                times += 1
+                time.sleep(0.05 + draw.random() / 5)
+            elif how == "restarts":
                 server.kill()
                 time.sleep(draw.random() / 20)
                 server.start()
@@ -116,7 +125,7 @@ def watched_async(port, protocol, ask, mirror, finished):
 
 @pytest.mark.parametrize("watched", [watched_sync, watched_async], ids=["sync", "asyncio"])
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("how", ["killed clients", "restarts"])
+@pytest.mark.parametrize("how", ["killed clients", "restarts", "flushes"])
 def test_each_change_once(protocol, shards, how, watched, tmp_path):
     server = Server(f"--shards={shards}", data=tmp_path / "data")
     try:
@@ -157,7 +166,8 @@ def test_each_change_once(protocol, shards, how, watched, tmp_path):
                 thread.join()
             assert errors == []
             assert times >= 3 and attempt(lambda: client.verify("t|", "t}")) == []
-        assert len(mirrors["p|", "p}"].seen) > 40 and all(one.connections > 1 for one in followers)
+        assert len(mirrors["p|", "p}"].seen) > 40
+        assert all((one.reads if how == "flushes" else one.connections) > 1 for one in followers)
     finally:
         server.stop()
 

@@ -158,7 +158,7 @@ fn the_demonstration_shows_a_lively_timeline() {
     });
     let counts: Vec<u32> = counts.collect();
     assert!(counts.len() == 5 && counts.is_sorted_by(|one, next| one >= next), "{counts:?}");
-    let best = |client: &mut redis::Connection| {
+    let best = |client: &mut Connection| {
         let [(key, value), ..] = &pairs(client, &["PREFIX", stories, "LIMIT", "5"])[..] else {
             panic!("no story");
         };
