@@ -257,10 +257,6 @@ impl Engine {
         if self.prepare(execution, level, &span).is_err() {
             execution.limit(Extent::Lacking);
         }
-        if execution.spans_only && level == plan.value_source() {
-            follow_span(execution, &plan, level, bindings, span);
-            return;
-        }
         // The first source alone is taken in steps.
         let mut step = if level == 0 { execution.step.take() } else { None };
         let rest = step.as_ref().map(|step| step.rest_of(&span));
@@ -419,6 +415,9 @@ impl Engine {
         span: &KeyRange,
         step: &mut Option<Step>,
     ) {
+        if execution.spans_only {
+            return;
+        }
         let source = plan.source(plan.value_source());
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);

@@ -21,6 +21,10 @@ pub enum Until {
 /// One thing that happens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields are the operations' operands, by name")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a history has a few hundred operations, and few joins"
+)]
 pub enum Op {
     Set {
         key: Vec<u8>,

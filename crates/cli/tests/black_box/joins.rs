@@ -159,11 +159,10 @@ fn the_demonstration_shows_a_lively_timeline() {
     let counts: Vec<u32> = counts.collect();
     assert!(counts.len() == 5 && counts.is_sorted_by(|one, next| one >= next), "{counts:?}");
     let best = |client: &mut Connection| {
-        let [(key, value), ..] = &pairs(client, &["PREFIX", stories, "LIMIT", "5"])[..] else {
-            panic!("no story");
-        };
-        let components: Vec<String> = run(client, &["JOIN.DECODE", key]).unwrap();
-        (components[1].clone(), value.clone())
+        let shown = pairs(client, &["PREFIX", stories, "LIMIT", "5"]);
+        let (key, value) = shown.into_iter().next().expect("a story");
+        let components: Vec<String> = run(client, &["JOIN.DECODE", &key]).unwrap();
+        (components[1].clone(), value)
     };
     let site = "https://quantumcomputing.stackexchange.com/q/";
     assert_eq!(best(client), (String::from("113"), format!("{site}2499")));
