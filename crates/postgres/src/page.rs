@@ -47,8 +47,9 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
     if fixed >= mapping.kinds.len() {
         return Vec::new();
     }
-    // Beside a range that begins or ends within the table a row may lie that its condition holds for, too.
-    let beside = u64::from(query.range != KeyRange::prefix(&mapping.prefix));
+    // Beside a range that begins or ends within a component a row may lie that its condition holds for, too.
+    let first = &query.range.first;
+    let beside = u64::from(!first.ends_with(b"|") || query.range != KeyRange::prefix(first));
     let rows = portion.rows.map_or(query.rows_max, |rows| (rows + beside).clamp(1, query.rows_max));
     let reverse = portion.reverse;
     let columns = mapping.kinds.iter().zip(&mapping.columns).enumerate().skip(fixed);
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(sql(&[("int4", true)], "p|", first), ["\"c0\" LIMIT 3", "\"c0\" LIMIT 100"]);
         assert_eq!(sql(&[("int4", true)], "p|", last)[0], "\"c0\" DESC LIMIT 3");
         assert_eq!(sql(&[("int4", true)], "p|", Portion::default()), ["\"c0\" LIMIT 100"]);
-        assert_eq!(sql(&posts, "p|bob|", last)[0], "\"c1\" DESC LIMIT 4");
+        assert_eq!(sql(&posts, "p|bob|", last)[0], "\"c1\" DESC LIMIT 3");
         assert_eq!(sql(&[("text", false)], "p|", first)[0], "\"c0\" COLLATE \"C\" LIMIT 3");
         // As a whole, by one query.
         assert_eq!(sql(&[("text", false)], "p|", Portion::default()), [""; 0]);
