@@ -38,10 +38,10 @@ def test_a_limit_loads_what_it_shows(postgres, shards):  # noqa: F811
         assert keys(cache.execute_command("PREFIX", "i|", "LIMIT", 10)) == first
         assert loaded(cache) <= most
         assert keys(cache.execute_command("PREFIX", "i|", "REV", "LIMIT", 10)) == last
-        assert loaded(cache) <= 2 * most
+        assert loaded(cache) <= 2 * most + 2  # a row beside may be asked for
         # Again, and the next page.
         assert keys(cache.execute_command("PREFIX", "i|", "LIMIT", 10)) == first
-        assert loaded(cache) <= 2 * most
+        assert loaded(cache) <= 2 * most + 2  # a row beside may be asked for
         page = keys(cache.execute_command("RANGE", first[-1] + "!", "i}", "LIMIT", 10))
         assert page == [f"i|{n:010}" for n in range(11, 21)]
         assert loaded(cache) <= 4 * most
