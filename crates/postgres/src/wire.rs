@@ -137,24 +137,27 @@ impl Connection {
     }
 
     fn open_one(target: &Target, replication: bool) -> Result<Self, Error> {
-        match Self::open_with(target, replication, &PRINTING) {
-            // Poolers know few parameters; they are set by a statement then, which a pooler of sessions keeps.
-            Err(error) if error.message.contains("unsupported startup parameter") => {
-                if replication && error.message.contains("replication") {
-                    return Err(Error::broken(format!(
-                        "the log cannot be read through the pooler that answers, such as PgBouncer before 1.23 ({}): name PostgreSQL's own \
-                         host and port, or follow=triggers",
-                        error.message
-                    )));
-                }
-                let mut connection = Self::open_with(target, replication, &[])?;
-                for (name, value) in PRINTING {
-                    connection.query(&format!("SET {name} = '{value}'"), |_, _| {})?;
-                }
-                Ok(connection)
+        // Poolers know few parameters; they are set by a statement then, which a pooler of sessions keeps.
+        let is_unknown = |error: &Error| error.message.contains("unsupported startup parameter");
+        let opened = match Self::open_with(target, replication, &PRINTING) {
+            Err(error) if is_unknown(&error) && !error.message.contains("replication") => {
+                Self::open_with(target, replication, &[]).and_then(|mut connection| {
+                    for (name, value) in PRINTING {
+                        connection.query(&format!("SET {name} = '{value}'"), |_, _| {})?;
+                    }
+                    Ok(connection)
+                })
             }
             other => other,
-        }
+        };
+        opened.map_err(|error| match replication && is_unknown(&error) {
+            true => Error::broken(format!(
+                "the log cannot be read through the pooler that answers, such as PgBouncer before 1.23 ({}): name PostgreSQL's own \
+                 host and port, or follow=triggers",
+                error.message
+            )),
+            false => error,
+        })
     }
 
     fn open_with(

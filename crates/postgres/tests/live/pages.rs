@@ -74,7 +74,8 @@ fn a_limit_reaches_the_database() {
     let (keys, known) = load(&mut source, "p|", first(70));
     assert!(keys.len() >= 60 && known.first == b"p|", "{} {known:?}", keys.len());
     let (keys, _) = load(&mut source, "p|b", first(3));
-    assert_eq!(keys, ["p|b|0000000001", "p|b|0000000002", "p|b|0000000003"]);
+    assert_eq!(keys[..3], ["p|b|0000000001", "p|b|0000000002", "p|b|0000000003"]);
+    assert!(keys.len() <= 4, "a row beside the range may be asked for");
 
     // Small letters stand behind all large ones in keys, whatever the collation says.
     let (keys, _) = load(&mut source, "n|", first(2));
