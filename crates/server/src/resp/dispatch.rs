@@ -212,12 +212,8 @@ impl Resp {
             self.show(spec, args, work);
         }
         if self.pause.is_on(self.time.uptime)
-            && let Some(flow) = self.wait_for_pause(spec, args, work)
+            && let Some(flow) = self.wait_for_pause((spec, is_first), args, work)
         {
-            // With several shards, whoever executes it counts it.
-            if is_first && self.shards.is_none() {
-                self.stats.times.count();
-            }
             return flow;
         }
         if self.shards.is_some() && is_for_user(spec) {

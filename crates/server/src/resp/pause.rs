@@ -54,7 +54,7 @@ impl Resp {
     #[cold]
     pub(super) fn wait_for_pause(
         &mut self,
-        spec: &Spec,
+        (spec, is_first): (&Spec, bool),
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
@@ -70,6 +70,10 @@ impl Resp {
         };
         if !waits {
             return None;
+        }
+        // With several shards, whoever executes it counts it.
+        if is_first && self.shards.is_none() {
+            self.stats.times.count();
         }
         self.blocking.add_deadline(Some(self.pause.until), work.connection.id);
         self.pause.waiting.retain(|id| *id != work.connection.id);
