@@ -3,6 +3,7 @@
 mod acl;
 mod acl_commands;
 mod acl_random;
+mod audit;
 mod backups;
 mod bound;
 mod bound_shards;
@@ -56,6 +57,7 @@ mod spill;
 mod streams;
 mod support;
 mod tls;
+mod tls_offered;
 mod tls_users;
 mod tracking;
 mod transactions_kept;

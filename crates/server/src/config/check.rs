@@ -46,11 +46,7 @@ impl Config {
         self.check_tls()?;
         self.check_cluster()?;
         self.check_doors()?;
-        if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
-            return refuse(String::from(
-                "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
-            ));
-        }
+        self.check_users()?;
         let ceiling = Limits::KEY_BYTES_CEILING;
         let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;
