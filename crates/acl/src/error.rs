@@ -58,6 +58,11 @@ impl fmt::Display for RuleError {
 pub enum SetUserError {
     /// The name has a space or a zero byte.
     Name,
+    /// A new user cannot have this name.
+    Alphabet {
+        /// The name, in printable characters.
+        name: String,
+    },
     /// A rule is refused.
     Rule {
         /// The rule; a password is not shown.
@@ -85,6 +90,10 @@ impl fmt::Display for SetUserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name => f.write_str("Usernames can't contain spaces or null characters"),
+            Self::Alphabet { name } => write!(
+                f,
+                "'{name}' cannot be a user's name: it has 1 to 128 letters of ASCII, digits, '_', '-', '.', ':', '@' and '+'"
+            ),
             Self::Rule { rule, error } => {
                 write!(f, "Error in ACL SETUSER modifier '{rule}': {error}")
             }

@@ -191,9 +191,7 @@ impl User {
             user.apply(&rule).map_err(|error| SetUserError::Rule { rule: shown(&rule), error })?;
         }
         match open {
-            Some(selector) => Err(SetUserError::Unmatched {
-                selector: String::from_utf8_lossy(&selector).into_owned(),
-            }),
+            Some(selector) => Err(SetUserError::Unmatched { selector: shown(&selector) }),
             None => Ok(user),
         }
     }
@@ -250,15 +248,38 @@ impl User {
     }
 }
 
-/// A rule as an error shows it: no password.
+/// A rule as an error shows it: no password, not even within a set of further rights, where none belongs.
 fn shown(rule: &[u8]) -> String {
-    match rule.first() {
-        Some(sign @ (b'>' | b'<')) => {
-            let mut text = String::new();
-            text.push(char::from(*sign));
-            text.push_str("(hidden)");
-            text
+    let words = rule.split(|byte| *byte == b' ').map(|word| {
+        let brackets = word.iter().take_while(|byte| **byte == b'(').count();
+        match word.get(brackets) {
+            Some(b'>' | b'<') => {
+                String::from_utf8_lossy(&word[..=brackets]).into_owned() + "(hidden)"
+            }
+            _ => String::from_utf8_lossy(word).into_owned(),
         }
-        _ => String::from_utf8_lossy(rule).into_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn errors_show_no_password() {
+        for (rules, shown) in [
+            (&["<hunter2"][..], "'<(hidden)'"),
+            (&["(>hunter2)"], "'(>(hidden)'"),
+            (&["(", ">hunter2", ")"], "'( >(hidden) )'"),
+            (&["(~a", "+get", "((>hunter2)"], "'(~a +get ((>(hidden)'"),
+            (&["(~a", "<hunter2"], "starting at '(~a <(hidden)'"),
+            (&["+nosuch"], "'+nosuch'"),
+        ] {
+            let rules = rules.iter().map(|rule| rule.as_bytes());
+            let error = User::new(b"ann").with(rules).unwrap_err().to_string();
+            assert!(error.contains(shown) && !error.contains("hunter2"), "{error}");
+        }
     }
 }

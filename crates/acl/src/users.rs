@@ -3,12 +3,21 @@
 use crate::error::SetUserError;
 use crate::user::User;
 use alloc::collections::BTreeMap;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The user of every connection that did not log in.
 const DEFAULT: &[u8] = b"default";
+
+/// Most bytes of a new user's name.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Whether a new user may have this name.
+fn is_name(name: &[u8]) -> bool {
+    let is_safe = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:@+".contains(byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.iter().all(is_safe)
+}
 
 /// All users, of which `default` is always one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +67,7 @@ impl Users {
     /// Adds a user, or changes one: all rules or none.
     ///
     /// # Errors
-    /// The first rule that is none.
+    /// The first rule that is none, or the name of a new user, which stands in lines of the log and of what tells of clients.
     pub fn set<'r>(
         &mut self,
         name: &[u8],
@@ -67,6 +76,22 @@ impl Users {
         if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
             return Err(SetUserError::Name);
         }
+        if self.get(name).is_none() && !is_name(name) {
+            let name = name.escape_ascii().to_string();
+            return Err(SetUserError::Alphabet { name });
+        }
+        self.keep(name, rules)
+    }
+
+    /// As [`Users::set`], where a user may have had any name before.
+    ///
+    /// # Errors
+    /// The first rule that is none.
+    pub fn keep<'r>(
+        &mut self,
+        name: &[u8],
+        rules: impl Iterator<Item = &'r [u8]>,
+    ) -> Result<Arc<User>, SetUserError> {
         let user = match self.get(name) {
             Some(user) => user.with(rules)?,
             None => User::new(name).with(rules)?,
@@ -125,5 +150,33 @@ impl Users {
             text.push(b'\n');
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_one_alphabet_and_old_ones_stay() {
+        let mut users = Users::default();
+        let rules = || [&b"on"[..]].into_iter();
+        for name in ["ann", "ops@example.org", "a:b-c_d.e+1", "X"] {
+            users.set(name.as_bytes(), rules()).unwrap();
+        }
+        for name in ["a\"b", "\u{1b}[31m", "a=b", "\u{b}", "a|b", "\u{e9}", &"x".repeat(129)] {
+            let error = users.set(name.as_bytes(), rules()).unwrap_err().to_string();
+            let shown = name.as_bytes().escape_ascii().to_string();
+            assert!(error.contains(&shown) && error.contains("'@' and '+'"), "{error}");
+        }
+        for name in ["", "a b", "a\0b", "a\nb"] {
+            let error = users.set(name.as_bytes(), rules()).unwrap_err();
+            assert_eq!(error, SetUserError::Name);
+        }
+        // One that was kept when names were free.
+        users.keep(b"a|b", rules()).unwrap();
+        users.set(b"a|b", [&b"off"[..]].into_iter()).unwrap();
+        assert!(!users.get(b"a|b").unwrap().enabled);
+        assert!(Users::from_file(b"user a=b on").is_err());
     }
 }

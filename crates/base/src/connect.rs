@@ -191,6 +191,7 @@ fn is_special(address: IpAddr) -> bool {
                 || old.is_link_local()
                 || [first, second, third] == [192, 0, 0]
                 || old == Ipv4Addr::new(100, 100, 100, 200)
+                || old == Ipv4Addr::new(168, 63, 129, 16)
         }
         IpAddr::V6(new) => {
             let first = new.segments()[0];
@@ -199,6 +200,7 @@ fn is_special(address: IpAddr) -> bool {
                 || first & 0xffc0 == 0xfe80
                 || first & 0xff00 == 0xff00
                 || new.segments()[..2] == [0xfd00, 0xec2]
+                || new.segments()[..2] == [0xfd20, 0xce]
         }
     }
 }
@@ -256,6 +258,7 @@ mod tests {
             "0.1.2.3",
             "169.254.169.254",
             "100.100.100.200",
+            "168.63.129.16",
             "192.0.0.192",
             "224.0.0.1",
             "255.255.255.255",

@@ -100,7 +100,7 @@ impl Common {
         } else {
             Pinning::Cores { server: self.server_core, generator: self.generator_core }
         };
-        Ok(Launch { pinning, headwater, null_bytes, arguments: Vec::new() })
+        Ok(Launch { pinning, headwater, null_bytes, arguments: Vec::new(), within: Vec::new() })
     }
 
     /// Headwater and the peers to compare it with, of those that `workload` knows.

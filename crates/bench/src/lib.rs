@@ -9,7 +9,7 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;
@@ -28,6 +28,7 @@ pub mod peer;
 pub mod pool;
 pub mod raw;
 pub mod report;
+pub mod rights;
 pub mod scale;
 pub mod sourced;
 pub mod stalls;
@@ -77,6 +78,8 @@ pub enum Workload {
     Top(Box<top::Top>),
     /// Posts that go to their followers: by the client, by a queue and workers, by a flow.
     Flows(Box<flows::Flows>),
+    /// Instructions of a GET, by what its user may do.
+    Rights(Box<rights::Rights>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -103,5 +106,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Watch(watch) => watch.run(),
         Workload::Top(top) => top.run(),
         Workload::Flows(flows) => flows.run(),
+        Workload::Rights(rights) => rights.run(),
     }
 }

@@ -57,6 +57,19 @@ pub fn nats() -> Result<PathBuf> {
     )
 }
 
+/// The words that run a program in valgrind, which counts its instructions.
+///
+/// # Errors
+/// It is not in `PATH`.
+pub fn callgrind() -> Result<Vec<String>> {
+    let path = in_path("valgrind").context(
+        "valgrind is not installed: no program valgrind in PATH (Debian package valgrind)",
+    )?;
+    let options = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+    let program = path.to_string_lossy().into_owned();
+    Ok([program].into_iter().chain(options.map(String::from)).collect())
+}
+
 /// memcached.
 ///
 /// # Errors

@@ -70,6 +70,8 @@ pub struct Launch {
     pub null_bytes: usize,
     /// Further arguments of the server's command line.
     pub arguments: Vec<String>,
+    /// The program that runs `headwater`, with its arguments; none: it runs by itself.
+    pub within: Vec<String>,
 }
 
 impl Launch {
@@ -201,6 +203,22 @@ impl Server {
         stop::send(self.child.id(), signal);
     }
 
+    /// Has it end as an administrator would, and gives the end of what it printed.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn end(mut self) -> Result<String> {
+        self.signal(Signal::TERM);
+        let begun = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if begun.elapsed() > END_MAX {
+                bail!("{} does not end:\n{}", self.name, self.log());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(self.log())
+    }
+
     fn open(&self) -> std::io::Result<Connection> {
         match &self.encryption {
             Some(settings) => Connection::open_encrypted(self.port, settings.clone()),
@@ -244,6 +262,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let pid = self.child.id();
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            // Its number may be another's by now.
+            return stop::forget(pid);
+        }
         // Its data is thrown away, so nobody is asked to save it. PostgreSQL must end its
         // children, which it does on SIGQUIT.
         stop::send(pid, if self.family { Signal::QUIT } else { Signal::KILL });
@@ -313,7 +335,14 @@ fn command(system: System, launch: &Launch, folder: &Path, port: u16) -> Result<
         }
         System::Postgres => postgres_command(folder, &port)?,
         _ => {
-            let mut command = Command::new(&launch.headwater);
+            let mut command = match &*launch.within {
+                [program, arguments @ ..] => {
+                    let mut command = Command::new(program);
+                    command.args(arguments).arg(&launch.headwater);
+                    command
+                }
+                [] => Command::new(&launch.headwater),
+            };
             let port_of = match system {
                 System::Items => "--memcached-port",
                 System::Tls => "--tls-port",

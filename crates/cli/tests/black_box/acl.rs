@@ -354,6 +354,29 @@ fn what_clients_hear_ends_with_the_right_to_it() {
 }
 
 #[test]
+fn who_takes_its_own_rights_away_is_answered_and_then_ended() {
+    for shards in ["1", "3"] {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path().to_str().unwrap().to_owned();
+        let server = Server::start(&["--shards", shards, "--data", &data]);
+        let mut admin = server.client(3);
+        // They come to all shards, of which one changes the users.
+        for turn in 0..40 {
+            let (words, answer): (&[u8], &[u8]) = match turn % 2 {
+                0 => (b"ACL DELUSER self\r\n", b":1\r\n"),
+                _ => (b"ACL SETUSER self resetchannels\r\n", b"+OK\r\n"),
+            };
+            done(&mut admin, "ACL SETUSER self reset on >pw ~* &* +@all");
+            let mut socket = server.socket();
+            socket.send(b"HELLO 3 AUTH self pw\r\nSUBSCRIBE channel\r\nPING first\r\n");
+            socket.until(b"first\r\n");
+            socket.send(words);
+            assert_eq!(socket.rest(), answer, "turn {turn} with {shards} shards");
+        }
+    }
+}
+
+#[test]
 fn users_and_owners_outlive_the_server() {
     for shards in ["1", "3"] {
         let place = tempfile::tempdir().unwrap();
@@ -467,11 +490,19 @@ fn users_come_from_the_configuration_or_from_a_file() {
         why.contains("line 1") && why.contains("'wrong'") && why.contains("no change"),
         "{why}"
     );
-    let both = format!("{config}[[user]]\nname = \"x\"\nrules = \"on\"\n");
-    let file = TempFile::new(&both);
-    let failed = crate::support::program()
-        .args([Path::new("serve"), Path::new("--config"), &file.path])
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&failed.stderr).contains("aclfile"), "{failed:?}");
+    let one = "[[user]]\nname = \"x\"\nrules = \"on\"\n";
+    for (text, told) in [
+        (format!("{config}{one}"), "aclfile"),
+        (format!("{one}{}", one.replace("on", "on nopass +@all")), "Duplicate user 'x' found"),
+        (one.replace("on", "on +nosuch"), "'+nosuch'"),
+        (one.replace('x', "a=b"), "'a=b' cannot be a user's name"),
+    ] {
+        let file = TempFile::new(&text);
+        let failed = crate::support::program()
+            .args([Path::new("serve"), Path::new("--config"), &file.path])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert!(!failed.status.success() && error.contains(told), "{told}: {error}");
+    }
 }

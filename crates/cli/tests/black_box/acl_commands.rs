@@ -103,7 +103,16 @@ fn is_about_all_keys(command: &Described) -> bool {
 
 #[test]
 fn every_command_is_refused_to_whoever_has_no_right_to_it() {
-    let server = Server::start(&[]);
+    every_command("1");
+}
+
+#[test]
+fn every_command_of_several_shards_is_refused_to_whoever_has_no_right_to_it() {
+    every_command("3");
+}
+
+fn every_command(shards: &str) {
+    let server = Server::start(&["--shards", shards]);
     let mut admin = server.client(3);
     for (user, rules) in USERS {
         let rules = ["on", ">pw"].into_iter().chain(rules.split(' '));
@@ -230,7 +239,16 @@ fn parsed_commands() -> BTreeSet<&'static str> {
 
 #[test]
 fn items_are_refused_to_whoever_has_no_right_to_them() {
-    let server = Server::start(&["--memcached-port", "0"]);
+    every_item("1");
+}
+
+#[test]
+fn items_of_several_shards_are_refused_to_whoever_has_no_right_to_them() {
+    every_item("3");
+}
+
+fn every_item(shards: &str) {
+    let server = Server::start(&["--memcached-port", "0", "--shards", shards]);
     let mut admin = server.client(3);
     for (user, rules) in USERS {
         let rules = ["on", ">pw"].into_iter().chain(rules.split(' '));

@@ -6,7 +6,8 @@ use crate::nats_servers::{self, SERVERS, Servers, free_ports};
 use crate::support::{PATIENCE, Server, program};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +41,19 @@ struct Cluster {
     folder: TempDir,
     ports: Vec<u16>,
     nodes: Vec<Option<Node>>,
+    /// Further arguments of each.
+    arguments: &'static [&'static str],
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     /// `None`: there is no `nats-server` on this machine.
     fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// As [`Cluster::start`], with further arguments for each node.
+    fn start_with(arguments: &'static [&'static str]) -> Option<Self> {
         let Some(program) = nats_servers::program() else {
             let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
             let mut out = std::io::stderr();
@@ -57,7 +65,7 @@ impl Cluster {
         nats.wait();
         let folder = tempfile::tempdir().unwrap();
         let ports = free_ports(NODES);
-        let mut cluster = Self { nats, folder, ports, nodes: Vec::new(), _turn: turn };
+        let mut cluster = Self { nats, folder, ports, nodes: Vec::new(), arguments, _turn: turn };
         for at in 0..NODES {
             cluster.nodes.push(None);
             cluster.begin(at);
@@ -75,6 +83,7 @@ impl Cluster {
         command.args(["--advertise", &format!("127.0.0.1:{port}")]);
         command.args(["--cluster", &self.nats.urls(&ALL)]);
         command.args(["--cluster-snapshot-bytes", SNAPSHOT_BYTES]);
+        command.args(self.arguments);
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
@@ -430,6 +439,65 @@ fn a_node_with_an_empty_folder_begins_with_a_snapshot_when_the_log_is_purged() {
     assert_eq!(read("EXISTS p|gone|1"), redis::Value::Int(0));
     assert!(matches!(read("TTL p|timed|1"), redis::Value::Int(9000..=10000)));
     assert_eq!(read("VERIFY last| last}"), redis::Value::Array(Vec::new()));
+}
+
+#[test]
+fn users_and_owners_are_those_of_whichever_node_owns_the_data() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    let mut admin = cluster.client(owner);
+    for words in [
+        "ACL SETUSER ann on >pw %R~t|* +@read",
+        "ACL SETUSER deploy on >pw ~* &* +@all",
+        "ACL SETUSER gone on >pw ~* +@all",
+        "ACL DELUSER gone",
+        "SET p|1 shown",
+    ] {
+        ask(&mut admin, words).unwrap();
+    }
+    let mut deploy = cluster.client(owner);
+    ask(&mut deploy, "AUTH deploy pw").unwrap();
+    let add = ["j", "t|<id> = copy p|<id>"];
+    let _: redis::Value = redis::cmd("JOIN.ADD").arg(&add).query(&mut deploy).unwrap();
+    ask(&mut admin, "ACL SETUSER default resetpass >secret").unwrap();
+    cluster.end(owner, Signal::KILL);
+    let next = cluster.owner();
+    // Through the node that stands by as well.
+    for at in (0..NODES).filter(|at| *at != owner) {
+        let mut client = cluster.client(at);
+        let error = ask(&mut client, "GET p|1").unwrap_err().to_string();
+        assert!(error.contains("NOAUTH"), "{error}");
+        assert!(ask(&mut client, "AUTH gone pw").is_err());
+        ask(&mut client, "AUTH ann pw").unwrap();
+        let error = ask(&mut client, "GET p|1").unwrap_err().to_string();
+        assert!(error.contains("No permissions to access a key"), "{error}");
+        assert_eq!(text(&ask(&mut client, "GET t|1").unwrap()), "shown");
+    }
+    let mut admin = cluster.client(next);
+    ask(&mut admin, "AUTH secret").unwrap();
+    ask(&mut admin, "ACL SETUSER deploy resetkeys").unwrap();
+    let mut client = cluster.client(next);
+    ask(&mut client, "AUTH ann pw").unwrap();
+    let error = ask(&mut client, "GET t|1").unwrap_err().to_string();
+    assert!(error.contains("its owner 'deploy' may no longer read"), "{error}");
+}
+
+#[test]
+fn who_comes_through_another_node_is_no_client_of_the_owners_machine() {
+    let Some(own) = crate::doors::own_address() else { return };
+    if !own.is_ipv4() {
+        return;
+    }
+    let Some(cluster) = Cluster::start_with(&["--bind", "0.0.0.0"]) else { return };
+    for at in 0..NODES {
+        let mut stream = TcpStream::connect((own, cluster.ports[at])).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"PING\r\n").unwrap();
+        let mut told = String::new();
+        let _ = stream.read_to_string(&mut told);
+        assert!(told.starts_with("-DENIED "), "node {at}: {told}");
+        ask(&mut cluster.client(at), "PING").unwrap();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 /// An address of this machine that is not loopback, if it has one.
-fn own_address() -> Option<IpAddr> {
+pub(crate) fn own_address() -> Option<IpAddr> {
     // Nothing is sent: the system says from where it would be.
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -182,6 +182,22 @@ fn debug_is_for_nobody_unless_it_is_said_and_no_client_can_say_it() {
         let queued: redis::RedisResult<Value> =
             redis::pipe().atomic().cmd("DEBUG").arg(&["SLEEP", "0.01"]).query(&mut client);
         assert!(format!("{queued:?}").contains("DEBUG command not allowed"), "{queued:?}");
+        // Nor is it for a user who may do everything, nor where the server connects to.
+        let rules = ["SETUSER", "ops", "on", ">pw", "~*", "&*", "+@all"];
+        let () = cmd("ACL").arg(&rules).query(&mut client).unwrap();
+        let mut ops = server.client(3);
+        let () = cmd("AUTH").arg(&["ops", "pw"]).query(&mut ops).unwrap();
+        for (words, told) in [
+            (&["DEBUG", "SLEEP", "0.01"][..], "DEBUG command not allowed"),
+            (&["SOURCE.ADD", "s", "postgres", "postgres://a@127.0.0.1:1/b"], "connect-allow"),
+            (
+                &["FLOW.ADD", "f", "ON", "n|<id>", "HTTP", "POST", "http://127.0.0.1:1/"],
+                "connect-allow",
+            ),
+        ] {
+            let error = refusal(&mut ops, words);
+            assert!(error.contains(told), "{words:?}: {error}");
+        }
         for (name, value) in [
             ("enable-debug-command", "yes"),
             ("connect-allow", "*:*"),
@@ -282,6 +298,7 @@ fn names_are_of_one_alphabet() {
             &["FLOW.ADD", name, "ON", "n|<id>", "PUBLISH", "c"][..],
             &["JOIN.ADD", name, "t|<a> = copy s|<a>"],
             &["SOURCE.ADD", name, "postgres", "postgres://a@127.0.0.1/b"],
+            &["ACL", "SETUSER", name, "on"],
         ] {
             let error = refusal(&mut client, words);
             assert!(error.contains("name"), "{words:?}: {error}");

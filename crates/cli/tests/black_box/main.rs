@@ -3,6 +3,7 @@
 mod acl;
 mod acl_commands;
 mod acl_random;
+mod audit;
 mod backups;
 mod bound;
 mod bound_shards;
@@ -59,6 +60,7 @@ mod streams;
 mod support;
 mod terminal;
 mod tls;
+mod tls_offered;
 mod tls_users;
 mod tracking;
 mod transactions_kept;

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const NEW: &[&SupportedProtocolVersion] = &[&TLS13];
-const OLD: &[&SupportedProtocolVersion] = &[&TLS12];
+pub(crate) const NEW: &[&SupportedProtocolVersion] = &[&TLS13];
+pub(crate) const OLD: &[&SupportedProtocolVersion] = &[&TLS12];
 const BOTH: &[&SupportedProtocolVersion] = &[&TLS12, &TLS13];
 
 /// A key and its certificate.

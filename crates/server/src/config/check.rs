@@ -47,11 +47,7 @@ impl Config {
         self.check_cluster()?;
         self.check_doors()?;
         self.http.check_origins()?;
-        if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
-            return refuse(String::from(
-                "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
-            ));
-        }
+        self.check_users()?;
         let ceiling = Limits::KEY_BYTES_CEILING;
         let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;

@@ -27,7 +27,7 @@ pub struct Tls {
     pub tls_auth_clients: ClientCertificates,
     /// Whether the name in a client's certificate logs it in as the user of that name.
     pub tls_auth_clients_user: CertificateUser,
-    /// The versions of TLS that are spoken, with spaces between.
+    /// The versions of TLS that are spoken, with spaces between; empty: all.
     pub tls_protocols: String,
     /// How long a handshake may take, in milliseconds.
     pub tls_handshake_milliseconds_max: u64,
@@ -167,6 +167,7 @@ impl Config {
                 )));
             }
         }
+        crate::tls::versions(&tls.tls_protocols).map_err(ConfigError)?;
         if tls.tls_auth_clients != ClientCertificates::No && tls.tls_ca_cert_file.is_empty() {
             return Err(ConfigError(format!(
                 "tls-auth-clients is {}, which needs tls-ca-cert-file (a PEM file of those who may vouch for clients); \

@@ -1,6 +1,8 @@
 //! Users of the configuration file.
 
+use super::{Config, ConfigError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -24,4 +26,23 @@ pub struct KeptOwner {
     pub name: String,
     /// The user.
     pub owner: String,
+}
+
+impl Config {
+    /// Whether users are said in one place, each once; their rules are read where the server begins.
+    pub(super) fn check_users(&self) -> Result<(), ConfigError> {
+        if !self.listen.aclfile.is_empty() && !self.users.is_empty() {
+            return Err(ConfigError(String::from(
+                "users are in the aclfile, or in [[user]] of this file (allowed: one of the two)",
+            )));
+        }
+        let mut seen = BTreeSet::new();
+        match self.users.iter().find(|user| !seen.insert(&*user.name)) {
+            None => Ok(()),
+            Some(twice) => Err(ConfigError(format!(
+                "Duplicate user '{}' found: [[user]] names it twice (allowed: once, with all of its rules)",
+                twice.name
+            ))),
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 use super::driver::OwnerSeen;
 use crate::config::{Config, ConfigError};
+use crate::resp::PROTECTED;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +53,8 @@ impl Forwarding {
             addresses.push(address);
         }
         let (close, closes) = oneshot::channel();
-        let most = config.clients.clients_max;
-        let run = move || serve(&runtime, listeners, &owner, most, closes);
+        let limits = Limits { clients: config.clients.clients_max, protects: protects(config) };
+        let run = move || serve(&runtime, listeners, &owner, limits, closes);
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
         let thread = thread.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
         Ok(Self { addresses, close: Some(close), thread: Some(thread) })
@@ -70,18 +71,35 @@ impl Drop for Forwarding {
     }
 }
 
+/// Who may come.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// So many clients at once.
+    clients: usize,
+    /// None of other machines, where the owner would take them for some of its own.
+    protects: bool,
+}
+
+/// Whether the settings let everybody in who can connect, and so nobody of other machines. What users the owner has is not known here.
+fn protects(config: &Config) -> bool {
+    let names_default = config.users.iter().any(|user| user.name == "default");
+    let listen = &config.listen;
+    let is_open = listen.requirepass.is_empty() && listen.aclfile.is_empty() && !names_default;
+    config.doors.protected_mode && is_open
+}
+
 fn serve(
     runtime: &Runtime,
     listeners: Vec<TcpListener>,
     owner: &watch::Receiver<OwnerSeen>,
-    most: usize,
+    limits: Limits,
     closes: oneshot::Receiver<()>,
 ) {
     let tasks = tokio::task::LocalSet::new();
-    let room = Arc::new(Semaphore::new(most));
+    let room = Arc::new(Semaphore::new(limits.clients));
     for listener in listeners {
         let (owner, room) = (owner.clone(), room.clone());
-        tasks.spawn_local(accept(listener, owner, room));
+        tasks.spawn_local(accept(listener, owner, room, limits.protects));
     }
     // The tasks end with the set, and with them their sockets.
     tasks.block_on(runtime, async {
@@ -89,16 +107,22 @@ fn serve(
     });
 }
 
-async fn accept(listener: TcpListener, owner: watch::Receiver<OwnerSeen>, room: Arc<Semaphore>) {
+async fn accept(
+    listener: TcpListener,
+    owner: watch::Receiver<OwnerSeen>,
+    room: Arc<Semaphore>,
+    protects: bool,
+) {
     loop {
-        let Ok((client, _)) = listener.accept().await else {
+        let Ok((client, peer)) = listener.accept().await else {
             sleep(REST).await;
             continue;
         };
         let Ok(place) = room.clone().try_acquire_owned() else { continue };
         let owner = owner.clone();
         tokio::task::spawn_local(async move {
-            forward(client, owner).await;
+            let is_foreign = protects && !peer.ip().to_canonical().is_loopback();
+            forward(client, owner, is_foreign).await;
             drop(place);
         });
     }
@@ -119,7 +143,8 @@ async fn connect(owner: &watch::Receiver<OwnerSeen>) -> Option<(TcpStream, Owner
     None
 }
 
-async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>) {
+/// Passes a client on; `is_foreign`: it is of another machine, and must not seem to be of the owner's.
+async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>, is_foreign: bool) {
     let Some((mut stream, seen)) = connect(&owner).await else {
         let text = format!(
             "-CLUSTERDOWN no node has owned shard 0 for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
@@ -129,6 +154,11 @@ async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>) {
         let _sent = client.write_all(text.as_bytes()).await;
         return;
     };
+    let seems_local = stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
+    if is_foreign && seems_local {
+        let _sent = client.write_all(PROTECTED).await;
+        return;
+    }
     let _slower = (client.set_nodelay(true), stream.set_nodelay(true));
     tokio::select! {
         // However it ends, both sides are closed.

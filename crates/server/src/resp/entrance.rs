@@ -20,7 +20,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 /// What a client of another machine reads where there is no password.
-const PROTECTED: &[u8] = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+pub(crate) const PROTECTED: &[u8] = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
 default user. In this mode connections are only accepted from the loopback interface. Set a password (requirepass, requirepass-file), \
 or, if whoever can reach this port may do everything here, protected-mode = false; CONFIG SET does either from the machine itself.\r\n";
 const PROTECTED_MEMCACHED: &[u8] =
@@ -75,15 +75,6 @@ pub(super) fn terms(config: &Config, allowed: Option<Allowed>) -> Terms {
 }
 
 impl Resp {
-    /// Whether a client may do what is the administrator's: it has logged in as a user with all rights, of a name of its own. What `default`
-    /// may do, settings say: everybody may be that who can connect.
-    pub(super) fn is_administrator(&self, session: &Session) -> bool {
-        session
-            .user
-            .as_ref()
-            .is_some_and(|user| user.is_unrestricted() && &*user.name != b"default")
-    }
-
     /// Whether commands have other names than in the table.
     #[inline]
     pub(crate) fn has_renames(&self) -> bool {
@@ -96,10 +87,10 @@ impl Resp {
         self.entrance.renames.look(name.as_bytes()) == Some(None)
     }
 
-    /// What goes with the URL of a source that a client names.
-    pub(super) fn terms_for(&self, session: &Session) -> Terms {
-        let allowed = (!self.is_administrator(session)).then(|| self.entrance.allowed.clone());
-        terms(&self.config, allowed)
+    /// What goes with the URL of a source that a client names. Where the server connects to is for the settings to say, whoever the client
+    /// is: what it adds is kept, and tried again when the user may long have lost its rights.
+    pub(super) fn terms_of_clients(&self) -> Terms {
+        terms(&self.config, Some(self.entrance.allowed.clone()))
     }
 
     /// Whether a client may have the server do what a command asks for besides what is about data; what is sources' is asked where
@@ -109,9 +100,6 @@ impl Resp {
         command: &Command<'_>,
         connection: &Connection<Session>,
     ) -> Result<(), String> {
-        if self.is_administrator(&connection.session) {
-            return Ok(());
-        }
         match command {
             Command::Data(Data::Flows(Flows::Add {
                 action: FlowAction::Post { url, .. }, ..

@@ -59,7 +59,7 @@ mod tests;
 
 pub(crate) use backups::CommonBackup;
 pub(crate) use dispatch::foreign;
-pub(crate) use entrance::CommonEntrance;
+pub(crate) use entrance::{CommonEntrance, PROTECTED};
 pub(crate) use info::cpu_seconds;
 pub(crate) use monitor::CommonMonitors;
 pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};

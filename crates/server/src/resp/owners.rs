@@ -6,7 +6,9 @@ use crate::connection::Connection;
 use crate::log::event;
 use crate::users::reach_of;
 use headwater_acl::{Access, DefinitionKind, Demand};
-use headwater_command::{Command, Data, Flags, Flows, Functions, Id, Joins, Spec};
+use headwater_command::{
+    Acl, Args, Command, Data, Flags, Flows, Functions, Id, Joins, Server, Sources, Spec, Tables,
+};
 
 impl Resp {
     /// Notes for the shards that execute it whose definition is asked for.
@@ -49,10 +51,8 @@ impl Resp {
     /// Notes who has defined or dropped something, which reads and writes for others from now on.
     pub(crate) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
         let owner = self.asker(&work.connection.session);
-        if self.me().0 == 0 && is_told(spec.id) {
-            let user = owner.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            let name = defined_name(command);
-            event!(info, "audit", "defined", user = %user.escape_debug(), command = spec.full_name, name = %name.escape_debug(), "a definition, a setting or a user was changed");
+        if is_told(spec.id) && (self.me().0 == 0 || is_of_one_shard(spec.id)) {
+            tell_definition(owner.as_deref(), spec.full_name, &defined_name(command));
         }
         // Nobody whom rights can be taken from is worth to be remembered.
         let (kind, name, reach) = match command {
@@ -111,26 +111,45 @@ fn is_told(id: Id) -> bool {
             | Id::AclDelUser
             | Id::AclLoad
             | Id::AclSave
+            | Id::BackupBegin
             | Id::ShardMove
             | Id::ClientKill
-            | Id::Shutdown
     )
 }
 
-/// The name of what a command defines, drops or changes.
+/// Whether a command is executed by one shard, the client's own; of others the first shard tells, which executes them with the rest or alone.
+fn is_of_one_shard(id: Id) -> bool {
+    matches!(id, Id::AclSave | Id::BackupBegin | Id::ShardMove)
+}
+
+/// Tells the audit log who has changed what.
+pub(super) fn tell_definition(user: Option<&[u8]>, command: &str, name: &str) {
+    let user = user.map(String::from_utf8_lossy).unwrap_or_default();
+    event!(info, "audit", "defined", user = %user.escape_debug(), command, name = %name.escape_debug(), "a definition, a setting or a user was changed");
+}
+
+/// The name of what a command defines, drops or changes; several have commas between.
 fn defined_name(command: &Command<'_>) -> String {
+    let several = |names: Args<'_>, step: usize| {
+        let names: Vec<_> = names.iter().step_by(step).map(String::from_utf8_lossy).collect();
+        names.join(",")
+    };
     let name: &[u8] = match command {
         Command::Data(Data::Joins(Joins::Add { name, .. } | Joins::Drop { name }))
         | Command::Data(Data::Functions(Functions::Load { name, .. } | Functions::Drop { name }))
-        | Command::Data(Data::Flows(Flows::Add { name, .. } | Flows::Drop { name })) => {
-            name.as_bytes()
-        }
-        Command::Data(Data::Tables(headwater_command::Tables::Set { name, .. })) => name,
-        Command::Sources(
-            headwater_command::Sources::Add { name, .. }
-            | headwater_command::Sources::Drop { name },
-        ) => name.as_bytes(),
-        Command::Acl(headwater_command::Acl::SetUser { name, .. }) => name,
+        | Command::Data(Data::Flows(
+            Flows::Add { name, .. }
+            | Flows::Drop { name }
+            | Flows::Pause { name, .. }
+            | Flows::Retry { name, .. }
+            | Flows::Discard { name, .. }
+            | Flows::Replay { name, .. },
+        )) => name.as_bytes(),
+        Command::Data(Data::Tables(Tables::Set { name, .. })) => name,
+        Command::Sources(Sources::Add { name, .. } | Sources::Drop { name }) => name.as_bytes(),
+        Command::Acl(Acl::SetUser { name, .. }) => name,
+        Command::Acl(Acl::DelUser { names }) => return several(*names, 1),
+        Command::Server(Server::ConfigSet { pairs }) => return several(*pairs, 2),
         _ => b"",
     };
     String::from_utf8_lossy(name).into_owned()

@@ -6,12 +6,13 @@
 
 use super::session::{Session, Waiting};
 use super::{Resp, Turn};
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::log::event;
 use crate::users::SeenUsers;
-use headwater_acl::{Access, DefinitionKind, Demand, Users};
+use headwater_acl::{Access, DefinitionKind, Demand, User, Users};
 use headwater_base::KeyRange;
+use std::sync::Arc;
 
 /// What becomes of a session whose user has changed.
 enum Renewed {
@@ -61,9 +62,8 @@ impl Resp {
                 true
             }
             Renewed::Ends(why) => {
-                note_end(why, work.connection);
-                let (id, session) = (work.connection.id, &mut work.connection.session);
-                self.lock_out(id, session);
+                self.lock_out_told(why, work.connection);
+                let session = &work.connection.session;
                 // What it has begun with others goes on to its end.
                 session.coordinates() || session.is_within_exec()
             }
@@ -91,9 +91,12 @@ impl Resp {
                     }
                 }
                 Renewed::Ends(why) => {
-                    note_end(why, connection);
-                    self.lock_out(id, &mut connection.session);
-                    peers.kill(id);
+                    if self.lock_out_told(why, connection) {
+                        connection.phase = Phase::Closing;
+                        peers.touch(id);
+                    } else {
+                        peers.kill(id);
+                    }
                 }
             }
         }
@@ -110,6 +113,22 @@ impl Resp {
         self.forget_tracking(id, session);
     }
 
+    /// Has a session that is to end hear nothing more, but the answers that it waits for where it has changed users, its own among them:
+    /// whether it waits for those.
+    fn lock_out_told(&mut self, why: &str, connection: &mut Connection<Session>) -> bool {
+        note_end(why, connection);
+        let (id, session) = (connection.id, &mut connection.session);
+        let changes_users = changes_users(session.last_command);
+        let before = session.user.clone();
+        self.lock_out(id, session);
+        if changes_users {
+            // Answers are waited for where somebody has logged in: here one who may do nothing.
+            session.authenticated = true;
+            session.user = before.map(|user| Arc::new(User::new(&user.name)));
+        }
+        changes_users
+    }
+
     /// Gives a session the rights that its user has now, and ends what these do not allow.
     fn renew(&self, users: &Users, session: &mut Session) -> Renewed {
         let Some(before) = session.user.clone() else { return Renewed::GoesOn(Vec::new()) };
@@ -123,8 +142,7 @@ impl Resp {
         }
         let has_lost = !user.covers(&before);
         // Whoever changes users may wait for the answer to just that.
-        let changes_users = session.last_command.starts_with("acl|");
-        if has_lost && session.expects() && !changes_users {
+        if has_lost && session.expects() && !changes_users(session.last_command) {
             // Other shards go by what was judged here when it was asked.
             return Renewed::Ends("its user has lost a right while it was asking other shards");
         }
@@ -170,6 +188,11 @@ impl Resp {
         }
         Renewed::GoesOn(refused)
     }
+}
+
+/// Whether a command changes users, of which one may be the client's own.
+fn changes_users(command: &str) -> bool {
+    matches!(command, "acl|setuser" | "acl|deluser" | "acl|load")
 }
 
 fn note_end(why: &str, connection: &Connection<Session>) {

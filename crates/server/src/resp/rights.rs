@@ -71,7 +71,7 @@ impl Resp {
         match self.registry.user_of_certificate(certificate) {
             Ok(None) => {}
             Ok(Some(user)) => {
-                event!(info, "audit", "logged_in", %peer, user = %user.shown(), certificate = %certificate, "a certificate logged a client in");
+                event!(info, "audit", "logged_in", %peer, user = %user.shown().escape_debug(), certificate = %certificate.escape_debug(), "a certificate logged a client in");
                 session.authenticated = true;
                 session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
                 session.user = Some(user);
@@ -85,7 +85,7 @@ impl Resp {
 
     /// A client has given a user's name and password.
     pub(super) fn log_in(&mut self, user: Arc<User>, connection: &mut Connection<Session>) {
-        event!(info, "audit", "logged_in", peer = %connection.peer, user = %user.shown(), "a client logged in");
+        event!(info, "audit", "logged_in", peer = %connection.peer, user = %user.shown().escape_debug(), "a client logged in");
         let session = &mut connection.session;
         session.authenticated = true;
         session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();

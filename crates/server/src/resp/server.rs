@@ -1,5 +1,6 @@
 //! Commands about the server as a whole.
 
+use super::owners::tell_definition;
 use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
@@ -97,6 +98,8 @@ impl Resp {
         }
         let peer = &work.connection.peer;
         event!(info, "server", "shutdown_asked", %peer, "a client asks for the end (SHUTDOWN)");
+        let user = work.connection.session.user.as_ref();
+        tell_definition(user.map(|user| &*user.name), "shutdown", "");
         self.stopping = true;
         Flow::Close
     }

@@ -5,7 +5,8 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_base::Millis;
 use headwater_base::text::redact_words;
-use headwater_command::{Args, Flags, Reply, Spec};
+use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
+use headwater_protocol::resp::find;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,6 +101,9 @@ fn event_named(name: &[u8]) -> Option<usize> {
     EVENTS.iter().position(|event| event.as_bytes().eq_ignore_ascii_case(name))
 }
 
+/// Where the request begins that ACL DRYRUN asks about.
+const DRY_RUN: usize = 3;
+
 /// From which word of a command on nothing is shown, because it is a password.
 pub(super) fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
     let auth = |at: &usize| args[*at].eq_ignore_ascii_case(b"auth");
@@ -107,8 +111,29 @@ pub(super) fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
         "auth" => 1,
         "hello" => (1..args.len()).find(auth).map_or(usize::MAX, |at| at + 1),
         "acl|setuser" => 3,
+        // What it asks about is a command with its words.
+        "acl|dryrun" => {
+            let asked: OwnedArgs = args.iter().skip(DRY_RUN).copied().collect();
+            match find(asked.args()).map_or("", |spec| spec.full_name) {
+                "acl|dryrun" => DRY_RUN,
+                name => first_hidden(name, args.get(DRY_RUN..).unwrap_or_default())
+                    .saturating_add(DRY_RUN),
+            }
+        }
+        // A URL is shown without its password; what is none may be anything that a database is asked with.
+        "source.add" if args.get(3).is_some_and(|url| !is_url(url)) => 3,
         _ => usize::MAX,
     }
+}
+
+fn is_url(word: &[u8]) -> bool {
+    word.windows(3).any(|part| part == b"://")
+}
+
+/// Whether a setting of this name may be a secret, if there is one: none may be shown that is only thought to be one of this server.
+fn is_secret(setting: &[u8]) -> bool {
+    let name = String::from_utf8_lossy(setting).to_ascii_lowercase();
+    ["pass", "token", "secret", "masterauth"].iter().any(|part| name.contains(part))
 }
 
 /// The words of a command as an entry keeps them: without passwords, and without what proves who asks in URLs.
@@ -117,8 +142,7 @@ fn remembered(name: &str, args: &[&[u8]]) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
     let hidden = first_hidden(name, args);
     let is_password = |at: usize| {
-        let named = |at: usize| args[at].eq_ignore_ascii_case(b"requirepass");
-        at >= hidden || name == "config|set" && at > 2 && at % 2 == 1 && named(at - 1)
+        at >= hidden || name == "config|set" && at > 2 && at % 2 == 1 && is_secret(args[at - 1])
     };
     let shown = args.iter().take(kept).enumerate();
     let mut arguments: Vec<Vec<u8>> = shown
@@ -361,6 +385,28 @@ mod tests {
                 "CONFIG SET timeout 5 RequirePass (redacted) maxclients 7",
             ),
             ("acl|setuser", "ACL SETUSER ann >hunter2", "ACL SETUSER ann (redacted)"),
+            ("acl|dryrun", "ACL DRYRUN ann AUTH hunter2", "ACL DRYRUN ann AUTH (redacted)"),
+            ("acl|dryrun", "ACL DRYRUN ann GET k", "ACL DRYRUN ann GET k"),
+            (
+                "acl|dryrun",
+                "ACL DRYRUN ann ACL DRYRUN bob AUTH hunter2",
+                "ACL DRYRUN ann (redacted) (redacted) (redacted) (redacted) (redacted)",
+            ),
+            (
+                "config|set",
+                "CONFIG SET http-token hunter2 port 1",
+                "CONFIG SET http-token (redacted) port 1",
+            ),
+            (
+                "config|set",
+                "CONFIG SET tls-key-file-pass hunter2",
+                "CONFIG SET tls-key-file-pass (redacted)",
+            ),
+            (
+                "source.add",
+                "SOURCE.ADD s postgres password=hunter2",
+                "SOURCE.ADD s postgres (redacted)",
+            ),
             (
                 "source.add",
                 "SOURCE.ADD s postgres postgres://ann:hunter2@db/x",

@@ -442,7 +442,7 @@ impl Resp {
     ) -> Flow {
         let done = match *command {
             Sources::Add { name, kind, url } => {
-                let terms = self.terms_for(&work.connection.session);
+                let terms = self.terms_of_clients();
                 self.hub.add(name, kind, url, &terms).map(|()| {
                     event!(
                         info,

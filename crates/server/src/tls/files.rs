@@ -36,17 +36,15 @@ impl Certificates {
     }
 }
 
-fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+/// The versions that `tls-protocols` names; all of them where it names none, as in Redis.
+pub(crate) fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let of = |word: &str| match word.to_ascii_lowercase().as_str() {
         "tlsv1.2" => Ok(&TLS12),
         "tlsv1.3" => Ok(&TLS13),
         _ => Err(format!("tls-protocols names '{word}' (allowed: TLSv1.2, TLSv1.3)")),
     };
     let versions = text.split_whitespace().map(of).collect::<Result<Vec<_>, _>>()?;
-    if versions.is_empty() {
-        return Err(String::from("tls-protocols names none (allowed: TLSv1.2, TLSv1.3)"));
-    }
-    Ok(versions)
+    Ok(if versions.is_empty() { vec![&TLS12, &TLS13] } else { versions })
 }
 
 fn refuse(setting: &str, file: &str, why: &dyn Display) -> String {

@@ -11,7 +11,7 @@
 
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
-use rustls::ServerConnection;
+use rustls::{InvalidMessage, ServerConnection};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
@@ -95,6 +95,8 @@ pub(crate) struct TlsStream {
     has_more: bool,
     /// The client sends no more.
     ended: bool,
+    /// What came first was no TLS.
+    is_foreign: bool,
 }
 
 impl std::fmt::Debug for TlsStream {
@@ -106,7 +108,15 @@ impl std::fmt::Debug for TlsStream {
 impl TlsStream {
     /// A connection whose handshake begins.
     pub(super) fn new(socket: TcpStream, tls: ServerConnection) -> Self {
-        Self { socket, tls, kept: Vec::new(), unflushed: 0, has_more: false, ended: false }
+        Self {
+            socket,
+            tls,
+            kept: Vec::new(),
+            unflushed: 0,
+            has_more: false,
+            ended: false,
+            is_foreign: false,
+        }
     }
 
     /// Goes on with the handshake as far as the client lets it; whether it is over.
@@ -128,8 +138,11 @@ impl TlsStream {
                 Err(error) => return Err(error),
             }
             if let Err(error) = self.tls.process_new_packets() {
-                // The client is told why, if it takes it.
-                let _ = self.flush_tls();
+                // The client is told why, if it takes it, and if it speaks TLS at all.
+                self.is_foreign = error == InvalidMessage::InvalidContentType.into();
+                if !self.is_foreign {
+                    let _ = self.flush_tls();
+                }
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
         }
@@ -313,6 +326,9 @@ impl Write for TlsStream {
 
 impl Drop for TlsStream {
     fn drop(&mut self) {
+        if self.is_foreign {
+            return;
+        }
         // Who is told that this is the end knows that nothing was cut off. Whether it is taken is the client's affair.
         self.tls.send_close_notify();
         let _ = self.flush_tls();

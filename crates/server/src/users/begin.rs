@@ -40,7 +40,7 @@ impl UserRegistry {
             }
             let rules = rules.split(|byte| *byte == b' ').filter(|rule| !rule.is_empty());
             let rules = [&b"reset"[..]].into_iter().chain(rules);
-            self.set_user(name, rules).map_err(|why| {
+            self.keep_user(name, rules).map_err(|why| {
                 ConfigError(format!("data-dir: the kept user '{}': {why}", name.escape_ascii()))
             })?;
         }

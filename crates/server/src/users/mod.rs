@@ -112,6 +112,15 @@ impl UserRegistry {
         self.change(|state| state.users.set(name, rules))
     }
 
+    /// As [`UserRegistry::set_user`], of a user who was kept.
+    fn keep_user<'r>(
+        &self,
+        name: &[u8],
+        rules: impl Iterator<Item = &'r [u8]>,
+    ) -> Result<Arc<User>, SetUserError> {
+        self.change(|state| state.users.keep(name, rules))
+    }
+
     /// Gives everybody who does not log in this password, or none.
     pub(crate) fn set_default_password(&self, password: &str) {
         let add = [b">", password.as_bytes()].concat();
