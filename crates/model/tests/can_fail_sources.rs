@@ -34,11 +34,30 @@ enum Fault {
     AcceptsWrites,
 }
 
+/// Ranges that have come, and where their source stood.
+type Parts = Vec<(KeyRange, Position)>;
+
 enum State {
     Absent,
-    Loading(FetchId, Vec<(Position, Change)>),
+    /// The load under way, what it asked for, what came before it, and changes since.
+    Loading(FetchId, KeyRange, Parts, Vec<(Position, Change)>),
     Failed(String),
-    There(Position),
+    There(Parts),
+}
+
+/// The first of a table's keys that no part has.
+fn gap(name: &[u8], parts: &Parts) -> Option<KeyRange> {
+    let mut rest = KeyRange::prefix(&[name, b"|"].concat());
+    let mut parts: Vec<&KeyRange> = parts.iter().map(|(range, _)| range).collect();
+    parts.sort_by(|one, other| one.first.cmp(&other.first));
+    for part in parts {
+        if part.first > rest.first {
+            rest.last.clone_from(&part.first);
+            return Some(rest);
+        }
+        rest.first.clone_from(&part.last);
+    }
+    (!rest.is_empty()).then_some(rest)
 }
 
 struct Table {
@@ -101,13 +120,9 @@ impl Standin {
             if ask {
                 let (fetch, source) = (FetchId(number), table.source.clone());
                 let range = KeyRange::prefix(&[&name[..], b"|"].concat());
-                self.effects.push(Effect::Load {
-                    fetch,
-                    source,
-                    range,
-                    portion: Portion::default(),
-                });
-                table.state = State::Loading(fetch, Vec::new());
+                let (asked, portion) = (range.clone(), Portion::default());
+                self.effects.push(Effect::Load { fetch, source, range, portion });
+                table.state = State::Loading(fetch, asked, Vec::new(), Vec::new());
             }
             match table.state {
                 State::There(_) => there = true,
@@ -248,26 +263,51 @@ impl Subject for Standin {
     }
     fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
         let fault = self.fault;
-        for table in self.tables.values_mut() {
-            let State::Loading(asked, early) = &mut table.state else { continue };
-            if *asked != fetch {
+        let (mut unfollowed, mut goes_on) = (Vec::new(), None);
+        for (name, table) in &mut self.tables {
+            let State::Loading(of, asked, parts, early) = &mut table.state else { continue };
+            if *of != fetch {
                 continue;
             }
-            let early = std::mem::take(early);
-            table.state = match &answer {
-                Err(message) => State::Failed(message.clone()),
-                Ok(loaded) => {
-                    let pairs = loaded.pairs.iter().cloned();
-                    self.oracle.base.extend(pairs.map(|pair| (pair.key, (pair.value, None))));
-                    let newer = early.iter().filter(|(position, _)| {
-                        *position > loaded.position || fault == Fault::RepeatsOldChanges
-                    });
-                    if fault != Fault::LosesEarlyChanges {
-                        newer.for_each(|(_, change)| Self::apply(&mut self.oracle, change));
-                    }
-                    State::There(loaded.position)
+            let (mut parts, early) = (std::mem::take(parts), std::mem::take(early));
+            let loaded = match &answer {
+                Err(message) => {
+                    unfollowed.extend(parts.into_iter().map(|part| (table.source.clone(), part.0)));
+                    table.state = State::Failed(message.clone());
+                    continue;
                 }
+                Ok(loaded) => loaded,
             };
+            let known = loaded.known.clone().unwrap_or_else(|| asked.clone());
+            parts.push((known, loaded.position));
+            let pairs = loaded.pairs.iter().cloned();
+            self.oracle.base.extend(pairs.map(|pair| (pair.key, (pair.value, None))));
+            if let Some(rest) = gap(name, &parts) {
+                goes_on = Some((name.clone(), rest, parts, early));
+                continue;
+            }
+            for (position, change) in &early {
+                let holds = |part: &&(KeyRange, Position)| part.0.contains(&change.key);
+                let since = parts.iter().find(holds).expect("all of it is there").1;
+                let is_newer = *position > since || fault == Fault::RepeatsOldChanges;
+                if is_newer && fault != Fault::LosesEarlyChanges {
+                    Self::apply(&mut self.oracle, change);
+                }
+            }
+            table.state = State::There(parts);
+        }
+        for (source, range) in unfollowed {
+            self.oracle.base.retain(|key, _| !range.contains(key));
+            self.effects.push(Effect::Unfollow { source, range });
+        }
+        if let Some((name, rest, parts, early)) = goes_on {
+            let fetch = FetchId(self.number());
+            let table = self.tables.get_mut(&name).expect("it was just there");
+            let (source, range) = (table.source.clone(), rest.clone());
+            let portion = Portion::default();
+            self.effects.push(Effect::Load { fetch, source, range, portion });
+            table.state = State::Loading(fetch, rest, parts, early);
+            return;
         }
         if self.fault == Fault::WakesOne {
             self.waiting.truncate(1);
@@ -279,9 +319,12 @@ impl Subject for Standin {
             let table = table_of(&change.key).and_then(|name| self.tables.get_mut(name));
             let Some(table) = table.filter(|table| table.source == source) else { continue };
             match &mut table.state {
-                State::Loading(_, early) => early.push((position, change.clone())),
-                State::There(since) if position > *since => {
-                    Self::apply(&mut self.oracle, change);
+                State::Loading(.., early) => early.push((position, change.clone())),
+                State::There(parts) => {
+                    let part = parts.iter().find(|part| part.0.contains(&change.key));
+                    if part.is_some_and(|part| position > part.1) {
+                        Self::apply(&mut self.oracle, change);
+                    }
                 }
                 _ => {}
             }
@@ -292,10 +335,19 @@ impl Subject for Standin {
             return;
         }
         for (name, table) in &mut self.tables {
-            if table.source == source && matches!(table.state, State::There(_)) {
+            if table.source != source {
+                continue;
+            }
+            let parts = match &mut table.state {
+                State::There(parts) | State::Loading(_, _, parts, _) => std::mem::take(parts),
+                _ => continue,
+            };
+            if matches!(table.state, State::There(_)) {
                 table.state = State::Absent;
                 self.oracle.base.retain(|key, _| table_of(key) != Some(name));
-                let range = KeyRange::prefix(&[&name[..], b"|"].concat());
+            }
+            for (range, _) in parts {
+                self.oracle.base.retain(|key, _| !range.contains(key));
                 self.effects.push(Effect::Unfollow { source: source.to_string(), range });
             }
         }
