@@ -238,14 +238,19 @@ async fn store(
 }
 
 /// A part of an object: its pieces, with where they are in the stream.
-struct Part {
+struct ObjectPart {
     pieces: Vec<(u64, Vec<u8>)>,
     /// How many pieces the object has, where the last one is among these.
     count: Option<u64>,
 }
 
 /// Reads pieces from a place in the stream on, as one replica has them; `None`: there are none, or it has failed.
-async fn read(context: &Context, names: &SnapshotNames, subject: &str, from: u64) -> Option<Part> {
+async fn read(
+    context: &Context,
+    names: &SnapshotNames,
+    subject: &str,
+    from: u64,
+) -> Option<ObjectPart> {
     let client = context.client();
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await.ok()?;
@@ -254,7 +259,7 @@ async fn read(context: &Context, names: &SnapshotNames, subject: &str, from: u64
     });
     let get = format!("$JS.API.DIRECT.GET.{}", names.stream);
     client.publish_with_reply(get, inbox, asked.to_string().into()).await.ok()?;
-    let mut part = Part { pieces: Vec::new(), count: None };
+    let mut part = ObjectPart { pieces: Vec::new(), count: None };
     while let Some(Message { headers, payload, status, .. }) = answers.next().await {
         let headers = headers.as_ref();
         match status {

@@ -163,7 +163,7 @@ pub enum SnapshotEffect {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Progress {
+enum SnapshotProgress {
     /// The key is looked at when that is due.
     Idle,
     /// The key is being looked at.
@@ -180,7 +180,7 @@ pub struct Snapshots {
     key: String,
     bytes_min: u64,
     answer_millis: u64,
-    progress: Progress,
+    progress: SnapshotProgress,
     tag: u64,
     /// When the request under way was sent.
     sent: Monotonic,
@@ -196,7 +196,7 @@ impl Snapshots {
             key: SnapshotMark::key(shard),
             bytes_min,
             answer_millis,
-            progress: Progress::Idle,
+            progress: SnapshotProgress::Idle,
             tag,
             sent: Monotonic(0),
             due: Monotonic(0),
@@ -205,15 +205,16 @@ impl Snapshots {
 
     /// What is to be done now; told again and again while the node owns the shard.
     pub fn tick(&mut self, log: LogExtent, now: Monotonic) -> Option<SnapshotEffect> {
-        let asks = matches!(self.progress, Progress::Looking | Progress::Naming { .. });
+        let asks =
+            matches!(self.progress, SnapshotProgress::Looking | SnapshotProgress::Naming { .. });
         if asks && now.since(self.sent) >= self.answer_millis {
             self.wait(now, RETRY_MILLIS);
         }
-        let is_due = self.progress == Progress::Idle && now >= self.due;
+        let is_due = self.progress == SnapshotProgress::Idle && now >= self.due;
         if !is_due || self.bytes_min == 0 || log.bytes < self.bytes_min {
             return None;
         }
-        self.progress = Progress::Looking;
+        self.progress = SnapshotProgress::Looking;
         self.tag += 1;
         self.sent = now;
         let (tag, key) = (self.tag, self.key.clone());
@@ -221,7 +222,7 @@ impl Snapshots {
     }
 
     fn wait(&mut self, now: Monotonic, millis: u64) {
-        self.progress = Progress::Idle;
+        self.progress = SnapshotProgress::Idle;
         self.due = Monotonic(now.0 + millis);
     }
 
@@ -235,15 +236,15 @@ impl Snapshots {
         if answer.tag() != self.tag {
             return Vec::new();
         }
-        match (core::mem::replace(&mut self.progress, Progress::Idle), answer) {
-            (Progress::Looking, BucketAnswer::Get { entry, .. }) => match entry {
+        match (core::mem::replace(&mut self.progress, SnapshotProgress::Idle), answer) {
+            (SnapshotProgress::Looking, BucketAnswer::Get { entry, .. }) => match entry {
                 Some((revision, value)) => self.looked(*revision, value, (log, position), now),
                 None => {
                     self.wait(now, RETRY_MILLIS);
                     Vec::new()
                 }
             },
-            (Progress::Naming { mark }, BucketAnswer::Put { outcome, .. }) => {
+            (SnapshotProgress::Naming { mark }, BucketAnswer::Put { outcome, .. }) => {
                 self.wait(now, LOOK_MILLIS);
                 match outcome {
                     PutOutcome::Written(_) => below(mark.position.sequence),
@@ -283,19 +284,19 @@ impl Snapshots {
         if log.bytes < bytes_min || position.sequence <= before {
             return Vec::new();
         }
-        self.progress = Progress::Taking { revision, before };
+        self.progress = SnapshotProgress::Taking { revision, before };
         Vec::from([SnapshotEffect::Take])
     }
 
     /// An object was stored, or that has failed.
     pub fn taken(&mut self, mark: Option<SnapshotMark>, now: Monotonic) -> Option<SnapshotEffect> {
-        let Progress::Taking { revision, before } = self.progress else { return None };
+        let SnapshotProgress::Taking { revision, before } = self.progress else { return None };
         let Some(mark) = mark.filter(|mark| mark.position.sequence > before) else {
             self.wait(now, RETRY_MILLIS);
             return None;
         };
         let value = mark.encode();
-        self.progress = Progress::Naming { mark };
+        self.progress = SnapshotProgress::Naming { mark };
         self.tag += 1;
         self.sent = now;
         let (tag, key) = (self.tag, self.key.clone());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const NODES: usize = 3;
-/// So short is the log when it is purged: each test does that several times.
+/// Bytes of a log that is purged: few, so that each test purges several times.
 const SNAPSHOT_BYTES: &str = "20000";
 /// One test at a time has six processes: that is enough for a small machine.
 static TURN: Mutex<()> = Mutex::new(());
