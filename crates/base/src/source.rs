@@ -51,9 +51,9 @@ pub struct Pair {
 /// How much of a range a load is to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Portion {
-    /// So many of its first keys will do (or of its last ones); `None`: all of it is wanted.
+    /// How many of the range's first keys are enough, or of its last ones with `reverse`; `None`: all keys are wanted.
     pub rows: Option<u64>,
-    /// It is wanted from its end on.
+    /// Whether the range is wanted from its end on.
     pub reverse: bool,
     /// Bytes of keys and values that loads which this one goes on for have brought.
     pub bytes_before: u64,

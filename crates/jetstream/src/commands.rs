@@ -1,11 +1,10 @@
 //! Requests on the connection's thread.
 
 use crate::connection::Answers;
+use crate::direct::{Batch, direct_get};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::{Client, HeaderMap, Message, StatusCode};
-use futures_util::StreamExt;
 use headwater_log::{
     AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, PutOutcome,
     Revision, Sequence,
@@ -125,43 +124,22 @@ async fn published(sent: Result<PublishAckFuture, PublishError>) -> Published {
     }
 }
 
-pub(crate) fn header(headers: Option<&HeaderMap>, name: &str) -> Option<u64> {
-    headers?.get(name)?.as_str().parse().ok()
-}
-
 /// Reads messages from a sequence on, as one replica has them; `None`: it has failed.
 async fn read(context: &Context, stream: &str, from: Sequence) -> Option<LogBatch> {
-    let client: Client = context.client();
-    let inbox = client.new_inbox();
-    let mut answers = client.subscribe(inbox.clone()).await.ok()?;
     let asked = serde_json::json!({
         "seq": from.0, "batch": READ_MESSAGES, "max_bytes": READ_BYTES,
     });
-    let subject = format!("$JS.API.DIRECT.GET.{stream}");
-    client.publish_with_reply(subject, inbox, asked.to_string().into()).await.ok()?;
-    let mut messages: Vec<(Sequence, Vec<u8>)> = Vec::new();
-    while let Some(Message { headers, payload, status, .. }) = answers.next().await {
-        let headers = headers.as_ref();
-        match status {
-            None | Some(StatusCode::OK) => {
-                let sequence = header(headers, "Nats-Sequence")?;
-                messages.push((Sequence(sequence), payload.to_vec()));
-            }
-            // The end of the batch.
-            Some(status) if status.as_u16() == 204 => {
-                let pending = header(headers, "Nats-Num-Pending")?;
-                let first = messages.first()?.0;
-                let last = Sequence(messages.last()?.0.0 + pending);
-                if first == from {
-                    return Some(LogBatch { messages, first, last });
-                }
-                return bounds(context, stream, messages).await;
-            }
-            Some(StatusCode::NOT_FOUND) => return bounds(context, stream, messages).await,
-            Some(_) => return None,
-        }
+    let Batch { messages, pending } = direct_get(context, stream, asked).await?;
+    let messages: Vec<_> =
+        messages.into_iter().map(|one| (Sequence(one.sequence), one.bytes)).collect();
+    let ends = messages.first().zip(messages.last()).zip(pending);
+    if let Some(((first, last), pending)) = ends
+        && first.0 == from
+    {
+        let last = Sequence(last.0.0 + pending);
+        return Some(LogBatch { messages, first: from, last });
     }
-    None
+    bounds(context, stream, messages).await
 }
 
 /// What was read, with where the stream begins and ends as its leader knows it.

@@ -20,6 +20,7 @@
 mod check;
 mod commands;
 mod connection;
+mod direct;
 mod nodes;
 mod settings;
 mod snapshots;

@@ -1,10 +1,9 @@
 //! Who is in the cluster: the nodes whose names are written to the bucket again and again.
 
-use crate::commands::{ANSWER_TIMEOUT, header};
+use crate::commands::ANSWER_TIMEOUT;
 use crate::connection::is_connected;
+use crate::direct::{Stored, direct_get};
 use async_nats::jetstream::Context;
-use async_nats::{Message, StatusCode};
-use futures_util::StreamExt;
 use headwater_log::Owner;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,25 +54,9 @@ impl NodesSeen {
 
 /// The last that each node has written, with its revision; `None`: that failed.
 async fn names(context: &Context, bucket: &str) -> Option<Vec<(u64, Owner)>> {
-    let client = context.client();
-    let inbox = client.new_inbox();
-    let mut answers = client.subscribe(inbox.clone()).await.ok()?;
     let asked = serde_json::json!({ "multi_last": [format!("$KV.{bucket}.node.*")] });
-    let subject = format!("$JS.API.DIRECT.GET.KV_{bucket}");
-    client.publish_with_reply(subject, inbox, asked.to_string().into()).await.ok()?;
-    let mut found = Vec::new();
-    while let Some(Message { headers, payload, status, .. }) = answers.next().await {
-        match status {
-            None | Some(StatusCode::OK) => {
-                let revision = header(headers.as_ref(), "Nats-Sequence")?;
-                // What cannot be read is no node that is there.
-                found.extend(Owner::decode(&payload).ok().map(|node| (revision, node)));
-            }
-            // The end of the batch.
-            Some(status) if status.as_u16() == 204 => return Some(found),
-            Some(StatusCode::NOT_FOUND) => return Some(found),
-            Some(_) => return None,
-        }
-    }
-    None
+    let batch = direct_get(context, &format!("KV_{bucket}"), asked).await?;
+    // What cannot be read is no node that is there.
+    let node = |one: Stored| Some((one.sequence, Owner::decode(&one.bytes).ok()?));
+    Some(batch.messages.into_iter().filter_map(node).collect())
 }

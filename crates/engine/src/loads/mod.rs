@@ -14,7 +14,7 @@
 //!   are loaded from it (own ones from a source, its own from another shard).
 //! - L2. Changes of a range that is being loaded are kept until the load arrives; those up to
 //!   the load's position are in it already. Other shards need none kept: their answers and changes come in one order.
-//! - L4. With one shard, an answer of a source is taken in slices, in the order of the keys. What was taken is a loaded range; the rest is a range under way
+//! - L4. An answer of a source is taken in slices, in the order of the keys. What was taken is a loaded range; the rest is a range under way
 //!   until its slice comes, of which changes are kept (L2). What ends the one or the other between slices need not know of the load.
 //! - L5. An answer of a source may be of a part of what was asked for. That part is loaded; where all was wanted the load goes on with the
 //!   rest, as long as somebody waits for it, and what has come stays whatever becomes of the rest.

@@ -28,8 +28,9 @@ use tokio::sync::watch;
 const KEY: &str = "owner.0";
 /// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
 const REPLICA_TAGS: u64 = 1 << 40;
-/// The first tag of requests for snapshots, and of those of a node that loads one.
+/// The first tag of an owner's requests for snapshots.
 const SNAPSHOT_TAGS: u64 = 1 << 50;
+/// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
 const TICK: Duration = Duration::from_millis(20);
@@ -75,7 +76,8 @@ pub(super) struct Driver {
     node: Owner,
     stream: String,
     snapshots: Snapshots,
-    objects: JetStreamSnapshots,
+    /// Snapshots that are stored, and how long the log is.
+    pub(super) objects: JetStreamSnapshots,
     told: Sender<Told>,
     folder: PathBuf,
     /// The folder, until the server has it.
@@ -356,7 +358,6 @@ impl Driver {
         }
         let bytes = self.replica.unacknowledged_bytes() as u64;
         self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
-        self.lease.log_bytes.store(self.objects.extent().bytes, Ordering::Relaxed);
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
         let Some(store) = &self.store else { return };

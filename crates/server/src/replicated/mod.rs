@@ -23,7 +23,7 @@ use crate::log::event;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
-use headwater_jetstream::{JetStreamSettings, NodesSeen, monotonic};
+use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -44,8 +44,6 @@ struct Lease {
     epoch: AtomicU64,
     /// Bytes that were appended and are not acknowledged.
     unacknowledged_bytes: AtomicU64,
-    /// Bytes that the log had a moment ago.
-    log_bytes: AtomicU64,
     /// Snapshots that this owner has stored, and that it has failed to.
     snapshots_taken: AtomicU64,
     snapshots_failed: AtomicU64,
@@ -74,6 +72,7 @@ pub(crate) struct ReplicaEnd {
     lease: Arc<Lease>,
     told: Sender<Told>,
     nodes: NodesSeen,
+    snapshots: JetStreamSnapshots,
 }
 
 impl ReplicaEnd {
@@ -89,7 +88,7 @@ impl ReplicaEnd {
             epoch: self.epoch(),
             answers_millis: until.saturating_sub(monotonic().0),
             unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),
-            log_bytes: self.lease.log_bytes.load(Ordering::Relaxed),
+            log_bytes: self.snapshots.extent().bytes,
             snapshots_taken: self.lease.snapshots_taken.load(Ordering::Relaxed),
             snapshots_failed: self.lease.snapshots_failed.load(Ordering::Relaxed),
         }
@@ -166,7 +165,8 @@ impl ClusterNode {
         let (owner, owners) = tokio::sync::watch::channel(None);
         let folder = keeping::copy_folder(&config)?;
         let driver = Driver::new(&config.cluster, settings, (store, folder), told, lease.clone())?;
-        let end = ReplicaEnd { lease, told: tells_end, nodes: driver.nodes.clone() };
+        let (nodes, snapshots) = (driver.nodes.clone(), driver.objects.clone());
+        let end = ReplicaEnd { lease, told: tells_end, nodes, snapshots };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &owner);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);

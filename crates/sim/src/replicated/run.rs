@@ -66,6 +66,11 @@ pub enum LogCut {
 }
 
 impl LogFaults {
+    /// How many bytes of the log are enough for a snapshot; 0: none are taken.
+    fn snapshot_bytes(&self) -> u64 {
+        self.snapshots.div_ceil(10) as u64
+    }
+
     /// Those of a seed: mostly some kinds, and in one case of ten none.
     fn of(rng: &mut Rng) -> Self {
         let mut faults = Self { older: 100, ..Self::default() };
@@ -160,7 +165,7 @@ impl World {
     /// A node's next life.
     fn start(&mut self, node: usize, disk: Disk) {
         self.lives += 1;
-        let bytes_min = self.faults.snapshots.div_ceil(10) as u64;
+        let bytes_min = self.faults.snapshot_bytes();
         let who = (node, self.lives);
         self.members[node] = Member::start(who, disk, bytes_min, &mut self.rng, self.now);
     }
@@ -298,7 +303,7 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
     let mut faults = LogFaults::of(&mut rng);
     change(&mut faults);
     let reads = *rng.pick(&[40, 40, 95]);
-    let bytes_min = faults.snapshots.div_ceil(10) as u64;
+    let bytes_min = faults.snapshot_bytes();
     let start = |node| Member::start((node, node as u64), Disk::default(), bytes_min, &mut rng, 0);
     let members = (0..NODES).map(start).collect();
     let mut world = World {

@@ -162,7 +162,7 @@ pub(super) fn run(place: &Place, talk: Talk, look: Look) -> anyhow::Result<ExitC
         }
     };
     if let Some(file) = &history {
-        // It is no reason to fail that nothing can be kept.
+        // A history that cannot be kept is no reason to fail.
         let _ = editor.append_history(file);
     }
     ended.map(|()| ExitCode::SUCCESS)
