@@ -15,12 +15,13 @@ from redis.cluster import ClusterNode, LoadBalancingStrategy, RedisCluster
 PROGRAM = os.environ.get("HEADWATER", "headwater")
 NATS = os.environ.get("HEADWATER_NATS_SERVER") or shutil.which("nats-server")
 NODES = 3
-PATIENCE = 60
+PATIENCE = 180
 
 pytestmark = pytest.mark.skipif(NATS is None, reason="there is no nats-server on the path")
 
 
 def free_ports(count):
+    """Ports that nobody has, none of them twice."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -50,9 +51,9 @@ def connects(port):
 
 class Cluster:
     def __init__(self, folder):
-        self.processes = []
-        clients, routes, monitors = (free_ports(NODES) for _ in range(3))
-        self.ports = free_ports(NODES)
+        self.folder, self.processes = folder, []
+        ports = free_ports(4 * NODES)
+        clients, routes, monitors, self.ports = (ports[at::4] for at in range(4))
         every_route = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
         for at in range(NODES):
             conf = folder / f"nats{at}.conf"
@@ -81,9 +82,12 @@ class Cluster:
         return process
 
     def end(self):
+        """Ends all, and prints what nodes and servers have said, which pytest shows where a test has failed."""
         for process in self.processes:
             process.kill()
             process.wait()
+        for log in sorted(self.folder.glob("*.log")):
+            print(f"--- {log.name}", log.read_text(errors="replace")[-4000:], sep="\n")
 
     def client(self, **options):
         nodes = [ClusterNode("127.0.0.1", port) for port in self.ports]

@@ -1,6 +1,7 @@
 //! What servers say of how they sync, at their monitoring addresses.
 
 use crate::settings::{JetStreamError, JetStreamSettings};
+use crate::waiting::Failure;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,43 +48,58 @@ fn fetch(address: &str) -> Result<String, JetStreamError> {
     text.map_err(|error| JetStreamError(format!("{url} cannot be read: {error}")))
 }
 
-/// Refuses servers of which not every one says that it syncs each message.
-///
-/// # Errors
-/// One does not, or cannot be asked, or is not among the monitoring addresses.
-pub fn require_sync(settings: &JetStreamSettings) -> Result<(), JetStreamError> {
+/// Sees that servers sync each message before they acknowledge it. One that cannot be asked may be away, as long as more than half can: so a node
+/// begins while a server is down.
+pub(crate) fn check_sync(settings: &JetStreamSettings) -> Result<(), Failure> {
     if settings.unsafe_sync {
         return Ok(());
     }
     let advice =
         "; --unsafe-sync starts all the same, and loses acknowledged writes when power fails";
-    let refuse = |why: String| Err(JetStreamError(why + advice));
+    let text = |why: String| JetStreamError(why + advice);
     if settings.monitoring.is_empty() {
-        return refuse(
+        return Err(Failure::Refused(text(
             "whether the NATS servers sync each message cannot be seen without their monitoring addresses"
                 .into(),
-        );
+        )));
     }
-    let (mut names, mut size) = (BTreeSet::new(), 0);
+    let (mut names, mut size, mut away) = (BTreeSet::new(), 0, Vec::new());
     for address in &settings.monitoring {
-        let server = match fetch(address).and_then(|page| server_sync(address, &page)) {
-            Ok(server) => server,
-            Err(JetStreamError(why)) => return refuse(why),
+        let page = match fetch(address) {
+            Ok(page) => page,
+            Err(JetStreamError(why)) => {
+                away.push(why);
+                continue;
+            }
         };
+        let server = server_sync(address, &page)
+            .map_err(|JetStreamError(why)| Failure::Refused(text(why)))?;
         if !server.sync_always {
-            return refuse(format!(
+            return Err(Failure::Refused(text(format!(
                 "NATS server '{}' acknowledges messages before it has synced them: its configuration lacks `sync_interval: always`",
                 server.name
-            ));
+            ))));
         }
         size = size.max(server.cluster_size);
         names.insert(server.name);
     }
-    if (names.len() as u64) < size {
-        return refuse(format!(
-            "of {size} NATS servers, {} have a monitoring address here, and all must say that they sync each message",
-            names.len()
-        ));
+    let addresses = names.len() + away.len();
+    if 2 * names.len() <= addresses {
+        return Err(Failure::NotYet(JetStreamError(away.join("; "))));
+    }
+    if (addresses as u64) < size {
+        return Err(Failure::Refused(text(format!(
+            "of {size} NATS servers, {addresses} have a monitoring address here, and all must say that they sync each message"
+        ))));
+    }
+    for why in away {
+        tracing::warn!(
+            name: "sync_unknown",
+            target: "cluster",
+            event = "sync_unknown",
+            why,
+            "a NATS server cannot be asked whether it syncs each message"
+        );
     }
     Ok(())
 }
@@ -112,8 +128,9 @@ mod tests {
     #[test]
     fn without_monitoring_nothing_begins() {
         let mut settings = JetStreamSettings::default();
-        assert!(require_sync(&settings).unwrap_err().0.contains("--unsafe-sync"));
+        let Err(Failure::Refused(why)) = check_sync(&settings) else { panic!("it is let pass") };
+        assert!(why.0.contains("--unsafe-sync"));
         settings.unsafe_sync = true;
-        assert_eq!(require_sync(&settings), Ok(()));
+        assert_eq!(check_sync(&settings), Ok(()));
     }
 }

@@ -1,28 +1,25 @@
 //! The thread that holds the connection, and the ends of it that shards have.
 
-use crate::check::require_sync;
+use crate::check::check_sync;
 use crate::commands::{self, ANSWER_TIMEOUT, LogNames};
 use crate::nodes::NodesSeen;
 use crate::settings::{JetStreamError, JetStreamSettings};
 use crate::snapshots::{self, JetStreamSnapshots, SnapshotCommand, SnapshotNames};
-use async_nats::ConnectOptions;
+use crate::waiting::{Failure, Waiting};
 use async_nats::connection::State;
-use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::context::{ContextBuilder, CreateStreamError, CreateStreamErrorKind};
 use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
-use async_nats::jetstream::{Context, kv};
+use async_nats::jetstream::{self, Context, ErrorCode, kv};
+use async_nats::{ConnectErrorKind, ConnectOptions};
 use headwater_log::{Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogRequest};
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// How long the start may take: connecting, and making streams.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long servers that have just started may refuse what is made there, and how often they are asked.
-const SETTLE: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(200);
 /// Bytes of a message beside what the log gives: its subject and headers.
 const MESSAGE_EXTRA_BYTES: usize = 1024;
 /// Longest message of a log, where the servers would take longer ones.
@@ -87,7 +84,10 @@ impl JetStream {
     /// That fails; the text says why.
     pub fn connect(settings: JetStreamSettings) -> Result<Self, JetStreamError> {
         settings.check()?;
-        require_sync(&settings)?;
+        let mut waiting = Waiting::new(settings.start);
+        while let Err(failure) = check_sync(&settings) {
+            thread::sleep(waiting.before_next(failure)?);
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.or_else(|why| refuse("no thread for NATS", why))?;
         let (commands, receiver) = unbounded_channel();
@@ -96,19 +96,13 @@ impl JetStream {
         let run = move || {
             let tasks = tokio::task::LocalSet::new();
             tasks.block_on(&runtime, async move {
-                match tokio::time::timeout(START_TIMEOUT, start(&own)).await {
-                    Ok(Ok((context, message_bytes_max))) => {
+                match until_there(waiting, || start(&own)).await {
+                    Ok((context, message_bytes_max)) => {
                         if started.send(Ok(message_bytes_max)).is_ok() {
                             serve(&context, &own, receiver).await;
                         }
                     }
-                    Ok(Err(error)) => drop(started.send(Err(error))),
-                    Err(_) => {
-                        drop(started.send(refuse(
-                            "the NATS servers",
-                            "they do not answer: have they a quorum?",
-                        )));
-                    }
+                    Err(error) => drop(started.send(Err(error))),
                 }
             });
         };
@@ -134,8 +128,7 @@ impl JetStream {
         let names = Arc::new(LogNames { stream, subject });
         let (opened, opens) = channel();
         drop(self.commands.send(Command::Open(names.clone(), opened)));
-        let wait = START_TIMEOUT + ANSWER_TIMEOUT;
-        opens.recv_timeout(wait).unwrap_or_else(|why| refuse(&names.stream, why))?;
+        opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
         let (queue, answers) = channel();
         let to = Answers { queue, wake };
         Ok(JetStreamLog { names, commands: self.commands.clone(), to, answers })
@@ -225,22 +218,60 @@ impl Bucket for JetStreamBucket {
     }
 }
 
-/// Asks until the servers do what is asked: those that have just started have no leader yet, or do not know of one another.
-async fn settled<T, E, F>(ask: impl Fn() -> F) -> Result<T, E>
+/// Tries until it succeeds, or is refused, or has waited long enough.
+async fn until_there<T, F>(
+    mut waiting: Waiting,
+    attempt: impl Fn() -> F,
+) -> Result<T, JetStreamError>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<T, Failure>>,
 {
-    let begun = Instant::now();
     loop {
-        match ask().await {
-            Err(_) if begun.elapsed() < SETTLE => tokio::time::sleep(RETRY).await,
-            done => return done,
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(failure) => tokio::time::sleep(waiting.before_next(failure)?).await,
         }
     }
 }
 
+/// An error and what has led to it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// Servers have not made a stream: whether they never will, as far as that can be known.
+fn not_made<T>(what: &str, why: impl Error + 'static) -> Result<T, Failure> {
+    const FINAL: [ErrorCode; 5] = [
+        ErrorCode::STREAM_NAME_EXIST,
+        ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+        ErrorCode::MAXIMUM_STREAMS_LIMIT,
+        ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+        ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
+    ];
+    let code = |error: &(dyn Error + 'static)| match error.downcast_ref::<CreateStreamError>() {
+        Some(error) => match error.kind() {
+            CreateStreamErrorKind::JetStream(error) => Some(error.error_code()),
+            _ => None,
+        },
+        None => Some(error.downcast_ref::<jetstream::Error>()?.error_code()),
+    };
+    if causes(&why).any(|cause| code(cause).is_some_and(|code| FINAL.contains(&code))) {
+        refused(what, why)
+    } else {
+        not_yet(what, why)
+    }
+}
+
+fn refused<T>(what: &str, why: impl fmt::Display) -> Result<T, Failure> {
+    refuse(what, why).map_err(Failure::Refused)
+}
+
+fn not_yet<T>(what: &str, why: impl fmt::Display) -> Result<T, Failure> {
+    refuse(what, why).map_err(Failure::NotYet)
+}
+
 /// Connects, and makes the bucket.
-async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStreamError> {
+async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), Failure> {
     let mut options = ConnectOptions::new()
         .name("headwater")
         .require_tls(settings.tls_required)
@@ -250,7 +281,7 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
         });
     if let Some(path) = &settings.credentials {
         let with = options.credentials_file(path).await;
-        options = with.or_else(|why| refuse(&path.display().to_string(), why))?;
+        options = with.or_else(|why| refused(&path.display().to_string(), why))?;
     }
     if let Some(path) = &settings.tls_ca {
         options = options.add_root_certificates(path.clone());
@@ -260,7 +291,7 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
     }
     let servers = settings.servers.split(',').map(|one| one.trim().parse());
     let servers: Result<Vec<async_nats::ServerAddr>, _> = servers.collect();
-    let servers = servers.or_else(|why| refuse("the URLs of the NATS servers", why))?;
+    let servers = servers.or_else(|why| refused("the URLs of the NATS servers", why))?;
     if let Some(server) = servers.iter().find(|server| server.has_user_pass()) {
         let user = percent_decoded(server.username().unwrap_or_default());
         options = match server.password() {
@@ -269,8 +300,22 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
             None => options.token(user),
         };
     }
-    let connected = options.connect(servers).await;
-    let client = connected.or_else(|why| refuse("NATS cannot be reached", why))?;
+    let client = match options.connect(servers).await {
+        Ok(client) => client,
+        Err(why) => {
+            use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
+            let last =
+                matches!(why.kind(), Authentication | AuthorizationViolation | ServerParse | Tls);
+            // With TLS 1.3 a certificate is refused behind the handshake, when something is read.
+            let of_tls = |cause: &(dyn Error + 'static)| {
+                let inner = cause.downcast_ref::<std::io::Error>().and_then(|why| why.get_ref());
+                inner.is_some_and(|why| why.is::<rustls::Error>())
+            };
+            let last = last || causes(&why).any(of_tls);
+            let what = "NATS cannot be reached";
+            return if last { refused(what, why) } else { not_yet(what, why) };
+        }
+    };
     let most = client.server_info().max_payload.saturating_sub(MESSAGE_EXTRA_BYTES);
     let context = ContextBuilder::new()
         .timeout(ANSWER_TIMEOUT)
@@ -284,15 +329,15 @@ async fn start(settings: &JetStreamSettings) -> Result<(Context, usize), JetStre
         num_replicas: settings.replicas,
         ..kv::Config::default()
     };
-    let made = settled(|| context.create_key_value(config.clone())).await;
-    let made = made.or_else(|why| refuse(&format!("bucket {}", settings.bucket()), why))?;
+    let made = context.create_key_value(config).await;
+    let made = made.or_else(|why| not_made(&format!("bucket {}", settings.bucket()), why))?;
     let stream = made.stream.cached_info().config.clone();
     if stream.num_replicas != settings.replicas || stream.storage != StorageType::File {
         let why = format!(
             "it has {} replicas, on {:?}, and should have {}, on files",
             stream.num_replicas, stream.storage, settings.replicas
         );
-        return refuse(&format!("bucket {}", settings.bucket()), why);
+        return refused(&format!("bucket {}", settings.bucket()), why);
     }
     Ok((context, most.min(MESSAGE_BYTES_MAX)))
 }
@@ -331,11 +376,11 @@ async fn open(
     context: &Context,
     settings: &JetStreamSettings,
     names: &LogNames,
-) -> Result<(), JetStreamError> {
+) -> Result<(), Failure> {
     let wanted = stream(settings, names);
     let what = format!("stream {}", names.stream);
-    let made = settled(|| context.get_or_create_stream(wanted.clone())).await;
-    let made = made.or_else(|why| refuse(&what, why))?;
+    let made = context.get_or_create_stream(wanted.clone()).await;
+    let made = made.or_else(|why| not_made(&what, why))?;
     let found = &made.cached_info().config;
     let keeps = |one: &Config| {
         let limits = (one.max_messages > 0, one.max_bytes > 0, one.max_age, one.sealed);
@@ -343,7 +388,7 @@ async fn open(
         (one.subjects.clone(), one.retention, limits, ways, one.mirror.is_some())
     };
     if keeps(found) != keeps(&wanted) {
-        return refuse(&what, "it is there with other settings than a log must have");
+        return refused(&what, "it is there with other settings than a log must have");
     }
     Ok(())
 }
@@ -361,11 +406,8 @@ async fn serve(
     while let Some(command) = commands.recv().await {
         match command {
             Command::Open(names, opened) => {
-                let open = tokio::time::timeout(START_TIMEOUT, open(context, settings, &names));
-                let result = open.await.unwrap_or_else(|_| {
-                    refuse(&names.stream, "the NATS servers do not answer: have they a quorum?")
-                });
-                drop(opened.send(result));
+                let waiting = Waiting::new(settings.start);
+                drop(opened.send(until_there(waiting, || open(context, settings, &names)).await));
             }
             // What waited for a connection would be sent long after its sender has given it up.
             Command::Log(_, request, answers) if !is_connected(context) => {

@@ -14,8 +14,8 @@
 //!
 //! # Servers that lose what they acknowledge
 //! Unless a server syncs each message before it acknowledges it (`sync_interval: always`), a loss of power loses messages, or the stream. A
-//! client cannot see that setting: it is read from each server's monitoring address at the start, and the start is refused otherwise.
-//! It is not looked at again later.
+//! client cannot see that setting: it is read from each server's monitoring address at the start, and the start is refused where one says otherwise, or where
+//! no more than half can be asked. It is not looked at again later.
 
 mod check;
 mod commands;
@@ -24,8 +24,9 @@ mod direct;
 mod nodes;
 mod settings;
 mod snapshots;
+mod waiting;
 
-pub use check::{ServerSync, require_sync, server_sync};
+pub use check::{ServerSync, server_sync};
 pub use commands::ANSWER_TIMEOUT;
 pub use connection::{JetStream, JetStreamBucket, JetStreamLog, Wake};
 pub use nodes::NodesSeen;

@@ -3,6 +3,7 @@
 use crate::snapshots::SnapshotNames;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How a cluster's servers are reached.
 #[derive(Clone, Default)]
@@ -26,6 +27,8 @@ pub struct JetStreamSettings {
     pub unsafe_sync: bool,
     /// How many servers keep each stream.
     pub replicas: usize,
+    /// How long a start waits for servers that do not answer, or have no quorum; `None`: without end.
+    pub start: Option<Duration>,
 }
 
 /// Without the servers, whose URLs may have passwords.

@@ -238,6 +238,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
     setting!(fixed "cluster-replicas" &[], cluster.cluster_replicas),
     setting!(fixed "cluster-snapshot-bytes" &[], cluster.cluster_snapshot_bytes),
+    setting!(fixed "cluster-start-seconds" &[], cluster.cluster_start_seconds),
     Setting {
         name: "cluster-unsafe-sync",
         aliases: &[],

@@ -84,6 +84,9 @@ struct ClusterArgs {
     /// Take a snapshot, and purge the log below it, when it has so many bytes; 0: never [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     cluster_snapshot_bytes: Option<u64>,
+    /// How long to wait at the start for NATS servers that do not answer or have no quorum; 0: without end [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    cluster_start_seconds: Option<u64>,
     /// Go on with NATS servers that may lose what they have acknowledged when power fails
     #[arg(long)]
     unsafe_sync: bool,
@@ -109,6 +112,9 @@ impl ClusterArgs {
         }
         if let Some(bytes) = self.cluster_snapshot_bytes {
             cluster.cluster_snapshot_bytes = bytes;
+        }
+        if let Some(seconds) = self.cluster_start_seconds {
+            cluster.cluster_start_seconds = seconds;
         }
         cluster.cluster_unsafe_sync |= self.unsafe_sync;
     }

@@ -554,6 +554,23 @@ fn without_a_quorum_clients_are_told_so() {
     }
 }
 
+#[test]
+fn nodes_begin_while_a_server_is_down() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let mut client = cluster.client(0);
+    ask(&mut client, "SET k|a 1").unwrap();
+    drop(client);
+    cluster.nats.kill(0);
+    for at in 0..NODES {
+        cluster.end(at, Signal::TERM);
+    }
+    for at in 0..NODES {
+        cluster.begin(at);
+    }
+    let owner = cluster.owner();
+    assert_eq!(text(&ask(&mut cluster.client(owner), "GET k|a").unwrap()), "1");
+}
+
 fn refused(folder: &Path, arguments: &[&str]) -> String {
     let mut command = program();
     command.args(["serve", "--port", "7999", "--data"]).arg(folder).args(arguments);
@@ -573,7 +590,9 @@ fn what_a_node_lacks_is_named() {
         (&[&all[..], &["--port", "0"]].concat()[..], "port"),
         (&all[..], "monitoring"),
         (&[&all[..], &["--unsafe-sync"]].concat()[..], "cannot be reached"),
+        (&[&all[..], &["--nats-monitoring", "http://127.0.0.1:1"]].concat()[..], "cannot be read"),
     ] {
+        let arguments = &[arguments, &["--cluster-start-seconds", "1"]].concat()[..];
         let text = refused(folder.path(), arguments);
         assert!(text.contains(told), "{arguments:?}: {text}");
     }

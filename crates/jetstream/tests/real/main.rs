@@ -20,7 +20,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 /// One test at a time has servers: three of them and what they are used for are enough for a small machine.
@@ -44,6 +44,7 @@ fn settings(servers: &Servers, which: &[usize]) -> JetStreamSettings {
         cluster: "test".into(),
         monitoring: servers.monitoring(),
         replicas: SERVERS,
+        start: Some(Duration::from_secs(30)),
         ..JetStreamSettings::default()
     }
 }
@@ -189,6 +190,34 @@ impl Pipeline {
         let id = MessageId { epoch, number: self.number };
         (self.before, self.number) = (checksum, self.number + 1);
         LogRequest::Append { id, expected: Sequence(expected), bytes }
+    }
+}
+
+#[test]
+fn a_start_needs_a_quorum_and_waits_for_it() {
+    let Some((program, _turn)) = servers() else { return };
+    let mut servers = Servers::start(program, "always");
+    servers.wait();
+    let mut settings = settings(&servers, &ALL);
+    servers.kill(0);
+    JetStream::connect(settings.clone()).unwrap().log(0, quiet()).unwrap();
+    servers.kill(1);
+    settings.start = Some(Duration::ZERO);
+    let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
+    assert!(refused.contains("cannot be read"), "{refused}");
+    settings.unsafe_sync = true;
+    let refused = JetStream::connect(settings.clone()).unwrap_err().to_string();
+    assert!(refused.contains("bucket HW_test_owners"), "{refused}");
+    settings.start = None;
+    for unsafe_sync in [true, false] {
+        settings.unsafe_sync = unsafe_sync;
+        servers.kill(1);
+        let settings = settings.clone();
+        let starts = thread::spawn(|| JetStream::connect(settings)?.log(0, quiet()).map(drop));
+        sleep(Duration::from_secs(1));
+        assert!(!starts.is_finished(), "it begins without a quorum");
+        servers.restart(1);
+        starts.join().unwrap().unwrap();
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Cluster {
     pub cluster_replicas: usize,
     /// When the log has so many bytes, and as many as the last snapshot, a snapshot is taken, and the log purged below it; 0: never.
     pub cluster_snapshot_bytes: u64,
+    /// How long the start waits for NATS servers that do not answer or have no quorum, in seconds; 0: without end.
+    pub cluster_start_seconds: u64,
     /// Whether servers are taken that may lose what they have acknowledged.
     pub cluster_unsafe_sync: bool,
     /// A file with NATS credentials; empty: none.
@@ -43,6 +45,7 @@ impl Default for Cluster {
             cluster_monitoring: Vec::new(),
             cluster_replicas: 3,
             cluster_snapshot_bytes: 256 << 20,
+            cluster_start_seconds: 0,
             cluster_unsafe_sync: false,
             cluster_credentials: String::new(),
             cluster_ca_cert_file: String::new(),

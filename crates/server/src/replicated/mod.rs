@@ -136,6 +136,10 @@ fn jetstream_settings(cluster: &Cluster) -> JetStreamSettings {
         monitoring: cluster.cluster_monitoring.clone(),
         unsafe_sync: cluster.cluster_unsafe_sync,
         replicas: cluster.cluster_replicas,
+        start: match cluster.cluster_start_seconds {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds)),
+        },
     }
 }
 
