@@ -224,6 +224,7 @@ impl Engine {
             ("fan_outs_noted", counters.fan_outs_noted),
             ("fan_outs_deep", counters.fan_outs_deep),
             ("ranges_gathered", counters.ranges_gathered),
+            ("folds_gathered", counters.folds_gathered),
             ("joins_compared", self.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),

@@ -8,12 +8,13 @@
 //! # Cost
 //! One containing range and one seek for each span; one match for each source key in it.
 
-use crate::catalog::Plan;
+use crate::catalog::{Pick, Plan};
 use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
 use crate::fold::Folded;
 use crate::gaps::Ahead;
 use crate::gather::Step;
+use crate::rows::LookedAt;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
 use alloc::rc::Rc;
@@ -128,6 +129,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) gathers: bool,
     /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
     pub(crate) spans_only: bool,
+    /// Of each span of the value source the row alone is wanted that its operator takes, the range being one output key.
+    pub(crate) pick: Option<Pick>,
     /// Of the first source these keys alone are looked at.
     pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
@@ -160,6 +163,7 @@ impl<'r> Execution<'r> {
             may_gather: false,
             gathers: false,
             spans_only: false,
+            pick: None,
             step: None,
             sample: Vec::new(),
             split: None,
@@ -278,35 +282,36 @@ impl Engine {
             if divides || level > 0 { usize::MAX } else { execution.gathered_from() };
         let (mut leading, mut looked) = (0, 0);
         let mut prefix = Vec::new();
-        let rows = self.rows(execution.join, level, (looked_at, None), &mut |key, row, _| {
-            if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
-                return ControlFlow::Break(());
-            }
-            looked += 1;
-            visited += 1;
-            if looked > gathered_from {
-                execution.gathers = true;
-                return ControlFlow::Break(());
-            }
-            let Some(row) = row else { return ControlFlow::Continue(()) };
-            // A span may have to hold more keys than lead into the range.
-            let leads = match most {
-                usize::MAX => pattern.matches(key),
-                _ => leads_into(execution.range, &plan, (pattern, key), bindings, &mut prefix),
-            };
-            leading += usize::from(leads);
-            if leading > most {
-                return ControlFlow::Break(());
-            }
-            if divides && execution.is_too_far(&plan, (pattern, key), bindings, &mut prefix) {
-                return ControlFlow::Break(());
-            }
-            if leads {
-                text.extend_from_slice(row);
-                ends.push(text.len());
-            }
-            ControlFlow::Continue(())
-        });
+        let rows =
+            self.rows(execution.join, level, LookedAt::all(looked_at), &mut |key, row, _| {
+                if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
+                    return ControlFlow::Break(());
+                }
+                looked += 1;
+                visited += 1;
+                if looked > gathered_from {
+                    execution.gathers = true;
+                    return ControlFlow::Break(());
+                }
+                let Some(row) = row else { return ControlFlow::Continue(()) };
+                // A span may have to hold more keys than lead into the range.
+                let leads = match most {
+                    usize::MAX => pattern.matches(key),
+                    _ => leads_into(execution.range, &plan, (pattern, key), bindings, &mut prefix),
+                };
+                leading += usize::from(leads);
+                if leading > most {
+                    return ControlFlow::Break(());
+                }
+                if divides && execution.is_too_far(&plan, (pattern, key), bindings, &mut prefix) {
+                    return ControlFlow::Break(());
+                }
+                if leads {
+                    text.extend_from_slice(row);
+                    ends.push(text.len());
+                }
+                ControlFlow::Continue(())
+            });
         self.release_row_holds();
         execution.visited += visited;
         if rows.is_err() {
@@ -438,7 +443,10 @@ impl Engine {
             None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
             Some(_) => None,
         };
-        let looked_at = (span, passing.as_ref());
+        let pick = execution.pick;
+        let is_reverse = pick == Some(Pick::Greatest);
+        let passing = passing.as_ref().filter(|_| !is_reverse);
+        let looked_at = LookedAt { span, passing, is_reverse };
         let rows =
             self.rows(execution.join, plan.value_source(), looked_at, &mut |key, row, value| {
                 if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
@@ -478,7 +486,11 @@ impl Engine {
                 }
                 let source_key = end..tuples.text.len();
                 tuples.tuples.push(Tuple { key: start..end, source_key, value });
-                if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if is_cut || pick.is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             });
         execution.ahead = ahead;
         execution.values += rows_here;

@@ -334,7 +334,7 @@ impl Engine {
                 (Some(work), None) => format!(
                     "maintained; the next read applies {} changed check keys, {} stale folds, {} changed ranges upstream",
                     work.log.len(),
-                    work.stale.len(),
+                    work.stale.len() + work.refolding.len(),
                     work.upstream.len()
                 ),
             };

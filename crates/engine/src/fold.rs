@@ -145,6 +145,15 @@ impl Engine {
         }
     }
 
+    /// Whether an output is being refolded, and has to begin anew since something changes: added twice, a tuple would count twice (RF1).
+    fn is_undone(&mut self, status: StatusId, plan: &Plan, key: &[u8]) -> bool {
+        let is_undone = plan.tallies() && self.is_refolding(status, key);
+        if is_undone {
+            self.mark_stale(status, key);
+        }
+        is_undone
+    }
+
     /// Enters one more tuple into a materialized output.
     pub(crate) fn add_tuple(
         &mut self,
@@ -154,7 +163,10 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
+        if self.is_stale(status, key)
+            || self.is_left_out(status, plan, key)
+            || self.is_undone(status, plan, key)
+        {
             return;
         }
         let join = self.statuses.get(status).join;
@@ -220,7 +232,10 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
+        if self.is_stale(status, key)
+            || self.is_left_out(status, plan, key)
+            || self.is_undone(status, plan, key)
+        {
             return;
         }
         let join = self.statuses.get(status).join;
@@ -268,7 +283,10 @@ impl Engine {
         source_key: &[u8],
         (old, new): (ValueRef, ValueRef),
     ) {
-        if self.is_stale(status, key) || self.is_left_out(status, plan, key) {
+        if self.is_stale(status, key)
+            || self.is_left_out(status, plan, key)
+            || self.is_undone(status, plan, key)
+        {
             return;
         }
         let join = self.statuses.get(status).join;

@@ -287,7 +287,7 @@ impl Engine {
         execution.rows_max = self.slices.rows_max();
         execution.ahead = ahead;
         execution.may_gather =
-            execution.ahead.is_none() && self.may_gather(join) && !self.holds_outputs(join, gap);
+            execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
         let best = match execution.ahead {
             None => self.compute_best(join, gap),
             Some(_) => None,
@@ -356,7 +356,7 @@ impl Engine {
         execution.rows_max = self.slices.rows_max();
         execution.ahead = ahead;
         execution.may_gather =
-            execution.ahead.is_none() && self.may_gather(join) && !self.holds_outputs(join, gap);
+            execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
         if self.run(&mut execution, 0, &bindings).is_err() {
             return Err(self.unfilled(join, gap, execution));
         }

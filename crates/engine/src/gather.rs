@@ -30,7 +30,7 @@ use headwater_store::Scan;
 /// How many ranges of a join may be begun before one is completed (J3).
 const BEGUN_MAX: u32 = 64;
 /// Of so many parts of a slice's rows the first step takes one.
-const FIRST_SHARE: usize = 8;
+pub(crate) const FIRST_SHARE: usize = 8;
 
 /// How far a range has come that is being gathered.
 #[derive(Debug)]
@@ -69,6 +69,12 @@ impl Step {
     }
 }
 
+/// How many keys of the first source fill a slice, if they take what so many took.
+pub(crate) fn fitting(keys: usize, rows_max: usize, visited: u64) -> usize {
+    let fitting = (keys as u64).saturating_mul(rows_max as u64) / visited.max(1);
+    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, rows_max)
+}
+
 impl Engine {
     /// Whether a range of a join may be gathered if it cannot be divided: nobody is told of its outputs one by one.
     pub(crate) fn may_gather(&self, join: u32) -> bool {
@@ -80,22 +86,31 @@ impl Engine {
             && !self.is_followed(installed.plan.output_table)
     }
 
-    /// Whether there are outputs of a join in a range.
-    pub(crate) fn holds_outputs(&self, join: u32, range: &KeyRange) -> bool {
+    /// Whether a range has so few outputs of a join that they can be removed in one step.
+    pub(crate) fn holds_few_outputs(&self, join: u32, range: &KeyRange) -> bool {
+        let mut rows = 0;
         let installed = self.catalog.join(join);
         let (output, table) = (&installed.plan.join.output, self.store.table(installed.layer));
         let scan =
             Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse: false };
         let flow = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
-            if output.matches(key) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            rows += usize::from(output.matches(key));
+            if rows > self.slices.rows_max() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
-        flow.is_break()
+        flow.is_continue()
     }
 
-    /// Begins to gather a range in which nothing is, and which has no targets.
+    /// Begins to gather a range, which has no targets. Its outputs, from before, go.
     pub(crate) fn begin_gathering(&mut self, id: StatusId) {
         let status = self.statuses.get(id);
-        let (join, range) = (status.join, status.range());
+        let (join, range, sifted) = (status.join, status.range(), status.sifted);
+        for key in self.outputs_in(join, &range, sifted) {
+            self.unset_output(join, &key);
+        }
         self.forget_kept(join, &range);
         self.catalog.join_mut(join).gatherings += 1;
         let rows = (self.slices.rows_max() / FIRST_SHARE).max(1);
@@ -151,11 +166,7 @@ impl Engine {
         let next = step.and_then(|step| step.next);
         if let (Some(gathering), Some(_)) = (self.gatherings.get_mut(&id), &next) {
             gathering.at.clone_from(&next);
-            // As many as fill a slice, if they take what these took.
-            let fitting =
-                (most as u64).saturating_mul(self.slices.rows_max() as u64) / visited.max(1);
-            gathering.rows = usize::try_from(fitting).unwrap_or(usize::MAX);
-            gathering.rows = gathering.rows.clamp(1, self.slices.rows_max());
+            gathering.rows = fitting(most, self.slices.rows_max(), visited);
         }
         self.apply_tuples(id, &tuples, true);
         tuples.release(&mut self.store.pool);

@@ -52,6 +52,7 @@ mod output_keys;
 mod outputs;
 mod range_map;
 mod read;
+mod refold;
 mod refresh;
 mod relate;
 mod removal;

@@ -209,6 +209,7 @@ impl Engine {
         work.invalid = true;
         work.gathering = false;
         work.stale.clear();
+        work.refolding.clear();
         work.upstream.clear();
         let log = core::mem::take(&mut work.log);
         for (entry, _) in log.iter() {

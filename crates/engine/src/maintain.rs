@@ -480,7 +480,9 @@ impl Engine {
     }
 
     pub(crate) fn mark_stale(&mut self, status: StatusId, key: &[u8]) {
-        self.dirty(status).stale.insert(key.into());
+        let work = self.dirty(status);
+        work.refolding.remove(key);
+        work.stale.insert(key.into());
         self.counters.folds_stale += 1;
     }
 }

@@ -263,7 +263,10 @@ impl Engine {
                 }
                 continue;
             }
-            if self.apply_log(id, wanted)? || self.recompute_stale(id, wanted)? {
+            if self.apply_log(id, wanted)?
+                || self.go_on_refolding(id, wanted)?
+                || self.recompute_stale(id, wanted)?
+            {
                 continue;
             }
             self.settle(id);
@@ -319,7 +322,7 @@ impl Engine {
                     Some(best) => Ok(best),
                     None => self.compute_all(join, group),
                 },
-                None => self.compute_all(join, &KeyRange::point(key)),
+                None => self.recompute_fold(id, key),
             };
             let Ok(folded) = recomputed else {
                 missing = Err(Missing);
@@ -362,10 +365,11 @@ impl Engine {
         if plan.join.mode == Mode::Push {
             execution.rows_max = self.slices.rows_max();
         }
-        execution.may_gather = self.may_gather(join) && !self.holds_outputs(join, &range);
+        execution.may_gather = self.may_gather(join) && self.holds_few_outputs(join, &range);
         if self.run(&mut execution, 0, &bindings).is_err() {
             if execution.gathers {
                 self.begin_gathering(id);
+                self.drain();
             } else if let Some(at) = execution.split {
                 self.divide(id, &at);
             }

@@ -405,6 +405,8 @@ pub(crate) struct Counters {
     pub(crate) fan_outs_deep: u64,
     /// Ranges that were computed piece by piece, because they cannot be divided.
     pub(crate) ranges_gathered: u64,
+    /// Stale folds that were recomputed piece by piece.
+    pub(crate) folds_gathered: u64,
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,

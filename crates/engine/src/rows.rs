@@ -27,6 +27,23 @@ const USELESS_MAX: u32 = 8;
 /// Takes a key, the row that it gives, if it gives one, and its value.
 pub(crate) type EachRow<'e> = dyn FnMut(&[u8], Option<&[u8]>, ValueRef) -> ControlFlow<()> + 'e;
 
+/// Which keys of a source are looked at, and in which order.
+#[derive(Clone, Copy)]
+pub(crate) struct LookedAt<'r> {
+    pub(crate) span: &'r KeyRange,
+    /// Keys that it says are of no use may be left out; for those who begin with the first alone.
+    pub(crate) passing: Option<&'r Passing>,
+    /// The last key comes first.
+    pub(crate) is_reverse: bool,
+}
+
+impl<'r> LookedAt<'r> {
+    /// All keys of a span, in order.
+    pub(crate) fn all(span: &'r KeyRange) -> Self {
+        Self { span, passing: None, is_reverse: false }
+    }
+}
+
 /// The rows of a key before and after a change; none where it gave, or gives, none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rows {
@@ -152,12 +169,12 @@ impl Engine {
     }
 
     /// Calls `each` with the keys of a source's pattern in `span` (base keys, and outputs of other joins as a client would see
-    /// them) until it says that it wants no more. Keys that `passing` says are of no use may be left out.
+    /// them) until it says that it wants no more.
     pub(crate) fn rows(
         &mut self,
         join: u32,
         source: usize,
-        (span, passing): (&KeyRange, Option<&Passing>),
+        LookedAt { span, passing, is_reverse }: LookedAt<'_>,
         each: &mut EachRow<'_>,
     ) -> Result<(), Missing> {
         let installed = self.catalog.join(join);
@@ -184,6 +201,9 @@ impl Engine {
             done = self.merged_rows(table, &upstream, span, &mut |key, value| {
                 rows.push((key.to_vec(), value));
             });
+            if is_reverse {
+                rows.reverse();
+            }
             for (key, value) in &rows {
                 if flow.is_continue() {
                     flow = on_row(&self.store.pool, key, *value);
@@ -196,7 +216,7 @@ impl Engine {
             let table = self.store.table(table);
             let mut from = Some(&span.first[..]);
             while let Some(first) = from.take() {
-                let scan = Scan { pool, first, last: &span.last, reverse: false };
+                let scan = Scan { pool, first, last: &span.last, reverse: is_reverse };
                 let mut useless = 0;
                 let _ = table.scan(&scan, &mut room, &mut |key, value| {
                     if let Some(next) = passing.and_then(|passing| passing.next(key)) {

@@ -16,9 +16,10 @@
 //! serves a read is a look at the note of the output's group, or O(log n) without a group.
 
 use crate::log::Log;
+use crate::refold::Refolding;
 use crate::updaters::{ContextId, SortedSet, UpdaterId};
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most, prefix_end};
@@ -43,6 +44,8 @@ pub(crate) struct Work {
     pub(crate) log: Log,
     /// Output keys whose fold must be recomputed.
     pub(crate) stale: BTreeSet<Box<[u8]>>,
+    /// Output keys whose fold is being recomputed piece by piece.
+    pub(crate) refolding: BTreeMap<Box<[u8]>, Refolding>,
     /// Ranges of other joins, read by this one, that are not clean.
     pub(crate) upstream: BTreeSet<StatusId>,
     /// What applying check keys that went took since the range was clean.
@@ -57,6 +60,7 @@ impl Work {
             && !self.gathering
             && self.log.is_empty()
             && self.stale.is_empty()
+            && self.refolding.is_empty()
             && self.upstream.is_empty()
     }
 
@@ -64,6 +68,7 @@ impl Work {
         size_of::<Self>()
             + self.log.bytes()
             + self.stale.iter().map(|key| key.len() + 32).sum::<usize>()
+            + self.refolding.keys().map(|key| 2 * key.len() + 96).sum::<usize>()
             + self.upstream.len() * 8
     }
 }
