@@ -145,15 +145,6 @@ impl Engine {
         }
     }
 
-    /// Whether an output is being refolded, and has to begin anew since something changes: added twice, a tuple would count twice (RF1).
-    fn is_undone(&mut self, status: StatusId, plan: &Plan, key: &[u8]) -> bool {
-        let is_undone = plan.tallies() && self.is_refolding(status, key);
-        if is_undone {
-            self.mark_stale(status, key);
-        }
-        is_undone
-    }
-
     /// Enters one more tuple into a materialized output.
     pub(crate) fn add_tuple(
         &mut self,

@@ -80,7 +80,6 @@ impl Engine {
     pub(crate) fn may_gather(&self, join: u32) -> bool {
         let installed = self.catalog.join(join);
         self.slices.is_active()
-            && self.placed.is_none()
             && installed.mode() == Mode::Push
             && installed.gatherings < BEGUN_MAX
             && !self.is_followed(installed.plan.output_table)

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - KP1. Of a group in a status range that is not invalid all outputs are there up to its edge, and as many as [`KeptGroup`] counts. It has no edge
-//!   where none was left out. With an edge, it has as many as are kept, or is noted stale.
+//!   where none was left out. With an edge, it has as many as are kept, or is noted stale, or is being refolded.
 //! - KP2. Status ranges hold groups as wholes: so do the ranges that are computed ([`Plan::widened`](crate::catalog::Plan::widened)).
 //!
 //! # Cost
@@ -314,7 +314,9 @@ impl Engine {
                 let count = counts.remove(&**group).unwrap_or(0);
                 assert_eq!(count, kept.count, "KP1: {group:?} {kept:?} {status:?}");
                 assert!(count <= keep.most, "KP1: {count}");
-                let stale = status.work.as_ref().is_some_and(|work| work.stale.contains(group));
+                let stale = status.work.as_ref().is_some_and(|work| {
+                    work.stale.contains(group) || work.refolding.contains_key(group)
+                });
                 assert!(
                     kept.edge.is_none() || count == keep.most || stale,
                     "KP1: short {group:?} {kept:?} {status:?}"

@@ -480,9 +480,7 @@ impl Engine {
     }
 
     pub(crate) fn mark_stale(&mut self, status: StatusId, key: &[u8]) {
-        let work = self.dirty(status);
-        work.refolding.remove(key);
-        work.stale.insert(key.into());
+        self.dirty(status).note_stale(key);
         self.counters.folds_stale += 1;
     }
 }

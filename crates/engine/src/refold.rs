@@ -1,40 +1,66 @@
-//! Stale folds that are recomputed piece by piece, because they have more sources than a slice has rows.
+//! Stale folds, and short groups, that are recomputed piece by piece, because they have more sources than a slice has rows.
 //!
-//! Where the tuple goes that gave an output its value, the next best is among all that are left. Such an output is removed, and the keys of the
-//! join's first source are looked at anew, some in each slice: what comes of them is added to the output as if it had just been written. What
-//! is really written meanwhile changes the output as well. So a tuple may be added twice, which changes neither the
+//! Where the tuple goes that gave an output its value, the next best is among all that are left; where an output goes of a group of which others
+//! were left out, so is the one that comes in its place. Such outputs are removed, and the keys of the
+//! join's first source are looked at anew, some in each slice: what comes of them is added as if it had just been written. What
+//! is really written meanwhile changes the outputs as well. So a tuple may be added twice, which changes neither the
 //! least nor the greatest; operators of which that is not true begin anew with any change.
 //!
 //! # Invariants
-//! - RF1. An output that is being refolded has the best of tuples that there are: of all that come of keys before the place where it
-//!   goes on, and perhaps of others. Where the best goes, it is stale again, and begins anew.
+//! - RF1. What is being refolded has the best of tuples that there are: of all that come of keys before the place where it
+//!   goes on, and perhaps of others. Where the best goes, it begins anew.
 //! - RF2. Refolding that is undone again and again ends, as gathering does (J3).
 //!
 //! # Cost
-//! That of computing the output as a whole, and the rows of up to five slices to find that it has so many.
+//! That of computing the outputs as a whole, and the rows of up to five slices to find that there are so many.
 
-use crate::catalog::{Fold, Plan};
+use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing, Tuples};
 use crate::fold::Folded;
 use crate::gather::{FIRST_SHARE, Step, fitting};
-use crate::status::StatusId;
-use alloc::boxed::Box;
+use crate::kept::{is_group, is_short_group};
+use crate::rows::lead;
+use crate::status::{StatusId, Work};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
-use headwater_pattern::fixed_slots;
+use headwater_pattern::{Operator, fixed_slots};
 
-/// How far an output has come.
-#[derive(Debug)]
+/// How far an output, or a group of them, has come.
+#[derive(Debug, Default)]
 pub(crate) struct Refolding {
     /// All keys of the first source before it were looked at. `None`: none were.
     at: Option<Vec<u8>>,
-    /// How many of these keys are looked at next.
+    /// How many of these keys are looked at next; 0: as many as are usual for the first step.
     rows: usize,
+    /// What was known is void.
+    begins_anew: bool,
+}
+
+/// The outputs that are noted stale by a key: itself, or all of a group.
+pub(crate) fn stale_range(key: &[u8]) -> KeyRange {
+    if is_group(key) { KeyRange::prefix(key) } else { KeyRange::point(key) }
+}
+
+impl Work {
+    /// Notes that an output or a group must be recomputed. An output with which that is under way begins anew (RF1); whether a group is short is
+    /// known when its last key was added.
+    pub(crate) fn note_stale(&mut self, key: &[u8]) {
+        match self.refolding.get_mut(key) {
+            Some(refolding) => refolding.begins_anew |= !is_group(key),
+            None => _ = self.stale.insert(key.into()),
+        }
+    }
+}
+
+/// Whether a tuple that is added twice counts once.
+fn adds_once(plan: &Plan) -> bool {
+    use Operator::{Avg, Count, Sum};
+    !plan.tallies() && !matches!(plan.operator, Count | Sum | Avg)
 }
 
 impl Engine {
-    /// Recomputes one stale fold, at once or, where that takes more than a slice, beginning with it.
+    /// What stale outputs are, computed at once; or, where that takes more than a slice, they are begun with.
     pub(crate) fn recompute_fold(
         &mut self,
         id: StatusId,
@@ -42,11 +68,15 @@ impl Engine {
     ) -> Result<Vec<Folded>, Missing> {
         let join = self.statuses.get(id).join;
         let plan = self.catalog.join(join).plan.clone();
-        let range = KeyRange::point(key);
+        let range = stale_range(key);
         let Some(bindings) = fixed_slots(&plan.join.output, &range) else { return Ok(Vec::new()) };
         let mut execution = Execution::new(join, plan.clone(), &range);
-        execution.pick = plan.picks;
-        if self.may_gather(join) && plan.join.keep.is_none() {
+        if !is_group(key) {
+            execution.pick = plan.picks;
+        }
+        // How many outputs of a group there are is told with one that is stale.
+        let is_whole = is_group(key) || plan.join.keep.is_none();
+        if is_whole && self.may_gather(join) && self.holds_few_outputs(join, &range) {
             execution.rows_max = self.slices.rows_max();
             execution.may_gather = true;
         }
@@ -63,36 +93,65 @@ impl Engine {
     fn begin_refolding(&mut self, id: StatusId, key: &[u8]) {
         // What was noted for the range by changes before it must not be applied to what comes of it (N1).
         self.feed(id);
-        let join = self.statuses.get(id).join;
-        let rows = (self.slices.rows_max() / FIRST_SHARE).max(1);
         let Some(work) = &mut self.statuses.get_mut(id).work else { return };
         if work.stale.remove(key) {
-            work.refolding.insert(key.into(), Refolding { at: None, rows });
-            self.catalog.join_mut(join).gatherings += 1;
-            self.remove_output(join, key);
+            work.refolding.insert(key.into(), Refolding::default());
+            self.clear_refolded(id, key);
         }
     }
 
-    /// Whether an output is being refolded.
-    pub(crate) fn is_refolding(&self, id: StatusId, key: &[u8]) -> bool {
-        let work = self.statuses.get(id).work.as_ref();
-        work.is_some_and(|work| work.refolding.contains_key(key))
+    /// Removes outputs that are looked for anew.
+    fn clear_refolded(&mut self, id: StatusId, key: &[u8]) {
+        let status = self.statuses.get(id);
+        let (join, sifted, range) = (status.join, status.sifted, stale_range(key));
+        for key in self.outputs_in(join, &range, sifted) {
+            self.unset_output(join, &key);
+        }
+        if is_group(key) {
+            self.forget_kept(join, &range);
+        }
+        self.catalog.join_mut(join).gatherings += 1;
     }
 
-    /// Takes a step with the first output of `wanted` that is being refolded; whether there was one.
+    /// Whether a change of an output has it, or its group, begin anew.
+    pub(crate) fn is_undone(&mut self, id: StatusId, plan: &Plan, key: &[u8]) -> bool {
+        let Some(work) = &mut self.statuses.get_mut(id).work else { return false };
+        if work.refolding.is_empty() || adds_once(plan) {
+            return false;
+        }
+        let group = plan.join.keep.and_then(|keep| lead(key, keep.components));
+        let of = if work.refolding.contains_key(key) { Some(key) } else { group };
+        let refolding = of.and_then(|of| work.refolding.get_mut(of));
+        refolding.map(|refolding| refolding.begins_anew = true).is_some()
+    }
+
+    /// Takes a step with the first of what is being refolded in `wanted`; whether there was any.
     pub(crate) fn go_on_refolding(
         &mut self,
         id: StatusId,
         wanted: &KeyRange,
     ) -> Result<bool, Missing> {
-        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
-        let found = work.refolding.iter().find(|(key, _)| wanted.contains(key));
-        let Some((key, Refolding { at, rows })) = found else { return Ok(false) };
-        let (key, from) = (key.clone(), at.clone());
-        let most = if self.slices.is_active() { *rows } else { usize::MAX };
+        let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(false) };
+        let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
+        let found = work.refolding.iter_mut().find(|(key, _)| concerns(key));
+        let Some((key, refolding)) = found else { return Ok(false) };
+        let key = key.clone();
+        if refolding.begins_anew {
+            *refolding = Refolding::default();
+            self.feed(id);
+            self.clear_refolded(id, &key);
+            self.drain();
+            return Ok(true);
+        }
+        let (from, rows) = (refolding.at.clone(), refolding.rows);
         let join = self.statuses.get(id).join;
         let plan = self.catalog.join(join).plan.clone();
-        let range = KeyRange::point(&key);
+        let most = match rows {
+            _ if !self.may_gather(join) => usize::MAX,
+            0 => (self.slices.rows_max() / FIRST_SHARE).max(1),
+            rows => rows,
+        };
+        let range = stale_range(&key);
         let Some(bindings) = fixed_slots(&plan.join.output, &range) else { return Ok(false) };
         let mut execution = Execution::new(join, plan.clone(), &range);
         execution.step = Some(Step { from, most, next: None });
@@ -103,20 +162,21 @@ impl Engine {
         self.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
         let next = step.and_then(|step| step.next);
         let rows_max = self.slices.rows_max();
+        // While it is taken out, what is added is no change of it.
         let work = self.statuses.get_mut(id).work.as_mut();
-        let Some(refolding) = work.and_then(|work| work.refolding.get_mut(&key)) else {
-            // It has become stale again.
+        let taken = work.and_then(|work| work.refolding.remove(&key));
+        let Some(mut refolding) = taken else {
             tuples.release(&mut self.store.pool);
             return Ok(true);
         };
-        if next.is_some() {
-            refolding.at.clone_from(&next);
+        self.enter_tuples(id, &plan, tuples);
+        if next.is_some() || refolding.begins_anew {
             refolding.rows = fitting(most, rows_max, visited);
-        }
-        self.enter_tuples(id, &plan, &key, tuples);
-        if next.is_none() {
-            if let Some(work) = &mut self.statuses.get_mut(id).work {
-                work.refolding.remove(&key);
+            refolding.at = next;
+            self.dirty(id).refolding.insert(key, refolding);
+        } else {
+            if self.is_short(join, &key) {
+                self.mark_stale(id, &key);
             }
             self.counters.folds_gathered += 1;
             self.catalog.join_mut(join).gatherings = 0;
@@ -126,24 +186,11 @@ impl Engine {
         Ok(true)
     }
 
-    /// Adds the tuples of a step to the output.
-    fn enter_tuples(&mut self, id: StatusId, plan: &Plan, key: &[u8], tuples: Tuples) {
-        if plan.tallies() {
-            for at in 0..tuples.tuples.len() {
-                let new = (None, Some(tuples.tuples[at].value));
-                self.change_tally(id, plan, key, tuples.source_key(at), new);
-            }
-            tuples.release(&mut self.store.pool);
-            return;
+    fn enter_tuples(&mut self, id: StatusId, plan: &Plan, tuples: Tuples) {
+        for at in 0..tuples.tuples.len() {
+            let (key, source_key) = (tuples.key(at), tuples.source_key(at));
+            self.add_tuple(id, plan, key, source_key, tuples.tuples[at].value);
         }
-        // One output, so at most one value.
-        for Folded { key, value, fold } in self.fold(plan, tuples) {
-            let from: Box<[u8]> = match fold {
-                Some(Fold::From(from)) => from,
-                _ => Box::default(),
-            };
-            self.add_tuple(id, plan, &key, &from, value);
-            self.store.pool.release(value);
-        }
+        tuples.release(&mut self.store.pool);
     }
 }

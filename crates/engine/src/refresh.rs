@@ -320,7 +320,7 @@ impl Engine {
                 Some(_) if is_full => Ok(Vec::new()),
                 Some(group) => match self.compute_best(join, group) {
                     Some(best) => Ok(best),
-                    None => self.compute_all(join, group),
+                    None => self.recompute_fold(id, key),
                 },
                 None => self.recompute_fold(id, key),
             };

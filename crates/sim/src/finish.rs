@@ -46,6 +46,7 @@ impl World {
         self.check_scans()?;
         self.check_follows()?;
         self.check_open()?;
+        self.note_pieces();
         self.clear()
     }
 
@@ -56,6 +57,19 @@ impl World {
             _ => 0,
         });
         ages.sum()
+    }
+
+    /// Notes what shards have done piece by piece.
+    fn note_pieces(&mut self) {
+        for one in &self.shards {
+            for (name, what) in
+                [("ranges_gathered", "ranges gathered"), ("folds_gathered", "folds gathered")]
+            {
+                let stats = one.engine.stats();
+                let found = stats.counters.iter().find(|(counter, _)| *counter == name);
+                *self.seen.entry(what).or_default() += found.expect("a counter").1;
+            }
+        }
     }
 
     /// Checks that watching clients have what they watch, as it is.

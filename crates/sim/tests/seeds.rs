@@ -10,7 +10,7 @@ use std::panic::catch_unwind;
 mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 35] = [
+const HAPPENS: [&str; 37] = [
     "answers checked",
     "answers that show all of a source",
     "answers that show all writes",
@@ -19,6 +19,7 @@ const HAPPENS: [&str; 35] = [
     "copies checked",
     "crashes within moves",
     "evictions",
+    "folds gathered",
     "joins added",
     "joins not replaced",
     "joins refused",
@@ -31,6 +32,7 @@ const HAPPENS: [&str; 35] = [
     "loads from sources that failed",
     "moves undone",
     "partitions moved",
+    "ranges gathered",
     "ranges removed",
     "ranges unfollowed",
     "requests that failed with a source",
