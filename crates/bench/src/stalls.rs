@@ -28,6 +28,8 @@ const TIMELINES: f64 = 100_000.0;
 /// Owners with this many values each, of which the greatest counts.
 const OWNERS: f64 = 1000.0;
 const VALUES: u64 = 70;
+/// Players of one board.
+const PLAYERS: f64 = 500_000.0;
 /// Plain keys that are removed at once.
 const PLAIN: f64 = 500_000.0;
 
@@ -82,6 +84,7 @@ impl Stalls {
         self.products(&mut run)?;
         self.timelines(&mut run)?;
         self.greatest(&mut run)?;
+        self.best_of_many(&mut run)?;
         self.removals(&mut run)?;
         io::stdout().lock().write_all(tell(&run.phases).as_bytes())?;
         Ok(())
@@ -152,6 +155,26 @@ impl Stalls {
         run.phase("PREFIX of max, computed", &[b"PREFIX", b"best|", b"COUNT"])?;
         run.send((0..owners).map(|owner| words(&[b"DEL", &key(owner, VALUES - 1)])))?;
         run.phase("PREFIX of max, after removals", &[b"PREFIX", b"best|", b"COUNT"])
+    }
+
+    /// One greatest value, and the best of one board, of very many: at first, and when the best has gone.
+    fn best_of_many(&self, run: &mut Run) -> Result<()> {
+        let players = self.scaled(PLAYERS);
+        let key = |player| Key::new(b"score|b|").number(player, 7);
+        run.send((0..players).map(|at| set(key(at), at.to_string().as_bytes())))?;
+        let board = b"board|<b>|<score:number:desc>|<player> = index score|<b>|<player> as <score> keep 100";
+        run.send(
+            [
+                words(&[b"JOIN.ADD", b"most", b"most|<b> = max score|<b>|<player>"]),
+                words(&[b"JOIN.ADD", b"board", board]),
+            ]
+            .into_iter(),
+        )?;
+        run.phase("GET of one max, computed", &[b"GET", b"most|b"])?;
+        run.phase("PREFIX of a board, computed", &[b"PREFIX", b"board|b|", b"COUNT"])?;
+        run.send([words(&[b"DEL", &key(players - 1)])].into_iter())?;
+        run.phase("GET of one max, after a removal", &[b"GET", b"most|b"])?;
+        run.phase("PREFIX of a board, after a removal", &[b"PREFIX", b"board|b|", b"COUNT"])
     }
 
     /// Many keys go at once.
