@@ -1,12 +1,18 @@
 //! What the documents show is what the program answers.
 //!
 //! A fenced block with lines that start with `> ` is a conversation, as `redis-cli --raw` shows
-//! it. The blocks of one document are one conversation with one server, in their order. Figures
-//! in the `status:` and `eviction:` lines of EXPLAIN (times, bytes, uses) are not compared. Blocks in Python and in TypeScript are
-//! run by the tests of those clients (`clients/run`).
+//! it. The blocks of one document are one conversation with one server, in their order. `other> ` is a request of another client, and
+//! `message>` stands before what a client is sent without having asked. Figures in the `status:` and `eviction:` lines of EXPLAIN (times,
+//! bytes, uses) are not compared, nor are positions. A server is started with what a page says in a comment (`is started with: …`).
+//!
+//! Options of `headwater` in commands for a shell are ones that it has, and settings (`toml`) are ones that it takes.
+//!
+//! Others are run elsewhere: Python and TypeScript by the tests of those clients (`clients/run`), `curl` and scripts for browsers by
+//! `tests/page`, sources by `tests/postgres`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The real program, on a port that the system chose.
@@ -16,9 +22,10 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Self {
+    fn start(options: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_headwater"))
             .args(["serve", "--port", "0"])
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
@@ -27,6 +34,10 @@ impl Server {
         out.read_line(&mut line).expect("a line when ready");
         let address = line.trim().rsplit(' ').next().expect("an address").to_owned();
         Self { process, address }
+    }
+
+    fn connect(&self) -> BufReader<TcpStream> {
+        BufReader::new(TcpStream::connect(&self.address).expect("a connection"))
     }
 }
 
@@ -81,31 +92,106 @@ fn receive(stream: &mut BufReader<TcpStream>, shown: &mut String) {
     }
 }
 
-/// What can be compared: figures of a `status:` or `eviction:` line are left out.
+/// What can be compared: figures of a `status:` or `eviction:` line are left out, and positions.
 fn comparable(text: &str) -> String {
     let lines = text.trim_end().lines().map(|line| {
         let title = line.trim_start();
         let varies = title.starts_with("status:") || title.starts_with("eviction:");
+        if is_position(line) {
+            return "(a position)".to_owned();
+        }
         line.chars().filter(|c| !(varies && c.is_ascii_digit())).collect::<String>()
     });
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Runs the conversations of a document; how many requests they had.
-fn converse(document: &str) -> usize {
-    let path = format!("{}/../../{document}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).expect("the document");
-    let server = Server::start();
-    let stream = TcpStream::connect(&server.address).expect("a connection");
-    let mut stream = BufReader::new(stream);
+/// Whether it is a position of a watch, as `5d1b2c7e9f003a44-17`.
+fn is_position(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(run, number)| {
+        run.len() == 16
+            && run.bytes().all(|it| it.is_ascii_hexdigit())
+            && !number.is_empty()
+            && number.bytes().all(|it| it.is_ascii_digit())
+    })
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The README and every page, by its path and with its text, but for reports of measurements.
+fn pages() -> Vec<(String, String)> {
+    let mut paths = vec!["README.md".to_owned()];
+    for folder in ["docs", "docs/how-to"] {
+        for file in std::fs::read_dir(root().join(folder)).expect("a folder of pages") {
+            let name = file.expect("a page").file_name().into_string().expect("a name");
+            if name.ends_with(".md") {
+                paths.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    paths.sort();
+    let read = |path: &String| std::fs::read_to_string(root().join(path)).expect("a page");
+    paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// One request, or one message, of a conversation.
+#[derive(Clone, Copy)]
+enum Line<'a> {
+    Asks(&'a str),
+    OtherAsks(&'a str),
+    Message,
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        if line.trim_end() == "message>" {
+            return Some(Self::Message);
+        }
+        let other = line.strip_prefix("other> ").map(Self::OtherAsks);
+        other.or_else(|| line.strip_prefix("> ").map(Self::Asks))
+    }
+}
+
+/// Runs the conversations of a page; how many requests they had.
+fn converse(page: &str, text: &str) -> usize {
+    if !text.lines().any(|line| line.starts_with("> ")) {
+        return 0;
+    }
+    let options =
+        text.split_once("is started with: ").and_then(|(_, rest)| rest.split_once(" -->"));
+    let options: Vec<&str> = options.map_or("--shards 1", |it| it.0).split(' ').collect();
+    let server = Server::start(&options);
+    let (mut stream, mut other) = (server.connect(), server.connect());
     let (mut asked, mut fenced) = (0, false);
-    let mut step: Option<(String, String)> = None;
-    let mut finish = |step: Option<(String, String)>| {
-        let Some((request, expected)) = step else { return };
-        send(&mut stream, &words(&request));
+    let mut position = String::new();
+    let mut step: Option<(Line<'_>, String)> = None;
+    let mut finish = |step: Option<(Line<'_>, String)>| {
+        let Some((line, expected)) = step else { return };
         let mut shown = String::new();
-        receive(&mut stream, &mut shown);
-        assert_eq!(comparable(&shown), comparable(&expected), "{document}: {request}");
+        let request = match line {
+            Line::Asks(request) => {
+                let words = words(request).into_iter();
+                // A position that the page shows stands for the one that was told last.
+                let words = words.map(|it| if is_position(&it) { position.clone() } else { it });
+                send(&mut stream, &words.collect::<Vec<_>>());
+                receive(&mut stream, &mut shown);
+                request
+            }
+            Line::OtherAsks(request) => {
+                send(&mut other, &words(request));
+                receive(&mut other, &mut shown);
+                request
+            }
+            Line::Message => {
+                receive(&mut stream, &mut shown);
+                "a message"
+            }
+        };
+        if let Some(told) = shown.lines().find(|line| is_position(line)) {
+            position = told.to_owned();
+        }
+        assert_eq!(comparable(&shown), comparable(&expected), "{page}: {request}");
         asked += 1;
     };
     for line in text.lines() {
@@ -113,8 +199,8 @@ fn converse(document: &str) -> usize {
             fenced = !fenced;
             finish(step.take());
         } else if !fenced {
-        } else if let Some(request) = line.strip_prefix("> ") {
-            finish(step.replace((request.to_owned(), String::new())));
+        } else if let Some(next) = Line::parse(line) {
+            finish(step.replace((next, String::new())));
         } else if let Some((_, expected)) = &mut step {
             expected.push_str(line);
             expected.push('\n');
@@ -124,33 +210,73 @@ fn converse(document: &str) -> usize {
 }
 
 #[test]
-fn the_readme_is_right() {
-    assert!(converse("README.md") > 5);
+fn what_every_page_shows_is_answered() {
+    let mut asked: Vec<(String, usize)> =
+        pages().iter().map(|(page, text)| (page.clone(), converse(page, text))).collect();
+    asked.retain(|(_, count)| *count > 0);
+    assert!(asked.len() >= 14, "{asked:?}");
+    assert!(asked.iter().map(|(_, count)| count).sum::<usize>() > 250, "{asked:?}");
+}
+
+/// What the program prints for `headwater … --help`.
+fn help(subcommands: &[&str]) -> String {
+    let shown =
+        Command::new(env!("CARGO_BIN_EXE_headwater")).args(subcommands).arg("--help").output();
+    String::from_utf8(shown.expect("the program runs").stdout).expect("text")
 }
 
 #[test]
-fn the_page_about_joins_is_right() {
-    assert!(converse("docs/joins.md") > 30);
-}
-
-#[test]
-fn the_page_about_commands_is_right() {
-    assert!(converse("docs/commands.md") > 8);
-}
-
-#[test]
-fn the_page_about_tracking_is_right() {
-    assert!(converse("docs/tracking.md") > 2);
-}
-
-#[test]
-fn the_first_page_is_right() {
-    assert!(converse("docs/start.md") > 10);
-}
-
-#[test]
-fn the_pages_of_how_to_are_right() {
-    for page in ["timeline", "leaderboard", "shop", "sessions", "front-page"] {
-        assert!(converse(&format!("docs/how-to/{page}.md")) > 8, "{page}");
+fn options_that_pages_show_exist() {
+    let mut seen = 0;
+    for (page, text) in pages() {
+        let text = text.replace("\\\n", " ");
+        for line in text.lines() {
+            // In a block that is indented, or has its own fence; not in sentences.
+            let Some((before, command)) = line.split_once("headwater ") else { continue };
+            let is_command = line.starts_with("    ") || before.is_empty();
+            if !is_command || !before.chars().all(|it| it.is_whitespace()) {
+                continue;
+            }
+            let command = command.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let Some((name, words)) = words.split_first() else { continue };
+            let nested = matches!(*name, "bench" | "fn" | "config");
+            let subcommands = match words.first() {
+                Some(word) if nested && !word.starts_with('-') => vec![*name, *word],
+                _ => vec![*name],
+            };
+            let known = help(&subcommands);
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let option = option.split('=').next().unwrap_or_default();
+                seen += 1;
+                let there = known.split(|it: char| it.is_whitespace() || it == ',' || it == '=');
+                assert!(there.into_iter().any(|it| it == option), "{page}: {option} of {command}");
+            }
+        }
     }
+    assert!(seen > 20, "{seen} options");
+}
+
+#[test]
+fn settings_that_pages_show_are_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap_or_default();
+            let file = folder.path().join("headwater.toml");
+            std::fs::write(&file, block).expect("a file");
+            let checked = Command::new(env!("CARGO_BIN_EXE_headwater"))
+                .args(["config", "check"])
+                .arg(&file)
+                .output()
+                .expect("the program runs");
+            let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+            // What is told of files that are somebody else's is no mistake in the names or values of settings.
+            let only_files = told.contains("/etc/headwater/") && !told.contains("unknown field");
+            assert!(checked.status.success() || only_files, "{page}: {told}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2, "{seen} blocks");
 }
