@@ -59,6 +59,9 @@ def test_overview(browser, server, client):
         client.get(f"p|bob|{number % 120:04}")
     until("the commands are not counted", lambda: client.info("stats")["total_commands_processed"] > before
           and "get" in tab.text())
+    shards = int(client.info("shards")["shards"])
+    told = "[...document.querySelectorAll('section[aria-label=Shards] tbody tr')].map(it => it.cells[0].textContent).join()"
+    until("the shards are not told", lambda: tab.eval(told) == ",".join(map(str, range(shards))))
     tab.is_accessible("overview")
     tab.is_clean(server.http)
     tab.picture(f"overview-light-{client.info('shards')['shards']}")
@@ -86,6 +89,67 @@ def test_every_view_is_accessible_and_fits(browser, server, client, dark, width)
     tab.close()
 
 
+def test_a_value_is_seen_on_a_telephone(browser, server, client):
+    fill(client)
+    tab = browser.open(f"http://{server.http}/#keys?prefix=p%7C", width=390, height=700)
+    tab.sees("p|bob|0049")
+    tab.click("td.key button")
+    tab.sees("Why has it this value?")
+    inside = "(() => { const it = document.querySelector('#value h2').getBoundingClientRect(); return it.top >= 0 && it.bottom <= innerHeight; })()"
+    until("the value is out of sight", lambda: tab.eval(inside))
+    tab.picture("value-390")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_sources_and_what_failed(browser, tmp_path):
+    """A source that is down says so, and a flow's dead tasks are counted."""
+    config = tmp_path / "headwater.toml"
+    config.write_text(
+        f'[[source]]\nname = "shop"\nkind = "postgres"\nurl = "postgres://reader@/shop?host={tmp_path}"\n'
+        '[[flow]]\nname = "hook"\non = "n|<id>"\npost ="http://127.0.0.1:9/"\nmax-attempts = 1\n'
+    )
+    server = Server("--shards", "1", "--config", str(config))
+    try:
+        client = redis.Redis(port=server.port, protocol=3)
+        client.set("n|1", "nobody listens")
+        tab = browser.open(f"http://{server.http}/")
+        row = "[...document.querySelectorAll('section[aria-label=%s] tbody td')].map(it => it.textContent).join('; ')"
+        until(lambda: tab.text(), lambda: (tab.eval(row % "Sources") or "").startswith("shop; postgres; down; 0 B; "))
+        until(lambda: tab.text(), lambda: (tab.eval(row % "Flows") or "").endswith("; 1; running"))
+        tab.is_accessible("sources")
+        tab.picture("sources")
+        tab.is_clean(server.http)
+        tab.close()
+    finally:
+        server.stop()
+
+
+def test_every_operator_is_an_edge(browser, server, client):
+    joins = {
+        "kinds": "kinds|<user> = distinct~ 16 seen|<user>|<page> on <page>", "top": "top|<user> = topk 3 seen|<user>|<page> on <page>",
+        "slow": "slow|<page> = percentile 95 took|<page>|<id>", "board": "board|<score:number>|<user> = index kinds|<user> as <score>",
+    }
+    for name, spec in joins.items():
+        client.execute_command("JOIN.ADD", name, spec)
+    client.set("took|a|1", 10)
+    for _ in range(3):
+        client.get("slow|a")
+    client.set("took|a|2", 20)
+    tab = browser.open(f"http://{server.http}/#joins")
+    tab.sees("Installed")
+    tab.sees("2 hits")
+    assert tab.eval("document.querySelectorAll('svg.graph .edge').length") == len(joins)
+    row = "[...document.querySelectorAll('section[aria-label=\"Installed joins\"] tbody tr')].map(it => [...it.cells].map(it => it.textContent))"
+    (slow,) = [cells for cells in tab.eval(row) if cells[0].startswith("slow")]
+    # Outputs, hits, computed, updates.
+    assert slow[1:5] == ["1", "2", "1", "1"]
+    tab.is_accessible("joins of all kinds")
+    tab.picture("joins-kinds")
+    tab.is_clean(server.http)
+    tab.close()
+
+
 def test_keys_page_by_page(browser, server, client):
     """A browser of very many keys shows the first ones at once, and goes on from there."""
     count = int(os.environ.get("PAGE_KEYS", "1000000"))
@@ -102,6 +166,22 @@ def test_keys_page_by_page(browser, server, client):
     tab.click("#rev")
     tab.sees(f"k|{count - 1:07}")
     assert tab.eval("document.querySelectorAll('tbody tr').length") == 50
+    # What is live is the page, not the million behind it.
+    tab.click("#live")
+    tab.sees("50 keys, the last of the prefix")
+    client.set(f"k|{count - 1:07}x", "behind all others")
+    tab.sees("behind all others")
+    tab.click("#rev")
+    tab.sees("50 keys, the first of the prefix")
+    client.set("k|0000007", "changed while it is looked at")
+    tab.sees("changed while it is looked at")
+    client.set("k|0000007a", "between two of them")
+    tab.sees("51 keys, the first of the prefix")
+    client.set("k|0000077", "not on this page")
+    client.delete("k|0000007")
+    tab.sees("50 keys, the first of the prefix")
+    assert "not on this page" not in tab.text()
+    tab.click("#live")
     tab.type("#prefix", f"k|{count // 2:07}")
     tab.press("Enter")
     tab.sees("Keys 1 to 1")

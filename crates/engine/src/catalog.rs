@@ -286,6 +286,17 @@ impl Catalog {
         self.joins[id as usize].as_mut().expect("a named join is installed")
     }
 
+    /// Counts that a read found what all writers of a table give there.
+    #[inline]
+    pub(crate) fn count_hits(&mut self, table: TableId) {
+        let role = self.roles.get(table.0 as usize).and_then(Option::as_deref);
+        for &join in role.into_iter().flat_map(|role| &role.writers) {
+            if let Some(join) = &mut self.joins[join as usize] {
+                join.counters.hits += 1;
+            }
+        }
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
         self.names.get(name).copied()
     }

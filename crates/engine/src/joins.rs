@@ -310,6 +310,9 @@ impl Engine {
                 ("fills", join.counters.fills),
                 ("evictions", join.counters.evictions),
                 ("rebuilds", join.counters.rebuilds),
+                ("hits", join.counters.hits),
+                ("updates", join.counters.updates),
+                ("outputs", self.own_keys(join.layer) as u64),
             ],
         }
     }

@@ -224,7 +224,11 @@ impl Engine {
         let mut fan: Option<Fan> = None;
         let mut output = core::mem::take(&mut self.output_room);
         let join = targets.first().map(|target| self.statuses.get(target.status()).join);
-        let layer = join.map(|join| self.catalog.join(join).layer);
+        let layer = join.map(|join| {
+            let join = self.catalog.join_mut(join);
+            join.counters.updates += targets.len() as u64;
+            join.layer
+        });
         let quiet = layer.filter(|&layer| self.is_quiet(layer, plan));
         // What changes under a long read is saved first.
         let direct = quiet.filter(|_| self.long_reads.is_empty());

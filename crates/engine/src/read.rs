@@ -178,6 +178,7 @@ impl Engine {
                     && status.expires_at.is_none()
                     && status.covers(&range.first, &range.last)
                 {
+                    self.catalog.join_mut(join).counters.hits += 1;
                     return self.refresh(noted.status, range);
                 }
             }
@@ -281,6 +282,9 @@ impl Engine {
             {
                 let simple = self.loads.own(table).is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
+                if ready {
+                    self.catalog.count_hits(table);
+                }
                 if !ready && options.limit.is_some() {
                     let range = KeyRange::new(first, last);
                     let part = self

@@ -43,6 +43,7 @@ impl Engine {
         if let Some(id) = self.status_at(join, &range.first) {
             let status = self.statuses.get(id);
             if status.expires_at.is_none() && status.covers(&range.first, &range.last) {
+                self.catalog.join_mut(join).counters.hits += 1;
                 if let Some(read) = read {
                     read.push(id);
                 }
@@ -71,7 +72,8 @@ impl Engine {
         }
         let mut is_filled = false;
         loop {
-            if !core::mem::take(&mut is_filled) && self.slices.lets_others() {
+            let was_there = !core::mem::take(&mut is_filled);
+            if was_there && self.slices.lets_others() {
                 self.note_frontier(join, &wanted, at);
                 return Err(Missing);
             }
@@ -84,6 +86,7 @@ impl Engine {
                         read.push(id);
                     }
                     self.note_snapshot(id);
+                    self.catalog.join_mut(join).counters.hits += u64::from(was_there);
                     self.statuses.get(id).last.to_vec()
                 }
                 None => {

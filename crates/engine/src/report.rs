@@ -392,6 +392,10 @@ pub(crate) struct JoinCounters {
     pub(crate) rebuilds: u64,
     /// Ranges evicted.
     pub(crate) evictions: u64,
+    /// Reads of materialized ranges that were there.
+    pub(crate) hits: u64,
+    /// Changes of sources that were applied to materialized ranges: one for each range that a change concerns.
+    pub(crate) updates: u64,
 }
 
 /// Work done since the start.

@@ -112,3 +112,23 @@ fn windows_that_go_back_extend_the_range_before_which_they_lie() {
     assert_eq!(of_join(&engine, "status_ranges"), 1);
     assert_eq!(of_join(&engine, "updater_targets"), 31);
 }
+
+#[test]
+fn what_a_join_saves_and_what_it_costs_is_counted() {
+    let mut engine = follower(2);
+    set(&mut engine, "p|000|000001");
+    assert_eq!(window(&mut engine, 0, 100), 1);
+    let counted = |engine: &Engine| ["hits", "updates", "outputs"].map(|it| of_join(engine, it));
+    assert_eq!(counted(&engine), [0, 0, 1]);
+    for _ in 0..5 {
+        assert_eq!(window(&mut engine, 0, 100), 1);
+    }
+    assert_eq!(counted(&engine), [5, 0, 1]);
+    set(&mut engine, "p|001|000002");
+    set(&mut engine, "p|000|000001");
+    // Nobody follows this one.
+    set(&mut engine, "p|777|000003");
+    assert_eq!(window(&mut engine, 0, 100), 2);
+    assert_eq!(counted(&engine), [6, 2, 2]);
+    assert_eq!(of_join(&engine, "fills"), 1);
+}

@@ -87,6 +87,7 @@ pub(super) fn routes(api: Api) -> Router {
         .route("/v1/tables", get(state::tables))
         .route("/v1/sources", get(state::sources))
         .route("/v1/flows", get(state::flows))
+        .route("/v1/shards", get(state::shards))
         .route("/v1/log", get(state::log))
         .route("/v1/openapi.json", get(openapi))
         .route("/v1", any(nothing))

@@ -147,6 +147,12 @@ pub(super) async fn flows(State(api): State<Api>, request: Request) -> Answer {
     list(&api, request, "FLOW").await
 }
 
+/// All shards: what each holds, and what it has sent to the others.
+pub(super) async fn shards(State(api): State<Api>, request: Request) -> Answer {
+    no_query(&request)?;
+    ask(&api, caller(&request), &[b"SHARD.LIST"]).await
+}
+
 /// The last lines of the log, for those who may see what slow commands there were: for both one has to be trusted with how others use
 /// the server.
 pub(super) async fn log(State(api): State<Api>, request: Request) -> Answer {

@@ -2,18 +2,21 @@
 
 import { number, svg } from "./dom.js";
 
-const [WIDTH, HEIGHT, GAP_X, GAP_Y] = [150, 52, 110, 24];
+const [WIDTH, HEIGHT, GAP_X, GAP_Y] = [190, 72, 100, 24];
+const OPERATORS = new Set(["check", "copy", "index", "count", "sum", "min", "max", "avg", "first", "last", "distinct"]);
+/** Operators with a number before their pattern. */
+const COUNTED = new Set(["distinct~", "topk", "percentile"]);
 
 /** The parts of a join's text in its canonical form. */
 export function parse(spec) {
   const [output, rest] = spec.split(" = ", 2);
   const words = (rest || "").split(/\s+/);
   const sources = [];
-  const operators = new Set(["check", "copy", "index", "count", "sum", "min", "max", "avg", "first", "last"]);
-  for (let at = 0; at + 1 < words.length; at += 1) {
-    if (operators.has(words[at]) || words[at].startsWith("map:")) {
-      sources.push({ operator: words[at], pattern: words[at + 1], table: words[at + 1].split("|")[0] });
-    }
+  for (let at = 0; at < words.length; at += 1) {
+    const operator = words[at];
+    const pattern = words[at + (COUNTED.has(operator) ? 2 : 1)];
+    const isSource = OPERATORS.has(operator) || COUNTED.has(operator) || operator.startsWith("map:");
+    if (isSource && pattern !== undefined) sources.push({ operator, pattern, table: pattern.split("|")[0] });
   }
   const mode = ["pull", "snapshot"].find((it) => words[0] === it) || "push";
   return { output, table: output.split("|")[0], sources, mode };
@@ -34,6 +37,7 @@ export function graph(joins, counts) {
   const layers = [];
   for (const [table, at] of [...depth].sort(([a], [b]) => (a < b ? -1 : 1))) (layers[at] ||= []).push(table);
   const columns = layers.filter(Boolean);
+  untangle(columns, parsed);
   const tallest = Math.max(1, ...columns.map((it) => it.length));
   const place = new Map();
   columns.forEach((tables, x) => tables.forEach((table, y) => {
@@ -55,15 +59,41 @@ export function graph(joins, counts) {
   const nodes = [...place].map(([table, [x, y]]) => {
     const makers = parsed.filter((it) => it.table === table).map((it) => it.name);
     const keys = counts.get(table);
-    const note = `${keys === undefined ? "?" : number(keys)} keys${makers.length ? ` · ${makers[0]}${makers.length > 1 ? "…" : ""}` : ""}`;
+    const ways = parsed.filter((it) => it.table === table);
+    const sum = (name) => ways.reduce((all, it) => all + (Number(it[name]) || 0), 0);
+    const note = `${keys === undefined ? "?" : number(keys)} ${Number(keys) === 1 ? "key" : "keys"}${makers.length ? ` · ${makers[0]}${makers.length > 1 ? "…" : ""}` : ""}`;
+    const work = ways.length ? `${number(sum("hits"))} hits · ${number(sum("updates"))} updates` : "base keys";
     return svg("g", { class: derived.has(table) ? "node derived" : "node" },
       svg("title", {}, makers.length ? `${table}: from ${makers.join(", ")}` : table),
       svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
-      svg("text", { x: x + 12, y: y + 22 }, table.length > 16 ? `${table.slice(0, 15)}…` : table),
-      svg("text", { x: x + 12, y: y + 40, class: "small" }, note.length > 20 ? `${note.slice(0, 19)}…` : note));
+      svg("text", { x: x + 12, y: y + 22 }, table.length > 20 ? `${table.slice(0, 19)}…` : table),
+      svg("text", { x: x + 12, y: y + 41, class: "small" }, note.length > 25 ? `${note.slice(0, 24)}…` : note),
+      svg("text", { x: x + 12, y: y + 59, class: "small" }, work.length > 25 ? `${work.slice(0, 24)}…` : work));
   });
   const summary = parsed.map((it) => `${it.table} from ${it.sources.map((source) => source.table).join(" and ")}`).join("; ");
   return svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Joins: ${summary}` },
     svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0,0L8,4L0,8Z" }))),
     edges, nodes);
+}
+
+/** Orders the tables of each column by where what they come of stands, so that fewer edges cross. */
+function untangle(columns, joins) {
+  const at = new Map();
+  const note = (tables) => tables.forEach((table, y) => at.set(table, y / tables.length));
+  const mean = (places, own) => (places.length ? places.reduce((all, it) => all + it, 0) / places.length : own);
+  columns.forEach(note);
+  for (let round = 0; round < 4; round += 1) {
+    const forth = round % 2 === 0;
+    const order = forth ? columns : [...columns].reverse();
+    for (const tables of order.slice(1)) {
+      const wanted = new Map(tables.map((table) => {
+        const beside = forth
+          ? joins.filter((it) => it.table === table).flatMap((it) => it.sources.map((source) => source.table))
+          : joins.filter((it) => it.sources.some((source) => source.table === table)).map((it) => it.table);
+        return [table, mean(beside.map((it) => at.get(it)), at.get(table))];
+      }));
+      tables.sort((a, b) => wanted.get(a) - wanted.get(b));
+      note(tables);
+    }
+  }
 }

@@ -22,17 +22,18 @@ export async function joins(main, _query, signal) {
       ...(all.length
         ? [
           make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Graph of joins" }, graph(all, counts)),
-          make("p", { class: "faint small" }, "Blue tables are derived. A solid line gives the value, a dashed one is checked."),
+          make("p", { class: "faint small" }, "Blue tables are derived. A solid line gives the value, a dashed one is checked. Hits are reads of what was materialized; updates are changes applied to it."),
         ]
         : [make("p", { class: "faint" }, "No join is installed. Try one below.")]));
     const rows = all.map((join) => [
       [make("strong", {}, join.name), make("br"), make("code", {}, join.spec), join.refused ? make("p", { class: "bad" }, `refused: ${join.refused}`) : null].filter(Boolean),
-      number(join.status_ranges), number(join.fills), number(join.rebuilds), number(join.updater_targets), size(join.status_range_bytes),
+      number(join.outputs), number(join.hits), number(join.fills), number(join.updates), number(join.rebuilds), number(join.status_ranges), size(join.status_range_bytes),
       make("button", { type: "button", class: "bad", onclick: () => drop(join.name), "aria-label": `Drop ${join.name}` }, "Drop"),
     ]);
     list.replaceChildren(
       make("h2", {}, "Installed"),
-      table("Installed joins", [["Join", "wide"], ["Ranges", "number"], ["Computed", "number"], ["Rebuilt", "number"], ["Links kept", "number"], ["Memory", "number"], ["Change", ""]], rows, "None."));
+      make("p", { class: "faint small" }, "Hits: reads of what was there. Computed: gaps that a read had to fill. Updates: changes applied to what was there. Ranges: spans of outputs that are materialized now."),
+      table("Installed joins", [["Join", "wide"], ["Outputs", "number"], ["Hits", "number"], ["Computed", "number"], ["Updates", "number"], ["Rebuilt", "number"], ["Ranges", "number"], ["Memory", "number"], ["Change", ""]], rows, "None."));
   }
 
   async function drop(name) {

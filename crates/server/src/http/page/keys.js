@@ -1,9 +1,11 @@
 // The browser of keys: by table and prefix, a page at a time; values as text, JSON or bytes; live where that is wanted.
 
-import { ask, bytesOf, encode, readKey, shown, watch } from "./api.js";
+import { Refused, ask, bytesOf, encode, readKey, shown, watch } from "./api.js";
 import { make, notice, number, size, table } from "./dom.js";
 
 const PAGE = 50;
+/** Rows at most of what is followed: keys may come between those of a page. */
+const SHOWN = 200;
 const LONG = 200;
 
 function hex(bytes) {
@@ -102,6 +104,16 @@ export async function keys(main, query, signal) {
     if (error.name !== "AbortError") notice(error.message);
   }
 
+  /** What is followed: the keys of one page, and what lies between them. All of a prefix may be too much for a browser. */
+  async function spanOf(stop) {
+    const whole = `prefix=${encodeURIComponent(prefix)}`;
+    const told = await ask(`/v1/range?${whole}&limit=${PAGE}&keys=1${rev.checked ? "&rev=1" : ""}`, { signal: stop });
+    if (!told.next) return { span: whole, isAll: true };
+    const last = encode(told.keys.at(-1));
+    const end = encodeEnd(bytesOf(prefix));
+    return { span: rev.checked ? `first=${last}&last=${end}` : `first=${encodeURIComponent(prefix)}&last=${last}%00`, isAll: false };
+  }
+
   /** Keeps the first keys of the range on the page as they change. */
   async function follow(stop) {
     const all = new Map();
@@ -109,14 +121,27 @@ export async function keys(main, query, signal) {
     const count = make("span", {}, "");
     const body = make("tbody", {});
     list.replaceChildren(make("p", {}, state, " ", count), rows(body));
+    let told = null;
+    for (let wait = 500; told === null; wait = Math.min(wait * 2, 8000)) {
+      try {
+        told = await spanOf(stop);
+      } catch (error) {
+        if (stop.aborted || error instanceof Refused) throw error;
+        state.textContent = "lost";
+        state.className = "badge bad";
+        await new Promise((go) => setTimeout(go, wait));
+      }
+    }
+    const { span, isAll } = told;
     const changed = new Set();
     let due = false;
     const draw = () => {
       due = false;
       let names = [...all.keys()].sort(compare);
       if (rev.checked) names.reverse();
-      count.textContent = `${number(names.length)} keys${names.length > PAGE ? `, of which ${PAGE} are shown` : ""}`;
-      body.replaceChildren(...names.slice(0, PAGE).map((name) => row(all.get(name), changed.has(name))));
+      const more = isAll ? "" : `, the ${rev.checked ? "last" : "first"} of the prefix`;
+      count.textContent = `${number(names.length)} keys${more}${names.length > SHOWN ? `; ${SHOWN} are shown` : ""}`;
+      body.replaceChildren(...names.slice(0, SHOWN).map((name) => row(all.get(name), changed.has(name))));
       changed.clear();
     };
     const soon = () => {
@@ -126,7 +151,7 @@ export async function keys(main, query, signal) {
       }
     };
     const put = (entry) => all.set(shown(entry.key), entry);
-    await watch(`prefix=${encodeURIComponent(prefix)}`, (name, data) => {
+    await watch(span, (name, data) => {
       if (name === "state") {
         state.textContent = data;
         state.className = `badge ${data === "live" ? "good" : "bad"}`;
@@ -171,6 +196,8 @@ export async function keys(main, query, signal) {
         make("p", { class: "buttons" }, buttons), out,
         make("p", { class: "buttons" }, make("button", { type: "button", class: "bad", onclick: () => remove(key) }, "Remove the key")));
       choose(buttons[formatted === null ? 0 : 1], forms[formatted === null ? 0 : 1][1]);
+      // Where it stands below the list, as on a telephone, it would not be seen.
+      detail.scrollIntoView({ block: "nearest" });
     } catch (error) {
       detail.replaceChildren(make("p", { class: "bad", role: "alert" }, error.message));
     }
@@ -196,6 +223,16 @@ export async function keys(main, query, signal) {
     }
   }
   await Promise.all([open(), offerTables()]);
+}
+
+/** The end of all that begins so, percent-encoded; nothing where that is the end of all keys. */
+function encodeEnd(bytes) {
+  let length = bytes.length;
+  while (length > 0 && bytes[length - 1] === 255) length -= 1;
+  if (length === 0) return "";
+  const end = bytes.slice(0, length);
+  end[length - 1] += 1;
+  return Array.from(end, (byte) => "%" + byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** Bytewise, as the server orders keys. */

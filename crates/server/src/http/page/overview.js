@@ -91,7 +91,7 @@ export async function overview(main, _query, signal) {
   };
   main.append(
     make("div", { class: "tiles" }, Object.values(tiles).map((it) => it.element)),
-    make("div", { class: "grid" }, card("memory", "Memory"), card("commands", "Commands"), card("server", "Server"), card("sources", "Sources"), card("flows", "Flows")),
+    make("div", { class: "grid" }, card("memory", "Memory"), card("commands", "Commands"), card("server", "Server"), card("shards", "Shards"), card("sources", "Sources"), card("flows", "Flows")),
     card("log", "Log"),
   );
   let before = null;
@@ -174,11 +174,16 @@ async function tellLists(places, signal) {
   };
   const health = (text) => make("span", { class: `badge ${text === "up" ? "good" : "bad"}` }, text);
   await tell("sources", "/v1/sources", (all) =>
-    table("Sources", [["Name", ""], ["Kind", ""], ["State", ""], ["Lag", "number"]],
-      all.map((it) => [it.name, it.kind, health(String(it.state)), String(it["lag-ms"] ?? it.lag ?? "–")]), "None."));
+    table("Sources", [["Name", ""], ["Kind", ""], ["State", ""], ["Lag", "number"], ["Last heard", "number"]],
+      all.map((it) => [it.name, it.kind, health(String(it.state)),
+        it.lag_bytes === undefined ? "–" : size(it.lag_bytes),
+        !it.seconds_since_heard ? "–" : `${number(it.seconds_since_heard)} s`]), "None."));
+  await tell("shards", "/v1/shards", (all) =>
+    table("Shards", [["Shard", ""], ["Partitions", "number"], ["Keys", "number"], ["Clients", "number"], ["Forwarded", "number"]],
+      all.map((it) => [String(it.shard), number(it.partitions), number(it.keys), number(it.clients), number(it["requests-forwarded"])]), "None."));
   await tell("flows", "/v1/flows", (all) =>
-    table("Flows", [["Name", ""], ["Backlog", "number"], ["Dead", "number"], ["State", ""]],
-      all.map((it) => [it.name, number(it.backlog), Number(it.dead) > 0 ? make("span", { class: "bad" }, number(it.dead)) : "0", it.refused ? "refused" : Number(it.paused) ? "paused" : "running"]), "None."));
+    table("Flows", [["Name", ""], ["Backlog", "number"], ["Oldest", "number"], ["Dead", "number"], ["State", ""]],
+      all.map((it) => [it.name, number(it.backlog), it["oldest-pending-ms"] === undefined ? "–" : `${number(it["oldest-pending-ms"])} ms`, Number(it.dead) > 0 ? make("span", { class: "bad" }, number(it.dead)) : "0", it.refused ? "refused" : Number(it.paused) ? "paused" : "running"]), "None."));
   await tell("log", "/v1/log?lines=30", ({ lines }) =>
     lines.length ? make("pre", { class: "small", tabindex: "0", role: "group", "aria-label": "Lines of the log" }, lines.join("\n")) : make("p", { class: "faint" }, "Nothing was logged."));
 }
