@@ -243,6 +243,39 @@ def test_a_lost_connection_is_taken_up_again(browser):
 
 
 @pytest.mark.parametrize("server", [["--shards", "1"], ["--shards", "3"]], indirect=True)
+def test_a_browser_that_is_busy_costs_a_buffer(browser, server, client):
+    """A page whose script hangs reads nothing: what it costs is bounded, nobody else notices, and afterwards it shows what is there."""
+    for number in range(10):
+        client.set(f"k|{number}", "before")
+    tab = browser.open(f"http://{server.http}/#keys?prefix=k%7C")
+    tab.sees("before")
+    tab.click("#live")
+    tab.sees("10 keys")
+    tab.sees("live")
+    idle = client.info("memory")["used_memory_clients"]
+    tab.eval("void setTimeout(() => { const end = Date.now() + 8000; while (Date.now() < end); window.awake = true; })")
+    most = 0
+    for number in range(600):
+        client.set(f"k|{number % 10}", f"value {number} " + "x" * 150_000)
+        most = max(most, client.info("memory")["used_memory_clients"])
+        if number % 50 == 0:
+            assert client.ping()
+    # 90 MB were written; a client may have 8 MiB of changes waiting, and as much again in what it is sent.
+    assert most - idle < 24 << 20, most - idle
+    until("the page is still busy", lambda: tab.eval("window.awake"))
+    for number in range(590, 600):
+        tab.sees(f"value {number} x")
+    until("it is not live", lambda: tab.eval("document.getElementById('live-state').textContent") == "live")
+    client.set("k|3", "after")
+    tab.sees("after")
+    assert client.info("stats")["range_resyncs_sent"] >= 1
+    # A connection that was cut is told by the browser.
+    tab.expected = ["ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET"]
+    tab.is_clean(server.http)
+    tab.close()
+
+
+@pytest.mark.parametrize("server", [["--shards", "1"], ["--shards", "3"]], indirect=True)
 def test_a_join_is_tried_and_installed(browser, server, client):
     for user in ("ann", "eve"):
         client.set(f"s|{user}|bob", 1)
