@@ -64,6 +64,45 @@ fn a_project_in_assemblyscript_says_what_is_missing() {
     }
 }
 
+/// The block of docs/functions.md in a language.
+fn shown(language: &str) -> &'static str {
+    let page = include_str!("../../../../docs/functions.md");
+    let (_, rest) = page.split_once(&format!("```{language}\n")).expect("a block");
+    rest.split_once("```").expect("its end").0
+}
+
+#[test]
+fn what_the_page_about_functions_shows_is_built_and_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let cases = "[[case]]\nfunction = 'last'\nvalue = 'abc'\nreply = 'c'\n[[case]]\nfunction = 'last'\nreply = false\n";
+    std::fs::write(here.join("cases.toml"), cases).unwrap();
+    for (language, file) in [("c", "last.c"), ("rust", "last.rs"), ("ts", "last.ts")] {
+        std::fs::write(here.join(file), shown(language)).unwrap();
+        let built = run(here, &["build", file]);
+        if built.status.success() {
+            let passed = run(here, &["test", "last.wasm", "cases.toml"]);
+            assert_eq!(told(&passed), "2 passed, 0 failed\n", "{language}");
+            std::fs::remove_file(here.join("last.wasm")).unwrap();
+        } else {
+            // What is missing is said, and how to get it.
+            let why = told(&built);
+            assert!(["install", "rustup"].iter().any(|it| why.contains(it)), "{why}");
+            skipped(language, &why);
+        }
+    }
+    std::fs::write(here.join("last.wasm"), wat::parse_str(shown("wat")).unwrap()).unwrap();
+    // In the text form the absent key has no last byte either, but is not asked about.
+    let cases = "[[case]]\nfunction = 'last'\nvalue = 'abc'\nreply = 'c'\n";
+    std::fs::write(here.join("cases.toml"), cases).unwrap();
+    assert_eq!(told(&run(here, &["test", "last.wasm", "cases.toml"])), "1 passed, 0 failed\n");
+    // The cases that the page shows are ones; they are of another module.
+    std::fs::write(here.join("shown.toml"), shown("toml")).unwrap();
+    let failed = told(&run(here, &["test", "last.wasm", "shown.toml"]));
+    assert!(failed.contains("0 passed, 2 failed"), "{failed}");
+    assert!(failed.contains("is not loaded") || failed.contains("no function"), "{failed}");
+}
+
 const MODULE: &str = r#"(module
     (import "headwater" "value_write" (func $value_write (param i32 i32 i32)))
     (import "headwater" "value_delete" (func $value_delete))
