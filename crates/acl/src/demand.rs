@@ -11,8 +11,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_command::{
-    Args, CallFlags, Command, Connection, Data, Flags, Functions, Id, Keys, RangeWatch, Ranges,
-    Spec, Strings,
+    Args, Bits, CallFlags, Command, Connection, Data, Flags, Functions, Id, Keys, RangeWatch,
+    Ranges, Spec, Strings,
 };
 
 /// What is done with a key.
@@ -204,6 +204,7 @@ enum Needs {
     /// Its options say which of these.
     SetOptions,
     CallOptions,
+    FieldOptions,
     /// From a key to another one.
     Moves,
     Copies,
@@ -223,6 +224,8 @@ enum Needs {
     ChannelPatterns,
     /// Keys of which its client is told.
     Tracks,
+    /// Whatever all clients ask.
+    Monitors,
     /// What its text says, or that of what it names.
     Definition,
     /// No key and no channel: the right to the command is all there is.
@@ -245,9 +248,10 @@ needs! {
         ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount MemoryUsage Watch;
     Writes: SetNx SetEx PSetEx MSet MSetNx Append SetRange Del Unlink Expire PExpire ExpireAt
         PExpireAt Persist StreamAppend StreamTrim Restore;
-    Both: SetBit BitField DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
+    Both: SetBit DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
     SetOptions: Set;
     CallOptions: FnCall;
+    FieldOptions: BitField;
     Moves: Rename RenameNx;
     Copies: Copy;
     Combines: BitOp;
@@ -259,6 +263,7 @@ needs! {
     Channel: Publish SPublish;
     ChannelPatterns: PSubscribe;
     Tracks: ClientTracking;
+    Monitors: Monitor;
     Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
         FlowDiscard FlowReplay;
     Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
@@ -275,7 +280,7 @@ needs! {
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
         Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
-        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Monitor Script
+        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Script
         ScriptLoad ScriptExists ScriptFlush ScriptHelp Shutdown;
 }
 
@@ -300,6 +305,11 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
             );
             keys(spec, args, if changes { Access::ALL } else { Access::READ }, out);
         }
+        Needs::FieldOptions => {
+            let looks =
+                matches!(command, Command::Data(Data::Bits(Bits::Fields { read_only: true, .. })));
+            keys(spec, args, if looks { Access::READ } else { Access::ALL }, out);
+        }
         Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
         Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
         Needs::Combines => {
@@ -322,6 +332,7 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
         Needs::Channel => out.extend(args.get(1).map(Demand::Channel)),
         Needs::ChannelPatterns => out.extend(args.iter().skip(1).map(Demand::ChannelPattern)),
         Needs::Tracks => tracked(command, out),
+        Needs::Monitors => out.extend([all_keys(Access::READ), Demand::ChannelPattern(b"*")]),
         Needs::Definition | Needs::Nothing => {}
     }
 }

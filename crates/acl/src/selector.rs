@@ -133,8 +133,10 @@ impl Selector {
         if allow && lookup_subcommand(spec, subcommand).is_some() {
             return Err(RuleError::FirstArgument);
         }
-        let is_one = !argument.is_empty() && !argument.contains(&b'|');
-        if !allow || !is_one || !spec.subcommands.is_empty() {
+        if argument.is_empty() {
+            return Err(RuleError::Syntax);
+        }
+        if !allow || argument.contains(&b'|') || !spec.subcommands.is_empty() {
             return Err(RuleError::UnknownCommand);
         }
         let entry = (spec.id, argument.to_vec());
@@ -213,8 +215,8 @@ impl Selector {
                 [b'&', text @ ..] => self.channel(text),
                 [b'+', b'@', name @ ..] => self.category(name, true),
                 [b'-', b'@', name @ ..] => self.category(name, false),
-                [b'+', name @ ..] if !name.is_empty() => self.command(name, true),
-                [b'-', name @ ..] if !name.is_empty() => self.command(name, false),
+                [b'+', name @ ..] => self.command(name, true),
+                [b'-', name @ ..] => self.command(name, false),
                 _ => Err(RuleError::Syntax),
             };
         }

@@ -191,7 +191,11 @@ impl User {
             user.apply(&rule).map_err(|error| SetUserError::Rule { rule: shown(&rule), error })?;
         }
         match open {
-            Some(selector) => Err(SetUserError::Unmatched { selector: shown(&selector) }),
+            // As in Redis, by its first word.
+            Some(selector) => {
+                let first = selector.split(|byte| *byte == b' ').next().unwrap_or_default();
+                Err(SetUserError::Unmatched { selector: shown(first) })
+            }
             None => Ok(user),
         }
     }
@@ -274,7 +278,8 @@ mod tests {
             (&["(>hunter2)"], "'(>(hidden)'"),
             (&["(", ">hunter2", ")"], "'( >(hidden) )'"),
             (&["(~a", "+get", "((>hunter2)"], "'(~a +get ((>(hidden)'"),
-            (&["(~a", "<hunter2"], "starting at '(~a <(hidden)'"),
+            (&["(~a", "<hunter2"], "starting at '(~a'"),
+            (&["(>hunter2", "~a"], "starting at '(>(hidden)'"),
             (&["+nosuch"], "'+nosuch'"),
         ] {
             let rules = rules.iter().map(|rule| rule.as_bytes());

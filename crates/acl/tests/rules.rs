@@ -76,14 +76,24 @@ fn users_are_shown_as_in_redis() {
 fn what_is_wrong_with_rules_is_told_in_the_words_of_redis() {
     let of = |rule: &str, why: &str| format!("Error in ACL SETUSER modifier '{rule}': {why}");
     let unknown = "Unknown command or category name in ACL";
-    for rule in
-        ["+nope", "-nope", "+@nope", "-@nope", "+config|nope", "+nope|x", "-select|0", "+get|a|b"]
-    {
+    for rule in [
+        "+nope",
+        "-nope",
+        "+@nope",
+        "-@nope",
+        "+config|nope",
+        "+nope|x",
+        "-select|0",
+        "+get|a|b",
+        "+",
+        "-",
+        "+nope|",
+    ] {
         assert_eq!(error(&[rule]), of(rule, unknown));
     }
     let first = "Allowing first-arg of a subcommand is not supported";
     assert_eq!(error(&["+config|get|x"]), of("+config|get|x", first));
-    for rule in ["nope", "", "%~x", "%X~x", "%R", "+", "-", "~a b", "&a b"] {
+    for rule in ["nope", "", "%~x", "%X~x", "%R", "+get|", "~a b", "&a b"] {
         assert_eq!(error(&[rule]), of(rule, "Syntax error"), "{rule}");
     }
     assert!(error(&["allkeys", "~a"]).contains("Adding a pattern after the * pattern"));
@@ -92,9 +102,10 @@ fn what_is_wrong_with_rules_is_told_in_the_words_of_redis() {
     assert!(error(&[&format!("#{}", "G".repeat(64))]).contains("lowercase hexadecimal"));
     let wrong = error(&["<secret"]);
     assert!(wrong.contains("does not exist") && !wrong.contains("secret"), "{wrong}");
-    assert!(
-        error(&["(+get"]).contains("Unmatched parenthesis in acl selector starting at '(+get'")
-    );
+    for open in [&["(+get"][..], &["(+get", "~a"]] {
+        let unmatched = "Unmatched parenthesis in acl selector starting at '(+get'.";
+        assert_eq!(error(open), unmatched, "{open:?}");
+    }
     let mut users = Users::default();
     for name in ["", "a b", "a\0"] {
         let refused = users.set(name.as_bytes(), core::iter::empty()).unwrap_err().to_string();
@@ -154,6 +165,11 @@ fn commands_and_keys_are_allowed_as_in_redis() {
         ("SET r1 1", false),
         ("INCR w1", false),
         ("INCR b1", true),
+        ("BITFIELD r1 GET u4 0", true),
+        ("BITFIELD r1 GET u4 0 SET u4 0 1", false),
+        ("BITFIELD w1 GET u4 0", false),
+        ("BITFIELD w1 SET u4 0 1", false),
+        ("BITFIELD b1 INCRBY u4 0 1", true),
         ("APPEND w1 x", true),
         ("GETDEL w1", false),
         ("DEL w1 b1", true),

@@ -205,9 +205,76 @@ fn is_special(address: IpAddr) -> bool {
     }
 }
 
+/// A place as a rule names it.
+#[must_use]
+pub fn shown_place(host: &str, port: u16) -> String {
+    let bare = host.contains(':') && !host.starts_with('[');
+    if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Checks a URL that changes are to be posted to.
+///
+/// # Errors
+/// A sentence that says what is wrong, and shows nothing of the URL: it may have a password.
+pub fn check_http_url(url: &str) -> Result<(), String> {
+    let wrong = |why: &str| Err(format!("the URL to post to {why}"));
+    let Some((_, rest)) = url.split_once("://").filter(|(it, _)| ["http", "https"].contains(it))
+    else {
+        return wrong("begins with http:// or https://");
+    };
+    if url.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
+        return wrong("can have no space or line in it: write %20 for a space");
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let place = rest[..end].rsplit('@').next().unwrap_or_default();
+    let (host, port) = match place.strip_prefix('[') {
+        Some(inner) => match inner.split_once(']') {
+            Some((address, port)) => (address, port),
+            None => return wrong("has an address whose bracket is not closed"),
+        },
+        None => place.split_at(place.find(':').unwrap_or(place.len())),
+    };
+    if host.is_empty() {
+        return wrong("names no host");
+    }
+    let port = port.strip_prefix(':').or(port.is_empty().then_some("0"));
+    if !port.is_some_and(|port| port.parse::<u16>().is_ok()) {
+        return wrong("has a port that is no number from 0 to 65535");
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Allowed;
+    use super::{Allowed, check_http_url, shown_place};
+
+    #[test]
+    fn urls_that_lead_nowhere_are_told_apart_without_what_they_hide() {
+        for good in ["http://a", "https://u:p@a:7/b@c?d#e", "http://[::1]:80/", "http://\u{e9}/"] {
+            check_http_url(good).unwrap();
+        }
+        for (bad, told) in [
+            ("ftp://u:hunter2@a", "begins with http://"),
+            ("u:hunter2@a:443", "begins with http://"),
+            ("HTTP://a", "begins with http://"),
+            ("http://u:hunt er2@a/", "no space"),
+            ("http://u:hunter2\n@a/", "no space"),
+            ("http://", "names no host"),
+            ("http://u:hunter2@", "names no host"),
+            ("http://u:hunter2@:80/", "names no host"),
+            ("http:///path", "names no host"),
+            ("http://[::1", "not closed"),
+            ("http://a:99999/", "no number from 0"),
+            ("http://a:/", "no number from 0"),
+            ("http://[::1]x/", "no number from 0"),
+        ] {
+            let error = check_http_url(bad).unwrap_err();
+            assert!(error.contains(told) && !error.contains("hunt"), "{bad}: {error}");
+        }
+        assert_eq!(shown_place("::1", 7), "[::1]:7");
+        assert_eq!(shown_place("[::1]", 7), "[::1]:7");
+        assert_eq!(shown_place("a", 7), "a:7");
+    }
 
     fn allowed(rules: &[&str]) -> Allowed {
         Allowed::parse(rules.iter().copied()).unwrap()

@@ -8,7 +8,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use headwater_base::text::{check_name, redact_url, redact_words};
+use headwater_base::text::{check_name, redact_words};
 use headwater_base::{Limits, Millis};
 use headwater_command::{
     Args, FlowAction, FlowFull, FlowOperations, FlowOptions, Flows as Asked, Reply,
@@ -326,7 +326,9 @@ fn action_of(
         FlowAction::Post { url, timeout_ms } => {
             let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
             if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
-                return refused(format!("'{}' is no URL of http or https", redact_url(url)));
+                return refused(String::from(
+                    "the URL to post to begins with http:// or https:// and names a host",
+                ));
             }
             Action::Post { url: url.to_string(), timeout_ms: timeout_ms.unwrap_or(POST_MS) }
         }

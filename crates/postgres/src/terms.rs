@@ -4,7 +4,7 @@
 //! with nothing that the client has not brought along: neither a password of the environment, nor a file, and to no
 //! place but those that rules name.
 
-use headwater_base::connect::Allowed;
+use headwater_base::connect::{Allowed, shown_place};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -38,7 +38,7 @@ impl Terms {
     pub(crate) fn check_place(&self, host: &str, port: u16) -> Result<(), String> {
         match &self.allowed {
             Some(allowed) if !allowed.names(host, port) => {
-                Err(format!("connect-allow does not name {host}:{port}"))
+                Err(format!("connect-allow does not name {}", shown_place(host, port)))
             }
             _ => Ok(()),
         }

@@ -290,7 +290,9 @@ impl Args {
             };
             let server = server.inspect_err(|error| log::cannot_start(error))?;
             say_others(&server)?;
-            say_ready(&server.addresses())?;
+            // Where nothing is spoken in the clear, by what is.
+            let plain = server.addresses();
+            say_ready(&if plain.is_empty() { server.tls_addresses() } else { plain })?;
             server.run().context("serving")?;
             if let Some(node) = node {
                 node.leave();

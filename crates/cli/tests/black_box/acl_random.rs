@@ -1,7 +1,8 @@
 //! Two users with rights that change, who do what they like: nobody ever sees or changes a byte that it may not.
 //!
 //! Each value is a word of its own. After each request the words of its answer, and of all that was pushed before it, are compared
-//! with what the user may read at that time; and what has changed, with what it may write.
+//! with what the user may read at that time; and what has changed, with what it may write. They ask over both protocols, and define
+//! joins and flows of their own: what these give is nobody's while their owner may not give it.
 
 use crate::acl::ask;
 use crate::support::{Server, Socket, request};
@@ -15,10 +16,13 @@ const ECHO: &str = r#"(module
     (func (export "call") (result i32)
         (drop (call $reply_value (i32.const 0) (i32.const 1000))) (i32.const 0)))"#;
 
-/// Tables of base keys, and those that joins give: output, source. A flow copies `a` to `w`.
+/// Tables of base keys, and those that joins give: output, source. A flow copies `a` to `w`. The two users have joins give `x` and `y`, and a
+/// flow write `z`, for as long as they like.
 const BASE: [&str; 3] = ["a", "b", "c"];
 const JOINS: [(&str, &str); 3] = [("t", "a"), ("u", "b"), ("v", "t")];
-const TABLES: [&str; 7] = ["a", "b", "c", "t", "u", "v", "w"];
+const TABLES: [&str; 10] = ["a", "b", "c", "t", "u", "v", "w", "x", "y", "z"];
+/// What the users define: its name and what it writes.
+const OWN: [(&str, &str); 3] = [("x", "x"), ("y", "y"), ("g", "z")];
 const USERS: [&str; 2] = ["ann", "bob"];
 
 /// A generator that is the same in every run.
@@ -79,7 +83,16 @@ impl Rights {
     fn has(of: &BTreeSet<String>, key: &str) -> bool {
         of.iter().any(|prefix| key.starts_with(prefix.as_str()))
     }
+
+    /// Whether it may give away what `source` has as `output`.
+    fn may_define(&self, source: &str, output: &str) -> bool {
+        Self::has(&self.read, &format!("{source}|"))
+            && Self::has(&self.write, &format!("{output}|"))
+    }
 }
+
+/// What a user has defined: its owner, and the table that it reads.
+type Owned = BTreeMap<&'static str, (usize, &'static str)>;
 
 type Dump = BTreeMap<String, String>;
 
@@ -120,11 +133,11 @@ fn define(server: &Server, admin: &mut Connection) {
     redis::cmd("FN.LOAD").arg("e").arg(module).exec(admin).unwrap();
 }
 
-/// Waits until the flow has nothing to do, unless it is refused.
-fn settle(admin: &mut Connection) {
+/// Waits until a flow has nothing to do, unless it is refused.
+fn settle(admin: &mut Connection, flow: &str) {
     let begun = std::time::Instant::now();
     loop {
-        let facts = ask(admin, &["FLOW.INFO", "f"]).unwrap();
+        let facts = ask(admin, &["FLOW.INFO", flow]).unwrap();
         let mut facts: BTreeMap<String, Value> = from_redis_value(facts).unwrap();
         let refused: String = from_redis_value(facts.remove("refused").unwrap()).unwrap();
         if facts["backlog"] == Value::Int(0) || !refused.is_empty() {
@@ -132,6 +145,13 @@ fn settle(admin: &mut Connection) {
         }
         assert!(begun.elapsed() < crate::support::PATIENCE, "the flow does not end: {facts:?}");
         std::thread::yield_now();
+    }
+}
+
+fn settle_all(admin: &mut Connection, owned: &Owned) {
+    settle(admin, "f");
+    if owned.contains_key("g") {
+        settle(admin, "g");
     }
 }
 
@@ -190,7 +210,7 @@ fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
     *next += 1;
     let value = format!("w{next}z");
     let (prefix, narrow) = (format!("{table}|"), format!("{table}|{owner}|"));
-    let text = match draws.below(34) {
+    let text = match draws.below(37) {
         0 | 1 => format!("GET {one}"),
         2 => format!("MGET {one} {two}"),
         3..=5 => format!("SET {one} {value}"),
@@ -219,6 +239,9 @@ fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
         29 => format!("MSET {one} {value} {two} {value}"),
         30 => format!("EXPLAIN.RANGE {narrow} {narrow}}}"),
         31 => String::from("CLIENT TRACKING ON"),
+        33 => format!("DUMP {one}"),
+        34 => format!("BITOP AND {one} {two}"),
+        35 => format!("BITFIELD {one} GET u8 0"),
         32 => {
             let (watch, get) = (format!("WATCH {one} {two}"), format!("MGET {one} {two}"));
             let call = format!("FN.CALL e {one} p");
@@ -233,10 +256,56 @@ fn draw_request(draws: &mut Draws, next: &mut u32) -> Vec<Vec<Vec<u8>>> {
     vec![words(&text)]
 }
 
+/// The same over memcached's protocol: what is sent.
+fn draw_items(draws: &mut Draws, next: &mut u32) -> String {
+    let (one, two) = (draws.key(), draws.key());
+    *next += 1;
+    let value = format!("w{next}z");
+    match draws.below(6) {
+        0 => format!("get {one} {two}\r\n"),
+        1 => format!("gat 1000 {one}\r\n"),
+        2 => format!("mg {one} v\r\n"),
+        3 => format!("set {one} 0 0 {}\r\n{value}\r\n", value.len()),
+        4 => format!("append {one} 0 0 {}\r\n{value}\r\n", value.len()),
+        _ => format!("delete {one}\r\n"),
+    }
+}
+
+/// What a connection of its own is answered.
+fn over_memcached(server: &Server, user: &str, text: &str) -> Vec<u8> {
+    let mut socket = server.memcached();
+    socket.send(format!("set x 0 0 {}\r\n{user} pw\r\n", user.len() + 3).as_bytes());
+    socket.expect(b"STORED\r\n");
+    socket.send(format!("{text}mn\r\n").as_bytes());
+    socket.until(b"MN\r\n")
+}
+
+/// What a definition of a user's own writes.
+fn output_of(name: &str) -> &'static str {
+    OWN.iter().find(|it| it.0 == name).unwrap().1
+}
+
+/// A definition of a user's own, or its end: its words, and what is known if it is not refused.
+fn draw_definition(draws: &mut Draws, owned: &Owned) -> (&'static str, &'static str, Vec<String>) {
+    let (name, output) = *draws.of(&OWN);
+    let source = owned.get(name).map_or_else(|| *draws.of(&BASE), |(_, source)| source);
+    let copy = format!("{output}|<user>|<n> = copy {source}|<user>|<n>");
+    let (kind, is_flow) = if name == "g" { ("FLOW", true) } else { ("JOIN", false) };
+    let verb = if owned.contains_key(name) { "DROP" } else { "ADD" };
+    let mut words = vec![format!("{kind}.{verb}"), name.to_owned()];
+    if verb == "ADD" && is_flow {
+        words.extend([String::from("ON"), format!("{source}|<user>|<n>"), String::from("FANOUT")]);
+    }
+    if verb == "ADD" {
+        words.push(copy);
+    }
+    (name, source, words)
+}
+
 #[test]
 fn nobody_sees_or_changes_what_it_may_not() {
-    for (seed, shards) in [(1, "1"), (2, "3"), (3, "1")] {
-        let server = Server::start(&["--shards", shards]);
+    for (seed, shards) in [(1, "1"), (2, "3"), (3, "1"), (4, "3")] {
+        let server = Server::start(&["--shards", shards, "--memcached-port", "0"]);
         let mut draws = Draws(0x9e37_79b9_7f4a_7c15 ^ seed);
         let mut admin = server.client(2);
         let set = |admin: &mut Connection, user: &str, rules: &[String]| {
@@ -266,6 +335,7 @@ fn nobody_sees_or_changes_what_it_may_not() {
             clients.push(Client::new(&server, user));
         }
         let (mut seen, mut refused, mut changed) = (0, 0, 0);
+        let (mut owned, mut defined, mut withheld) = (Owned::new(), 0, 0);
         for _ in 0..3000 {
             if draws.below(12) == 0 {
                 // What was pushed before belongs to the rights before.
@@ -278,16 +348,52 @@ fn nobody_sees_or_changes_what_it_may_not() {
                 set(&mut admin, "owner", lost);
             }
             let at = draws.below(2);
-            settle(&mut admin);
+            settle_all(&mut admin, &owned);
             let before = dump(&mut admin);
-            let requests = draw_request(&mut draws, &mut next);
+            let had = owned.clone();
+            let (requests, answer) = match draws.below(10) {
+                0 => {
+                    let text = draw_items(&mut draws, &mut next);
+                    let answer = over_memcached(&server, USERS[at], &text);
+                    (vec![vec![text.into_bytes()]], Some(answer))
+                }
+                1 => {
+                    let (name, source, words) = draw_definition(&mut draws, &owned);
+                    let requests = vec![words.into_iter().map(String::into_bytes).collect()];
+                    let answer = clients[at].try_ask(&requests);
+                    let asked = if name == "g" { "FLOW.INFO" } else { "JOIN.INFO" };
+                    if ask(&mut admin, &[asked, name]).is_ok() != owned.contains_key(name) {
+                        assert!(rights[at].may_define(source, output_of(name)), "{requests:?}");
+                        defined += 1;
+                        if owned.remove(name).is_none() {
+                            owned.insert(name, (at, source));
+                        }
+                    }
+                    (requests, answer)
+                }
+                _ => {
+                    let requests = draw_request(&mut draws, &mut next);
+                    let answer = clients[at].try_ask(&requests);
+                    (requests, answer)
+                }
+            };
             let shown = format!("{} sends {requests:?}", USERS[at]);
-            let Some(answer) = clients[at].try_ask(&requests) else {
+            let Some(answer) = answer else {
                 // It had tracked or heard what it may no longer.
                 clients[at] = Client::new(&server, USERS[at]);
                 continue;
             };
+            settle_all(&mut admin, &owned);
             let after = dump(&mut admin);
+            // What an owner may no longer give is nobody's, not even the administrator's.
+            for (name, (owner, source)) in &owned {
+                let output = output_of(name);
+                if *name != "g" && !rights[*owner].may_define(source, output) {
+                    let told = ask(&mut admin, &["PREFIX", &format!("{output}|")]).unwrap_err();
+                    assert!(told.to_string().contains("is refused"), "{name}: {told}");
+                    withheld += 1;
+                }
+            }
             let own = &rights[at];
             let sent = words_of(&requests.concat().join(&b' '));
             let may_see = |word: &String| {
@@ -300,8 +406,14 @@ fn nobody_sees_or_changes_what_it_may_not() {
                 assert!(may_see(&word), "{shown}, and sees {word}: {}", answer.escape_ascii());
                 seen += 1;
             }
-            refused += usize::from(answer.windows(7).any(|it| it == b"-NOPERM"));
-            for table in BASE {
+            refused += usize::from(answer.windows(6).any(|it| it == b"NOPERM"));
+            // What joins give changes with what they read; what a flow writes, by its owner's right.
+            let is_given = |name: &str| had.contains_key(name) || owned.contains_key(name);
+            let flow_may = had.get("g").or(owned.get("g"));
+            let flow_may = flow_may.is_some_and(|(owner, of)| rights[*owner].may_define(of, "z"));
+            let free = ["x", "y", "z"].into_iter();
+            let free = free.filter(|it| if *it == "z" { !flow_may } else { !is_given(it) });
+            for table in BASE.into_iter().chain(free) {
                 let of = |all: &Dump| -> Dump {
                     all.iter()
                         .filter(|(key, _)| key.starts_with(table))
@@ -333,5 +445,6 @@ fn nobody_sees_or_changes_what_it_may_not() {
             }
         }
         assert!(seen > 100 && refused > 100 && changed > 50, "{seen} {refused} {changed}");
+        assert!(defined > 10 && withheld > 50, "{defined} {withheld}");
     }
 }

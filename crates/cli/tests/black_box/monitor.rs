@@ -98,7 +98,15 @@ fn secrets_and_administration_are_not_shown() {
     assert_eq!(lines[1], "\"SET\" \"url\" \"http://me:(redacted)@there\"");
     // Whoever may not read all keys is shown none.
     ann.send(&request(&[b"MONITOR"]));
-    assert!(ann.until(b"\r\n").starts_with(b"-NOPERM MONITOR shows what all clients ask"));
+    ann.expect(b"-NOPERM No permissions to access all keys of a range\r\n");
+    ask(client, &["ACL", "SETUSER", "ann", "allkeys"]).unwrap();
+    ann.send(&request(&[b"MONITOR"]));
+    ann.expect(b"-NOPERM No permissions to access a channel\r\n");
+    // As what it would be told says, and what is noted.
+    let told: String = cmd("ACL").arg(&["DRYRUN", "ann", "MONITOR"]).query(client).unwrap();
+    assert!(told.contains("no permissions to access the '*' channel"), "{told}");
+    let log = format!("{:?}", ask(client, &["ACL", "LOG"]).unwrap());
+    assert!(log.contains("channel") && log.contains("[, end)"), "{log}");
 }
 
 #[test]

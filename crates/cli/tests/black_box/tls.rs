@@ -496,8 +496,12 @@ fn old_versions_are_refused_and_plain_ports_can_be_shut() {
     let mut child = command.spawn().unwrap();
     let mut lines = io::BufRead::lines(io::BufReader::new(child.stdout.take().unwrap()));
     let line = lines.find_map(|line| line.unwrap().strip_prefix("TLS on ").map(str::to_owned));
+    let address = line.unwrap();
+    let ready =
+        lines.find_map(|line| line.unwrap().split_once(" ready on ").map(|it| it.1.to_owned()));
+    assert_eq!(ready.as_ref(), Some(&address));
     let dial = Dial {
-        address: line.unwrap().parse().unwrap(),
+        address: address.parse().unwrap(),
         trusted: authority.own.certificate.clone(),
         own: None,
         versions: NEW,

@@ -1,6 +1,7 @@
 //! Flows that the configuration file declares: the words of FLOW.ADD, as settings.
 
 use super::ConfigError;
+use headwater_base::connect::check_http_url;
 use serde::{Deserialize, Serialize};
 
 /// How flows reach the world.
@@ -69,6 +70,10 @@ impl Flow {
             let text = "needs one of call, fanout, copy, publish and post";
             return Err(ConfigError(format!("flow '{}': {text}", self.name)));
         };
+        if let Some(url) = &self.post {
+            check_http_url(url)
+                .map_err(|why| ConfigError(format!("flow '{}': {why}", self.name)))?;
+        }
         let mut words = vec![self.name.clone(), String::from("ON"), self.on.clone()];
         words.extend(verb.split(' ').map(str::to_owned));
         words.push(what.clone());
@@ -138,6 +143,8 @@ mod tests {
         );
         let post = "name = 'f'\non = 'a|<x>'\npost = 'http://h'\ntimeout-milliseconds = 5";
         assert_eq!(words(post).unwrap(), "f ON a|<x> HTTP POST http://h TIMEOUT 5");
+        let wrong = words(&post.replace("http://h", "ftp://u:hunter2@h")).unwrap_err();
+        assert!(wrong.contains("begins with http://") && !wrong.contains("hunter2"), "{wrong}");
         assert!(words("name = 'f'\non = 'a|<x>'").unwrap_err().contains("needs one of"));
         assert!(words(&format!("{post}\npublish = 'c'")).unwrap_err().contains("needs one of"));
         assert!(words(&format!("{post}\nwhen-full = 'block'")).unwrap_err().contains("backlog"));

@@ -1,6 +1,6 @@
 //! Secrets in files of their own, and files that others may read.
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, User};
 use headwater_base::text::redact_url;
 use std::fs::{self, File};
 use std::io::Read;
@@ -24,7 +24,7 @@ fn read(setting: &str, path: &str) -> Result<String, ConfigError> {
 }
 
 /// Words of lines that have secrets.
-const SECRET_WORDS: [&str; 5] = ["pas", "token", "url", "post", "://"];
+const SECRET_WORDS: [&str; 6] = ["pas", "token", "url", "post", "://", "rules"];
 
 /// Why a configuration file cannot be read. The library shows the line, which is left out where it may have a secret.
 pub(super) fn without_values(text: &str, error: &toml::de::Error) -> String {
@@ -70,12 +70,17 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the file that this was read from has secrets.
+    /// Whether the file that this was read from has secrets. The hash of a password is one: whoever has it may guess as fast as they like.
     fn has_secrets(&self) -> bool {
+        let has_password = |user: &User| {
+            let mut words = user.rules.split_whitespace().map(|word| word.trim_start_matches('('));
+            words.any(|word| word.starts_with(['>', '#']))
+        };
         let urls = self.source_list.iter().map(|source| Some(&source.url));
         let mut urls = urls.chain(self.flows.iter().map(|flow| flow.post.as_ref())).flatten();
         !self.listen.requirepass.is_empty()
             || !self.http.http_token.is_empty()
+            || self.users.iter().any(has_password)
             || urls.any(|url| redact_url(url) != *url)
             || self.cluster.cluster_nats.contains('@')
     }
@@ -87,6 +92,7 @@ impl Config {
         let configured = file.filter(|_| self.has_secrets());
         let named = [
             ("requirepass-file", &self.listen.requirepass_file),
+            ("aclfile", &self.listen.aclfile),
             ("http-token-file", &self.http.http_token_file),
             ("tls-key-file", &self.tls.tls_key_file),
             ("cluster-key-file", &self.cluster.cluster_key_file),
@@ -118,6 +124,8 @@ mod tests {
             "[http]\nhttp-token = hunter2\n",
             "[[source]]\nname = \"s\"\nkind = \"postgres\"\nurls = \"postgres://a:hunter2@b/c\"\n",
             "[[flow]]\nname = \"s\"\npost = [\"http://a:hunter2@b/c\"]\n",
+            "[[user]]\nname = \"s\"\nrules = \"on >hunter2\n",
+            "[[user]]\nname = \"s\"\nrules = [\"on\", \">hunter2\"]\n",
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(!error.contains("hunter2") && error.contains("line "), "{error}");
@@ -149,6 +157,14 @@ mod tests {
         mode(0o644);
         let own = Config::parse("[listen]\nrequirepass = 'x'\n").unwrap();
         assert_eq!(own.readable_by_others(Some(&path)).len(), 1, "the configuration itself");
+        for (rules, told) in [("on >x ~*", 1), ("on #0 ~*", 1), ("on ~a>b", 0)] {
+            let text = format!("[[user]]\nname = 'ann'\nrules = '{rules}'\n");
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.readable_by_others(Some(&path)).len(), told, "{rules}");
+        }
+        let users = Config::parse(&format!("[listen]\naclfile = '{}'\n", path.display())).unwrap();
+        let told = users.readable_by_others(None);
+        assert!(told.len() == 1 && told[0].contains("aclfile"), "{told:?}");
         std::fs::write(&path, "\n").unwrap();
         assert!(config.clone().read_secrets().is_err());
         std::fs::remove_file(&path).unwrap();

@@ -9,7 +9,7 @@ use crate::log::event;
 use crate::service::WireProtocol;
 use crate::settings;
 use crate::tls::{Arrivals, Certificates, Doorway};
-use headwater_base::connect::Allowed;
+use headwater_base::connect::{Allowed, check_http_url, shown_place};
 use headwater_command::{
     Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server, Spec,
 };
@@ -118,12 +118,12 @@ impl Resp {
 
     /// Whether a client may have changes posted to this URL.
     fn check_post(&self, url: &str) -> Result<(), String> {
-        // What is no URL is told so where it is read.
-        let Some((host, port)) = place_of(url) else { return Ok(()) };
+        check_http_url(url)?;
+        let (host, port) = place_of(url).ok_or("the URL to post to is none")?;
         if self.entrance.allowed.names(&host, port) {
             return Ok(());
         }
-        Err(format!("connect-allow does not name {host}:{port}"))
+        Err(format!("connect-allow does not name {}", shown_place(&host, port)))
     }
 
     /// Whether a client has said where a flow posts to: the configuration file does not say so.

@@ -13,8 +13,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::shards::{ShardMessage, Transport};
 use core::fmt::Write;
-use headwater_acl::{Access, Demand};
-use headwater_base::{KeyRange, Shard};
+use headwater_base::Shard;
 use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
 use headwater_protocol::resp::find;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,17 +71,6 @@ impl Monitors {
 impl Resp {
     /// MONITOR.
     pub(super) fn monitor(&mut self, work: &mut Turn<'_>) -> Flow {
-        let sees_all = work.connection.session.user.as_ref().is_some_and(|user| {
-            let all = Demand::Range { range: KeyRange::all(), access: Access::READ };
-            user.is_unrestricted()
-                || user.meets(&all).is_ok() && user.meets(&Demand::ChannelPattern(b"*")).is_ok()
-        });
-        if !sees_all {
-            let text =
-                "MONITOR shows what all clients ask: it needs the right to all keys and channels";
-            encoder(work).error("NOPERM", format_args!("{text}"));
-            return Flow::Next;
-        }
         work.connection.session.monitors = true;
         self.monitors.own.insert(work.connection.id);
         self.monitors.common.set(self.me(), self.monitors.own.len());
