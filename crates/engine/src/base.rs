@@ -92,6 +92,8 @@ impl Engine {
         let table =
             if is_client && self.remove_dead(key) { self.store.table_for(key) } else { table };
         self.removals.spare(key);
+        let noted = is_client && self.events.is_on();
+        let is_new = noted && self.store.table(table).get(key).is_none();
         self.note_in_the_way(table, key);
         let kept = is_client && self.writes_kept(table);
         if is_client && self.notes(table) {
@@ -133,8 +135,19 @@ impl Engine {
             Expiry::Keep => {}
             Expiry::Never if self.expiries.len() == 0 => {}
             Expiry::Never => self.expiries.set(key, None),
-            Expiry::At(at) if at <= self.now => _ = self.take(table, key, Gone::Deleted),
+            Expiry::At(at) if at <= self.now => {
+                let before = self.events.len();
+                self.take(table, key, Gone::Deleted);
+                if is_new {
+                    // Nobody has seen it.
+                    self.events.cut(before);
+                }
+                return;
+            }
             Expiry::At(at) => self.expiries.set(key, Some(at)),
+        }
+        if noted {
+            self.events.wrote(key, is_new, expiry);
         }
     }
 
@@ -202,6 +215,9 @@ impl Engine {
         let is_followed = self.is_followed(table);
         self.save_pair(table, key);
         let Some(old) = self.store.remove(table, key) else { return false };
+        if self.events.is_on() {
+            self.events.gone(key, gone);
+        }
         match gone {
             Gone::Deleted => self.note_gone(table, key, NotedChange::Delete),
             Gone::Expired => self.note_gone(table, key, NotedChange::Expire),

@@ -9,6 +9,7 @@ use crate::functions::Calls;
 use crate::gaps::AHEAD_MIN;
 use crate::gather::Gathering;
 use crate::in_the_way::InTheWay;
+use crate::keyspace::KeyspaceEvents;
 use crate::listing::Listings;
 use crate::loads::Loads;
 use crate::long_reads::LongReads;
@@ -86,6 +87,7 @@ pub struct Engine {
     /// Base data that lives elsewhere.
     pub(crate) loads: Loads,
     pub(crate) notes: Notes,
+    pub(crate) events: KeyspaceEvents,
     pub(crate) follows: Follows,
     /// Where keys live, if not all here.
     pub(crate) placed: Option<Box<Placed>>,
@@ -142,6 +144,7 @@ impl Engine {
             gatherings: BTreeMap::new(),
             loads: Loads::default(),
             notes: Notes::default(),
+            events: KeyspaceEvents::default(),
             follows: Follows::default(),
             placed: None,
             calls: Calls::default(),

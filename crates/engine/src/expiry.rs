@@ -213,6 +213,9 @@ impl Engine {
         if passed {
             self.take(table, key, Gone::Deleted);
         } else {
+            if self.events.is_on() {
+                self.events.expiry_set(key, self.expiries.get(key), at);
+            }
             self.expiries.set(key, at);
             self.watches.note(key);
             if self.is_kept(table) {

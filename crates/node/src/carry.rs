@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{LcsAnswer, Reply};
-use headwater_engine::{EngineError, Stop};
+use headwater_engine::{EngineError, Stop, WriteKind};
 
 /// A value with what belongs to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Gives `key` what another key had, in place of what it holds; whether it did: not `if_absent`, where it
-    /// holds something.
+    /// holds something. `kind` names its keyspace events.
     ///
     /// # Errors
     /// Data must be loaded first, or cannot be; clients may not write the key; there is no room. Nothing has changed.
@@ -58,15 +58,17 @@ impl Node {
         &mut self,
         key: &[u8],
         carried: &Carried,
-        if_absent: bool,
+        (if_absent, kind): (bool, WriteKind),
     ) -> Result<bool, Stop> {
         let done = self.with_room(|node| {
             if if_absent && is_there(&mut node.engine, key)? {
                 return Ok(false);
             }
             let Carried { value, expires, flags } = carried;
-            keys::store(&mut node.engine, key, (value, *flags), *expires)?;
-            Ok(true)
+            node.engine.begin_writing(kind);
+            let done = keys::store(&mut node.engine, key, (value, *flags), *expires);
+            node.engine.begin_writing(WriteKind::Set);
+            done.map(|()| true)
         });
         self.record_writes();
         done

@@ -12,7 +12,7 @@ use headwater_command::items::{
     Count, Counted, Fetch, Item, Lease, Remove, Seen, Store, StoreMode, Written,
 };
 use headwater_command::{GetExpiry, SetExpiry, number};
-use headwater_engine::{Engine, EngineError, Expiry, Mark, Stop, Value};
+use headwater_engine::{Engine, EngineError, Expiry, Mark, Stop, Value, WriteKind};
 
 /// Longer values are not the text of a number.
 const NUMBER_TEXT_MAX: usize = 64;
@@ -259,7 +259,10 @@ impl Node {
     fn extend(&mut self, store: &Store<'_>) -> Result<bool, Stop> {
         let Store { key, value, mode, .. } = *store;
         let done = if mode == StoreMode::Append {
-            self.engine.append(key, value).map(drop)
+            self.engine.begin_writing(WriteKind::Append);
+            let done = self.engine.append(key, value).map(drop);
+            self.engine.begin_writing(WriteKind::Set);
+            done
         } else {
             self.scratch.clear();
             self.scratch.extend_from_slice(value);
@@ -417,7 +420,10 @@ fn count_in(engine: &mut Engine, count: &Count<'_>) -> Result<Counted, Stop> {
     let Some(old) = old else { return Ok(Counted::NotNumber) };
     let number = if count.down { old.saturating_sub(count.by) } else { old.wrapping_add(count.by) };
     let (text, before) = (number::unsigned(number), engine.mark(key));
-    engine.set(key, text.as_bytes(), Expiry::Keep)?;
+    engine.begin_writing(WriteKind::Increment);
+    let done = engine.set(key, text.as_bytes(), Expiry::Keep);
+    engine.begin_writing(WriteKind::Set);
+    done?;
     // As with memcached, the item is the same one while its number needs no more room; else it is a new one.
     if text.as_bytes().len() <= length && before != Mark::default() {
         engine.set_mark(key, |mark| {

@@ -18,7 +18,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Bits, Data, Keys, Ranges, Reply, Strings};
-use headwater_engine::{Engine, EngineError, MayRead, Settings, Stop, Ticket};
+use headwater_engine::{Engine, EngineError, MayRead, Settings, Stop, Ticket, WriteKind};
 use headwater_flows::Memory;
 
 /// What came of a command.
@@ -79,6 +79,8 @@ pub struct Node {
     pub(crate) unfinished: Option<Outcome>,
     /// Definitions have the names that they had in an earlier version.
     pub(crate) takes_kept_names: bool,
+    /// What the next command is a part of, if that names the events of what it writes.
+    part_of: Option<WriteKind>,
 }
 
 /// How often a command is run again with more room. What it has computed may go to make that room, so that it could
@@ -102,6 +104,7 @@ impl Node {
             owners: None,
             unfinished: None,
             takes_kept_names: false,
+            part_of: None,
             engine: Engine::new(settings),
             scratch: Vec::new(),
             cursors: Cursors::default(),
@@ -145,6 +148,11 @@ impl Node {
     /// Says whether what is declared is declared again, by names that an earlier version may have taken and this one refuses.
     pub fn set_takes_kept_names(&mut self, takes: bool) {
         self.takes_kept_names = takes;
+    }
+
+    /// Has the keyspace events of the next command be those of what it is a part of; `None`: its own.
+    pub fn begin_part_of(&mut self, kind: Option<WriteKind>) {
+        self.part_of = kind;
     }
 
     /// Sets whether commands are executed as a whole, as those of a transaction are, rather than in slices
@@ -191,7 +199,11 @@ impl Node {
         let lookups = self.lookups;
         loop {
             let alone = self.engine.begin_calls();
-            let done = self.run(command, reply);
+            let done = if self.engine.tells_keyspace_events() {
+                self.run_told(command, reply)
+            } else {
+                self.run(command, reply)
+            };
             if alone {
                 self.engine.end_calls();
             }
@@ -229,6 +241,16 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// As [`Node::run`], where the events of what is written have names.
+    #[cold]
+    fn run_told(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Result<(), Stop> {
+        let kind = self.part_of.take().unwrap_or_else(|| write_kind(command));
+        self.engine.begin_writing(kind);
+        let done = self.run(command, reply);
+        self.engine.begin_writing(WriteKind::Set);
+        done
     }
 
     #[inline]
@@ -418,6 +440,21 @@ fn only_key<'a>(command: &Data<'a>) -> Option<&'a [u8]> {
         | Strings::ExpireIfEqual { key, .. }
         | Strings::Throttle { key, .. } => Some(key),
         _ => None,
+    }
+}
+
+/// What a command does that writes, for the events of its keys.
+fn write_kind(command: &Data<'_>) -> WriteKind {
+    match command {
+        Data::Strings(Strings::Append { .. }) => WriteKind::Append,
+        Data::Strings(Strings::SetRange { .. }) => WriteKind::SetRange,
+        Data::Strings(Strings::IncrBy { .. }) => WriteKind::Increment,
+        Data::Strings(Strings::IncrByFloat { .. }) => WriteKind::IncrementFloat,
+        Data::Bits(Bits::Set { .. } | Bits::Fields { .. }) => WriteKind::SetBits,
+        Data::Keys(Keys::Rename { .. }) => WriteKind::Rename,
+        Data::Keys(Keys::Copy { .. }) => WriteKind::Copy,
+        Data::Keys(Keys::Restore { .. }) => WriteKind::Restore,
+        _ => WriteKind::Set,
     }
 }
 

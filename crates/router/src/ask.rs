@@ -73,6 +73,39 @@ pub struct PutValue<'a> {
     pub flags: u32,
     /// Only where the key holds nothing.
     pub if_absent: bool,
+    /// What it is put for.
+    pub purpose: PutPurpose,
+}
+
+/// What a value is put for, by which the event of its key is named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PutPurpose {
+    /// The key is given a value.
+    #[default]
+    Set,
+    /// It is a copy of another key's.
+    Copy,
+    /// It was another key's.
+    Rename,
+}
+
+impl PutPurpose {
+    /// As bits above that of `if_absent`.
+    fn bits(self) -> u8 {
+        match self {
+            Self::Set => 0,
+            Self::Copy => 1 << 1,
+            Self::Rename => 2 << 1,
+        }
+    }
+
+    fn of(byte: u8) -> Self {
+        match byte >> 1 {
+            1 => Self::Copy,
+            2 => Self::Rename,
+            _ => Self::Set,
+        }
+    }
 }
 
 /// Requests as their clients sent them, in order.
@@ -260,13 +293,13 @@ fn write_body(ask: &Ask<'_>, out: &mut Vec<u8>) {
             out.push(u8::from(*leaves));
             put_bytes(out, key);
         }
-        Ask::Put(PutValue { key, value, expires, flags, if_absent }) => {
+        Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose }) => {
             out.push(kind::PUT);
             put_bytes(out, key);
             put_bytes(out, value);
             put_u64(out, expires.map_or(NEVER, |at| at.0));
             put_u32(out, *flags as usize);
-            out.push(u8::from(*if_absent));
+            out.push(u8::from(*if_absent) | purpose.bits());
         }
         Ask::Item(bytes) => {
             out.push(kind::ITEM);
@@ -562,8 +595,9 @@ impl<'a> Reader<'a> {
                 let (key, value) = (self.bytes()?, self.bytes()?);
                 let expires = self.u64()?;
                 let expires = (expires != NEVER).then_some(Millis(expires));
-                let (flags, if_absent) = (self.u32()? as u32, self.flag()?);
-                Ask::Put(PutValue { key, value, expires, flags, if_absent })
+                let (flags, how) = (self.u32()? as u32, self.u8()?);
+                let (if_absent, purpose) = (how & 1 != 0, PutPurpose::of(how));
+                Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose })
             }
             kind::ITEM => Ask::Item(self.bytes()?),
             _ => return None,
@@ -592,6 +626,7 @@ mod tests {
             expires: Some(Millis(5)),
             flags: 6,
             if_absent: true,
+            purpose: PutPurpose::Rename,
         };
         let asks = [
             Ask::Command(lookup(b"get").unwrap(), get.args()),
@@ -614,7 +649,7 @@ mod tests {
             Ask::Release { transaction, prepared: requests() },
             Ask::Carry { key: b"k", leaves: true },
             Ask::Put(put.clone()),
-            Ask::Put(PutValue { expires: None, ..put }),
+            Ask::Put(PutValue { expires: None, purpose: PutPurpose::Copy, ..put }),
             Ask::Item(b"get a\r\n"),
         ];
         for (at, ask) in asks.iter().enumerate() {

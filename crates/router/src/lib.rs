@@ -26,7 +26,7 @@ mod transaction;
 
 pub use answer::{Answer, AnswerWriter, Form, Token, answer_of};
 pub use ask::{
-    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutValue, Requests,
+    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutPurpose, PutValue, Requests,
     write_answer, write_ask,
 };
 pub use course::{Course, Situation, course};

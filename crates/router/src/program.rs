@@ -3,7 +3,7 @@
 //! A step that fails is the last one: what can refuse comes before the first change.
 
 use crate::answer::{Answer, Token, answer_of};
-use crate::ask::{Ask, PutValue};
+use crate::ask::{Ask, PutPurpose, PutValue};
 use crate::merge::Merge;
 use crate::pending::Kind;
 use alloc::string::ToString;
@@ -150,6 +150,8 @@ pub enum StepAsk {
         flags: u32,
         /// Only where the key holds nothing.
         if_absent: bool,
+        /// What for.
+        purpose: PutPurpose,
     },
     /// Anything that owns its content.
     Whole(Ask<'static>),
@@ -161,9 +163,10 @@ impl StepAsk {
         match self {
             Self::Command(spec, args) => with(&Ask::Command(spec, args.args())),
             Self::Carry { key, leaves } => with(&Ask::Carry { key, leaves: *leaves }),
-            Self::Put { key, value, expires, flags, if_absent } => {
-                let (expires, flags, if_absent) = (*expires, *flags, *if_absent);
-                with(&Ask::Put(PutValue { key, value, expires, flags, if_absent }))
+            Self::Put { key, value, expires, flags, if_absent, purpose } => {
+                let (expires, flags) = (*expires, *flags);
+                let (if_absent, purpose) = (*if_absent, *purpose);
+                with(&Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose }))
             }
             Self::Whole(ask) => with(ask),
             // Its transaction has made a whole of it.
@@ -300,6 +303,7 @@ impl Program {
                             expires: expires.map(Millis),
                             flags: flags.integer().unwrap_or(0) as u32,
                             if_absent,
+                            purpose: if leaves { PutPurpose::Rename } else { PutPurpose::Copy },
                         };
                         Goes::Ask(vec![Step { at: placement.home(to), kind: Kind::Write, ask }])
                     }
@@ -353,8 +357,14 @@ impl Program {
                         let Some(spec) = table::lookup(b"del") else { return integer(0) };
                         StepAsk::Command(spec, [&b"DEL"[..], to].into_iter().collect())
                     } else {
-                        let key = to.clone();
-                        StepAsk::Put { key, value, expires: None, flags: 0, if_absent: false }
+                        StepAsk::Put {
+                            key: to.clone(),
+                            value,
+                            expires: None,
+                            flags: 0,
+                            if_absent: false,
+                            purpose: PutPurpose::Set,
+                        }
                     };
                     Goes::Ask(vec![Step { at: placement.home(to), kind: Kind::Write, ask }])
                 }
@@ -464,7 +474,7 @@ mod tests {
                 words.collect::<Vec<_>>().join(" ")
             }
             StepAsk::Carry { key, leaves } => format!("carry {} {leaves}", key.escape_ascii()),
-            StepAsk::Put { key, value, expires, flags, if_absent } => {
+            StepAsk::Put { key, value, expires, flags, if_absent, .. } => {
                 let (key, value) = (key.escape_ascii(), value.escape_ascii());
                 format!("put {key} {value} {expires:?} {flags} {if_absent}")
             }

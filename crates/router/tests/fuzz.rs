@@ -6,8 +6,8 @@ use draws::Draws;
 use headwater_base::{Millis, Shard};
 use headwater_command::{ArgVec, OwnedArgs, Reply, table};
 use headwater_router::{
-    Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutValue, TransactionId, answer_of,
-    write_answer, write_ask,
+    Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutPurpose, PutValue, TransactionId,
+    answer_of, write_answer, write_ask,
 };
 
 fn corpus() -> Vec<Vec<u8>> {
@@ -45,6 +45,7 @@ fn corpus() -> Vec<Vec<u8>> {
             expires: Some(Millis(1)),
             flags: 0,
             if_absent: true,
+            purpose: PutPurpose::Copy,
         }),
         Ask::Item(b"get a\r\n"),
     ];

@@ -10,6 +10,7 @@ mod doors;
 mod flows;
 mod hints;
 mod http;
+mod keyspace;
 mod log;
 mod port;
 mod secrets;
@@ -21,6 +22,7 @@ pub use cluster::Cluster;
 pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;
+pub(crate) use keyspace::EventChannels;
 pub use log::Logging;
 pub use port::OptionalPort;
 pub use shards::ShardCount;
@@ -282,6 +284,8 @@ pub struct Observe {
     pub acllog_entries_max: usize,
     /// LATENCY keeps commands that took at least so long; 0: none.
     pub latency_milliseconds_min: u64,
+    /// Which keyspace events are told, in Redis's letters.
+    pub notify_keyspace_events: String,
 }
 
 /// How sources of base data are dealt with.
@@ -476,6 +480,7 @@ impl Default for Observe {
             slowlog_entries_max: 128,
             acllog_entries_max: 128,
             latency_milliseconds_min: 0,
+            notify_keyspace_events: String::new(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Settings that only Redis has are shown where tools ask for them, with the value that
 //! describes this server; they cannot be changed.
 
-use crate::config::Config;
+use crate::config::{Config, EventChannels};
 use crate::log::Levels;
 use core::fmt::Display;
 use core::str::FromStr;
@@ -31,7 +31,6 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("cluster-enabled", "no"),
     ("databases", "1"),
     ("io-threads", "1"),
-    ("notify-keyspace-events", ""),
     ("save", ""),
 ];
 
@@ -298,6 +297,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
         live "latency-milliseconds-min" &["latency-monitor-threshold"],
         observe.latency_milliseconds_min
     ),
+    Setting {
+        name: "notify-keyspace-events",
+        aliases: &[],
+        get: |config| config.observe.notify_keyspace_events.clone(),
+        set: Some(|config, text| {
+            config.observe.notify_keyspace_events = text.parse::<EventChannels>()?.to_string();
+            Ok(())
+        }),
+    },
     Setting {
         name: "log-level",
         aliases: &["loglevel"],

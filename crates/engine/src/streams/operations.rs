@@ -5,6 +5,7 @@ use super::{Body, Stream, StreamBytes};
 use crate::base::{NewValue, Origin, Put};
 use crate::engine::Engine;
 use crate::handles::Handle;
+use crate::keyspace::{EventKinds, WriteKind};
 use crate::report::{EngineError, Expiry, Ticket};
 use alloc::format;
 use alloc::string::String;
@@ -105,7 +106,9 @@ impl Engine {
                 let name = self.name_of_stream(key);
                 let number = self.streams.insert(Stream::new(name, self.streams.gone(name)));
                 let value = NewValue::Held(Handle::Stream(number).word());
+                let writing = self.begin_writing(WriteKind::Stream);
                 self.put(table, key, Put::rewritten(value));
+                self.begin_writing(writing);
                 number
             }
         };
@@ -114,6 +117,7 @@ impl Engine {
         let end = stream.end;
         self.streams.refile(number);
         self.watches.note(key);
+        self.events.note(EventKinds::STREAMS, "stream.append", key);
         Ok(end)
     }
 
@@ -200,6 +204,7 @@ impl Engine {
         self.streams.refile(number);
         if start != before {
             self.watches.note(key);
+            self.events.note(EventKinds::STREAMS, "stream.trim", key);
         }
         Ok(Some(start))
     }

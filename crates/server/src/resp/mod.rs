@@ -32,6 +32,7 @@ mod errors;
 mod flows;
 mod info;
 mod kept;
+mod keyspace;
 mod memory;
 mod metrics;
 mod monitor;
@@ -72,7 +73,7 @@ pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
 use crate::arrival::Arrival;
-use crate::config::{Config, ConfigError, Module};
+use crate::config::{Config, ConfigError, EventChannels, Module};
 use crate::connection::ConnectionId;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
@@ -158,6 +159,8 @@ pub(crate) struct Resp {
     /// Parses requests ahead of their execution.
     scout: RequestParser,
     channels: Channels,
+    /// Where what is done to keys is told.
+    event_channels: EventChannels,
     tracking: Tracking,
     watching: Watching,
     monitors: monitor::Monitors,
@@ -319,6 +322,7 @@ impl Resp {
             parser: RequestParser::new(),
             scout: RequestParser::new(),
             channels: Channels::new(secret, heard),
+            event_channels: EventChannels::default(),
             tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
             monitors: monitor::Monitors::of(transport),
             backup: transport.map(|it| it.backup().clone()).unwrap_or_default(),
@@ -410,6 +414,7 @@ impl Resp {
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
         self.config = config;
         self.lowered = lowered;
+        self.apply_keyspace_events();
     }
 
     /// Whether clients must give a password.

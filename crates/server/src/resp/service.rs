@@ -283,6 +283,7 @@ impl Service for Resp {
         }
         self.tell_all_watchers(connections);
         self.tell_trackers(connections);
+        self.tell_keyspace_events(connections);
         self.look_at_quiescing(connections);
         if self.exclusive.is_none() && !self.quiesces {
             for id in self.blocked_sessions.drain(..) {
@@ -451,7 +452,9 @@ impl Service for Resp {
         let deferred = deferred.map(|(_, since)| since + DEFERRED_FOR);
         let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
         let late_loads = (!self.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
-        let goes_on = self.node.engine().goes_on().then_some(self.time.uptime);
+        let engine = self.node.engine();
+        let goes_on = engine.goes_on() || engine.has_keyspace_events();
+        let goes_on = goes_on.then_some(self.time.uptime);
         let lapses = self.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
         let lapses = lapses.then_some(self.time.uptime);
         let loading = goes_on.or(lapses).or(loading).or(crowded);

@@ -187,6 +187,8 @@ pub(crate) struct RemoteSession {
     pub(crate) lock_deadline: Option<u64>,
     /// It has been asked to lock for a transaction, and not to give the lock back.
     pub(crate) is_in_transaction: bool,
+    /// The key whose value RENAME has read to put it elsewhere.
+    pub(crate) leaving: Option<Box<[u8]>>,
 }
 
 /// A part of a transaction over several shards.

@@ -15,13 +15,13 @@ use crate::service::{Served, Stopped};
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Position;
-use headwater_command::{ArgVec, OwnedArgs, Reply, table};
-use headwater_engine::{EngineError, Stop, WARM_MAX};
+use headwater_command::{ArgVec, Args, Id, OwnedArgs, Reply, Spec, table};
+use headwater_engine::{EngineError, Stop, WARM_MAX, WriteKind};
 use headwater_node::Carried;
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{
-    AnswerWriter, Ask, AskHeader, Copies, Frames, OpenFrame, Owner, PutValue, Route, route,
-    write_answer, write_ask,
+    AnswerWriter, Ask, AskHeader, Copies, Frames, OpenFrame, Owner, PutPurpose, PutValue, Route,
+    route, write_answer, write_ask,
 };
 
 /// The code word of a refusal because keys have got other homes; no client sees it.
@@ -272,8 +272,13 @@ impl Resp {
 
     /// Executes what is asked, which came as this frame.
     fn execute_ask(&mut self, ask: &Ask<'_>, frame: &[u8], work: &mut Turn<'_>) -> Flow {
+        let leaving = work.connection.session.remote().and_then(|remote| remote.leaving.take());
         match ask {
-            Ask::Command(spec, args) => self.execute(spec, *args, work),
+            Ask::Command(spec, args) => {
+                let is_rest = is_rest_of_rename(leaving.as_deref(), spec, *args);
+                self.node.begin_part_of(is_rest.then_some(WriteKind::Rename));
+                self.execute(spec, *args, work)
+            }
             Ask::Exec(requests) => {
                 work.connection.session.queue = Some(queue_of(requests));
                 let exec: OwnedArgs = [&b"EXEC"[..]].into_iter().collect();
@@ -291,6 +296,12 @@ impl Resp {
                 };
                 if let Some(remote) = work.connection.session.remote() {
                     remote.part = Some(part);
+                }
+                if let [request] = &requests[..]
+                    && let Ok(spec) = find(request.args())
+                {
+                    let is_rest = is_rest_of_rename(leaving.as_deref(), spec, request.args());
+                    self.node.begin_part_of(is_rest.then_some(WriteKind::Rename));
                 }
                 encoder(work).array(requests.len());
                 self.begin_transaction();
@@ -310,6 +321,9 @@ impl Resp {
             Ask::Carry { key, leaves } => {
                 if self.must_await_writes(key, frame, work) {
                     return Flow::Parked;
+                }
+                if *leaves && let Some(remote) = work.connection.session.remote() {
+                    remote.leaving = Some((*key).into());
                 }
                 let done = self.carry(key, *leaves, work);
                 self.step_done(done, frame, work)
@@ -399,14 +413,19 @@ impl Resp {
     }
 
     fn put_carried(&mut self, put: &PutValue<'_>, work: &mut Turn<'_>) -> Result<(), Stop> {
-        let &PutValue { key, value, expires, flags, if_absent } = put;
+        let &PutValue { key, value, expires, flags, if_absent, purpose } = put;
+        let kind = match purpose {
+            PutPurpose::Set => WriteKind::Set,
+            PutPurpose::Copy => WriteKind::Copy,
+            PutPurpose::Rename => WriteKind::Rename,
+        };
         let carried = Carried { value: value.to_vec(), expires, flags };
         self.look_if_due(work.peers.bytes());
         self.gauge.begin_command();
         if !self.has_room_to_write(key.len() + KEY_BYTES, value.len()) {
             return Err(EngineError::OutOfMemory.into());
         }
-        if !self.node.put_carried(key, &carried, if_absent)? {
+        if !self.node.put_carried(key, &carried, (if_absent, kind))? {
             encoder(work).integer(0);
             return Ok(());
         }
@@ -433,4 +452,9 @@ impl Resp {
     ) -> bool {
         self.room_for_queue(queue, false, work) == QueueRoom::IsThere
     }
+}
+
+/// Whether a request removes the key whose value a RENAME has just read, and put at another shard.
+fn is_rest_of_rename(leaving: Option<&[u8]>, spec: &Spec, args: Args<'_>) -> bool {
+    leaving.is_some_and(|key| spec.id == Id::Del && args.len() == 2 && args.get(1) == Some(key))
 }

@@ -215,6 +215,7 @@ impl Resp {
                 part: None,
                 lock_deadline: None,
                 is_in_transaction: false,
+                leaving: None,
             };
             let session = Session {
                 authenticated: true,
