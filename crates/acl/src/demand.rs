@@ -280,7 +280,7 @@ needs! {
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
         Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser
-        AclUsers AclWhoAmI Debug DebugSleep DebugHelp Script
+        AclUsers AclWhoAmI Debug DebugSleep DebugSetActiveExpire DebugProtocol DebugHelp Script
         ScriptLoad ScriptExists ScriptFlush ScriptHelp Shutdown;
 }
 

@@ -296,7 +296,7 @@ ids! {
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave
     AclSetUser AclUsers AclWhoAmI
     BackupBegin BackupRead BackupEnd
-    Debug DebugSleep DebugHelp Monitor Shutdown
+    Debug DebugSleep DebugSetActiveExpire DebugProtocol DebugHelp Monitor Shutdown
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Engine {
         if !self.expiries.overdue && !self.removals.concerns(looks) {
             return Ok(());
         }
-        if !self.slices.is_active() {
+        if !self.slices.is_active() || self.expires_lazily() {
             self.remove_all_dead();
             return Ok(());
         }

@@ -37,6 +37,8 @@ pub(crate) struct Expiries {
     order: BTreeSet<(Millis, Rc<[u8]>)>,
     /// There are keys whose time has come and which are still stored.
     pub(crate) overdue: bool,
+    /// They stay until somebody looks at them.
+    lazy: bool,
 }
 
 impl Expiries {
@@ -46,6 +48,7 @@ impl Expiries {
             secret,
             order: BTreeSet::new(),
             overdue: false,
+            lazy: false,
         }
     }
 
@@ -134,7 +137,22 @@ impl Engine {
             self.store.pool.trim(TRIM_BYTES);
         }
         self.now = now;
-        self.expire_slice();
+        if self.expiries.lazy {
+            self.expiries.overdue = self.expiries.due(now).is_some();
+        } else {
+            self.expire_slice();
+        }
+    }
+
+    /// Says whether keys go when their time is over (the default), or only when somebody looks at them, or at what may
+    /// depend on them. For tests.
+    pub fn set_active_expiry(&mut self, on: bool) {
+        self.expiries.lazy = !on;
+    }
+
+    /// Whether keys whose time has come stay until somebody looks at them.
+    pub(crate) fn expires_lazily(&self) -> bool {
+        self.expiries.lazy
     }
 
     /// Removes keys whose time has come, and snapshots: as many as a slice has rows.
@@ -168,7 +186,7 @@ impl Engine {
 
     /// Whether there is something whose time has come.
     pub(crate) fn is_late(&self) -> bool {
-        self.expiries.overdue || self.is_snapshot_due()
+        (self.expiries.overdue && !self.expiries.lazy) || self.is_snapshot_due()
     }
 
     /// Whether the time of a key has come that is still there.
@@ -196,7 +214,8 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         let snapshot = self.snapshots.first().map(|&(at, _)| at);
-        self.expiries.next().into_iter().chain(snapshot).min()
+        let expiry = self.expiries.next().filter(|_| !self.expiries.lazy);
+        expiry.into_iter().chain(snapshot).min()
     }
 
     /// Sets or clears the expiry of `key`; whether the key is there.

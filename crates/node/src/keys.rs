@@ -254,10 +254,7 @@ pub(crate) fn object(
         (ObjectFact::Encoding, _) => reply.bulk(encoding),
         (ObjectFact::References, _) => reply.integer(1),
         (ObjectFact::IdleTime, _) => {
-            // How often is what the bound on memory goes by.
-            let text = "An LFU maxmemory policy is selected, idle time not tracked. Please note that \
-                        when switching between policies at runtime LRU and LFU data will take some \
-                        time to adjust.";
+            let text = "the time of a key's last use is not kept, whatever the maxmemory policy";
             reply.error("ERR", format_args!("{text}"));
         }
         (ObjectFact::Frequency, Some(uses)) => reply.integer(i64::from(uses)),

@@ -125,6 +125,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             | Id::FnDrop
             | Id::ConfigSet
             | Id::ConfigResetStat
+            | Id::DebugSetActiveExpire
             | Id::MemoryPurge => all(Merge::Same),
             Id::JoinList | Id::JoinInfo | Id::TableList | Id::TableInfo | Id::FnInfo => {
                 all(Merge::Figures)

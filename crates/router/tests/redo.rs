@@ -56,7 +56,7 @@ impl Home {
 
     fn number(&self, key: &[u8]) -> i64 {
         let text = self.keys.get(key).and_then(|value| std::str::from_utf8(value).ok());
-        text.map_or(0, |text| text.parse().unwrap())
+        text.map_or(0, |text| text.parse().unwrap_or(0))
     }
 
     /// Executes a command, and answers.
@@ -95,6 +95,17 @@ impl Home {
                     self.set(args.at(2), Some(&value));
                 }
                 out.integer(1);
+            }
+            b"BITOP" => {
+                let values = args.from(3).iter().filter_map(|key| self.keys.get(key));
+                let made = values.fold(Vec::new(), |sum: Vec<u8>, value| {
+                    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+                    let len = sum.len().max(value.len());
+                    (0..len).map(|byte| at(&sum, byte) ^ at(value, byte)).collect()
+                });
+                let made = Some(&*made).filter(|made| !made.is_empty());
+                self.set(args.at(2), made);
+                out.integer(made.map_or(0, <[u8]>::len) as i64);
             }
             b"GET" => match self.keys.get(args.at(1)) {
                 Some(value) => out.bulk(value),
@@ -269,7 +280,7 @@ fn request(words: &[&str]) -> OwnedArgs {
 fn drawn(draws: &mut Draws, plain: bool, number: u64) -> OwnedArgs {
     let [one, two, three] = [(); 3].map(|()| draws.key());
     let value = (number * 100 + draws.below(100) as u64).to_string();
-    match draws.below(if plain { 4 } else { 8 }) {
+    match draws.below(if plain { 4 } else { 9 }) {
         0 => request(&["INCRBY", &one, &value]),
         1 => request(&["MSET", &one, &value, &two, "1", &three, "2"]),
         2 => request(&["DEL", &one, &two]),
@@ -277,6 +288,7 @@ fn drawn(draws: &mut Draws, plain: bool, number: u64) -> OwnedArgs {
         4 => request(&["COPY", &one, &two]),
         5 => request(&["RENAME", &one, &two]),
         6 => request(&["MSETNX", &one, &value, &two, &value]),
+        7 => request(&["BITOP", "XOR", &one, &two, &three]),
         _ => request(&["GET", &one]),
     }
 }

@@ -12,6 +12,7 @@ mod hints;
 mod http;
 mod keyspace;
 mod log;
+mod percentiles;
 mod port;
 mod secrets;
 mod shards;
@@ -24,6 +25,7 @@ pub use flows::{Flow, Flows};
 pub use http::Http;
 pub(crate) use keyspace::EventChannels;
 pub use log::Logging;
+pub(crate) use percentiles::Percentiles;
 pub use port::OptionalPort;
 pub use shards::ShardCount;
 pub use tls::{CertificateUser, ClientCertificates, Tls};
@@ -284,6 +286,10 @@ pub struct Observe {
     pub acllog_entries_max: usize,
     /// LATENCY keeps commands that took at least so long; 0: none.
     pub latency_milliseconds_min: u64,
+    /// INFO latencystats and LATENCY HISTOGRAM tell how times are spread.
+    pub latency_tracking: bool,
+    /// The percentiles that INFO latencystats tells.
+    pub latency_tracking_info_percentiles: String,
     /// Which keyspace events are told, in Redis's letters.
     pub notify_keyspace_events: String,
 }
@@ -480,6 +486,8 @@ impl Default for Observe {
             slowlog_entries_max: 128,
             acllog_entries_max: 128,
             latency_milliseconds_min: 0,
+            latency_tracking: true,
+            latency_tracking_info_percentiles: String::from("50 99 99.9"),
             notify_keyspace_events: String::new(),
         }
     }

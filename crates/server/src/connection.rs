@@ -109,6 +109,10 @@ pub(crate) struct Connection<S> {
     pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
     pub(crate) counted_bytes: usize,
+    /// Bytes that the client has sent.
+    pub(crate) received_bytes: u64,
+    /// Bytes that it was sent.
+    pub(crate) sent_bytes: u64,
     wire: Wire,
     output: Output,
     /// Bytes that the wire has taken and not sent: what is encrypted goes out whole.
@@ -178,6 +182,8 @@ impl<S> Connection<S> {
             turned_away: false,
             wrote: 0,
             counted_bytes: 0,
+            received_bytes: 0,
+            sent_bytes: 0,
             wire,
             output: Output::default(),
             unflushed: 0,
@@ -379,6 +385,7 @@ impl<S> Connection<S> {
             Ok(count) => {
                 if !self.is_remote() {
                     service.sent(count);
+                    self.sent_bytes += count as u64;
                 }
                 if count == out.len() {
                     out.clear();
@@ -418,7 +425,9 @@ impl<S> Connection<S> {
                 Ok(()) => {
                     self.taken = now;
                     if !self.is_remote() {
-                        service.sent(before - self.output.unsent());
+                        let count = before - self.output.unsent();
+                        service.sent(count);
+                        self.sent_bytes += count as u64;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.write_blocked = true,

@@ -457,6 +457,7 @@ impl<S: Service> Reactor<S> {
             return match connection.receive_more() {
                 Received::Bytes(count) => {
                     self.service.received(count);
+                    connection.received_bytes += count as u64;
                     connection.heard = self.time.uptime;
                     self.execute_kept(connection, left);
                     true
@@ -470,6 +471,7 @@ impl<S: Service> Reactor<S> {
         let received = connection.receive(&mut read[kept..]);
         if let Received::Bytes(count) = received {
             self.service.received(count);
+            connection.received_bytes += count as u64;
             connection.heard = self.time.uptime;
             connection.input_filled = 0;
             let filled = kept + count;

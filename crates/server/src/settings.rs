@@ -4,7 +4,7 @@
 //! Settings that only Redis has are shown where tools ask for them, with the value that
 //! describes this server; they cannot be changed.
 
-use crate::config::{Config, EventChannels};
+use crate::config::{Config, EventChannels, Percentiles};
 use crate::log::Levels;
 use core::fmt::Display;
 use core::str::FromStr;
@@ -297,6 +297,22 @@ pub(crate) const SETTINGS: &[Setting] = &[
         live "latency-milliseconds-min" &["latency-monitor-threshold"],
         observe.latency_milliseconds_min
     ),
+    Setting {
+        name: "latency-tracking",
+        aliases: &[],
+        get: |config| yes_or_no(config.observe.latency_tracking),
+        set: Some(|config, text| read_yes_or_no(text, &mut config.observe.latency_tracking)),
+    },
+    Setting {
+        name: "latency-tracking-info-percentiles",
+        aliases: &[],
+        get: |config| config.observe.latency_tracking_info_percentiles.clone(),
+        set: Some(|config, text| {
+            let percentiles = text.parse::<Percentiles>()?.to_string();
+            config.observe.latency_tracking_info_percentiles = percentiles;
+            Ok(())
+        }),
+    },
     Setting {
         name: "notify-keyspace-events",
         aliases: &[],

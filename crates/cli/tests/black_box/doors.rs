@@ -340,3 +340,89 @@ fn passwords_come_from_files_and_the_environment_and_open_files_are_told() {
     let server = Server::spawn(command);
     assert!(!lets_in(&server, "x") && lets_in(&server, "from around"));
 }
+
+#[test]
+fn keys_may_stay_until_somebody_looks_at_them() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards, "--enable-debug-command", "local"]);
+        let client = &mut server.client(3);
+        let () = cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).query(client).unwrap();
+        let expired = |client: &mut redis::Connection| {
+            let info: String = cmd("INFO").arg("stats").query(client).unwrap();
+            let line = info.lines().find_map(|line| line.strip_prefix("expired_keys:"));
+            line.unwrap().parse::<u64>().unwrap()
+        };
+        for key in ["a", "b", "c", "s|x"] {
+            let () = cmd("SET").arg(&[key, "v", "PX", "1"]).query(client).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(expired(client), 0);
+        let found: Option<String> = cmd("GET").arg("a").query(client).unwrap();
+        assert_eq!((found, expired(client)), (None, 1));
+        let keys: Vec<String> = cmd("RANGE").arg(&["b", "t", "KEYS"]).query(client).unwrap();
+        assert_eq!((keys, expired(client)), (vec![], 4));
+        let () = cmd("SET").arg(&["a", "v", "PX", "1"]).query(client).unwrap();
+        let () = cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "1"]).query(client).unwrap();
+        let began = Instant::now();
+        while expired(client) < 5 {
+            assert!(began.elapsed() < PATIENCE, "it should go by itself");
+        }
+        let error = refusal(client, &["DEBUG", "SET-ACTIVE-EXPIRE", "yes"]);
+        assert!(error.contains("takes 0 or 1"), "{error}");
+    }
+}
+
+#[test]
+fn there_is_an_answer_of_each_kind() {
+    let server = Server::start(&["--enable-debug-command", "local"]);
+    let mut socket = server.socket();
+    for (hello, answers) in [
+        (
+            "2",
+            [
+                ("string", "$11\r\nHello World\r\n"),
+                ("double", "$5\r\n3.141\r\n"),
+                ("bignum", "$37\r\n1234567999999999999999999999999999999\r\n"),
+                ("null", "$-1\r\n"),
+                ("set", "*3\r\n:0\r\n:1\r\n:2\r\n"),
+                ("map", "*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n"),
+                ("attrib", "$39\r\nSome real reply following the attribute\r\n"),
+                ("push", "-ERR RESP2 is not supported by this command\r\n"),
+                ("verbatim", "$25\r\nThis is a verbatim\nstring\r\n"),
+                ("true", ":1\r\n"),
+            ],
+        ),
+        (
+            "3",
+            [
+                ("integer", ":12345\r\n"),
+                ("double", ",3.141\r\n"),
+                ("bignum", "(1234567999999999999999999999999999999\r\n"),
+                ("null", "_\r\n"),
+                ("set", "~3\r\n:0\r\n:1\r\n:2\r\n"),
+                ("map", "%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f\r\n"),
+                (
+                    "attrib",
+                    "|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n\
+                     $39\r\nSome real reply following the attribute\r\n",
+                ),
+                (
+                    "push",
+                    ">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n\
+                     $40\r\nSome real reply following the push reply\r\n",
+                ),
+                ("verbatim", "=29\r\ntxt:This is a verbatim\nstring\r\n"),
+                ("false", "#f\r\n"),
+            ],
+        ),
+    ] {
+        socket.send(format!("HELLO {hello}\r\nECHO ready\r\n").as_bytes());
+        socket.until(b"ready\r\n");
+        for (kind, answer) in answers {
+            socket.send(format!("DEBUG PROTOCOL {kind}\r\n").as_bytes());
+            socket.expect(answer.as_bytes());
+        }
+    }
+    socket.send(b"DEBUG PROTOCOL list\r\n");
+    assert!(socket.until(b"\r\n").starts_with(b"-ERR Wrong protocol type name."));
+}

@@ -158,6 +158,64 @@ fn times_are_told_of_all_shards_together() {
         assert!(told.is_empty());
         let words: String = cmd("LATENCY").arg("DOCTOR").query(client).unwrap();
         assert!(!words.is_empty());
+        let mut set = |name: &str, value: &str| -> redis::RedisResult<()> {
+            cmd("CONFIG").arg(&["SET", name, value]).query(client)
+        };
+        set("latency-tracking-info-percentiles", "0 25.50 100.0").unwrap();
+        let error = set("latency-tracking-info-percentiles", "50 101").unwrap_err().to_string();
+        assert!(error.contains("CONFIG SET failed") && error.contains("'101'"), "{error}");
+        set("latency-tracking", "no").unwrap();
+        let _: () = cmd("SET").arg("k").arg("v").query(client).unwrap();
+        let told: Histogram = cmd("LATENCY").arg(&["HISTOGRAM", "set"]).query(client).unwrap();
+        assert!(told.is_empty());
+        let _: () = cmd("CONFIG").arg(&["SET", "latency-tracking", "yes"]).query(client).unwrap();
+        let _: () = cmd("SET").arg("k").arg("v").query(client).unwrap();
+        // What comes next ends the run that it belongs to.
+        let _: () = cmd("PING").query(client).unwrap();
+        let spread = facts(client, "latencystats", "latency_percentiles_usec_set");
+        assert_eq!(spread.keys().collect::<Vec<_>>(), ["p0", "p100", "p25.5"]);
+    }
+}
+
+/// What CLIENT LIST tells of a client by its name.
+fn told_of(client: &mut Connection, name: &str) -> BTreeMap<String, String> {
+    let list: String = cmd("CLIENT").arg("LIST").query(client).unwrap();
+    let has_name = |line: &&str| line.contains(&format!(" name={name} "));
+    let line = list.lines().find(has_name).unwrap_or_else(|| panic!("no {name} in {list}"));
+    let fields = line.split(' ').filter_map(|field| field.split_once('='));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn what_a_client_does_and_watches_is_told() {
+    for server in servers() {
+        let client = &mut server.client(2);
+        let mut other = server.socket();
+        other.send(b"CLIENT SETNAME other\r\n");
+        other.expect(b"+OK\r\n");
+        let before = told_of(client, "other");
+        assert_eq!(before["watch"], "0");
+        other.send(b"WATCH a b c\r\nWATCH a\r\nECHO 1\r\n");
+        other.expect(b"+OK\r\n+OK\r\n$1\r\n1\r\n");
+        let after = told_of(client, "other");
+        assert_eq!(after["watch"], "3");
+        let grown = |name: &str| {
+            let number = |fields: &BTreeMap<String, String>| fields[name].parse::<u64>().unwrap();
+            number(&after) - number(&before)
+        };
+        let figures = ["tot-cmds", "tot-net-in", "tot-net-out"].map(grown);
+        assert_eq!(figures, [3, 13 + 9 + 8, 5 + 5 + 7]);
+        let clients = section(client, "clients");
+        assert_eq!((&*clients["watching_clients"], &*clients["total_watched_keys"]), ("1", "3"));
+        // Those that have been there for so long are ended: no one has for an hour.
+        let mut kill = |age: &str| cmd("CLIENT").arg(&["KILL", "MAXAGE", age]).query::<i64>(client);
+        assert_eq!(kill("3600"), Ok(0));
+        for (age, why) in [("0", "greater than 0"), ("x", "not an integer")] {
+            assert!(kill(age).unwrap_err().to_string().contains(why), "{age}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(kill("1"), Ok(1));
+        other.expect_end(b"");
     }
 }
 

@@ -31,6 +31,7 @@ mod invoke;
 mod items;
 mod items_shards;
 mod joins;
+mod keyspace_events;
 mod library;
 mod logging;
 mod long_answers;

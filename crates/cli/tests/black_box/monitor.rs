@@ -71,8 +71,10 @@ fn transactions_are_shown_when_they_are_executed() {
             while lines.last().unwrap() != "\"GET\" \"end\"" {
                 lines.push(shown(&mut monitor));
             }
-            let mut expected = vec![String::from("\"MULTI\""), String::from("\"EXEC\"")];
+            let mut expected = vec![String::from("\"MULTI\"")];
             expected.extend(keys.iter().map(|key| format!("\"INCR\" \"{key}\"")));
+            // As in Redis, it is shown when it is done.
+            expected.push(String::from("\"EXEC\""));
             expected.push(String::from("\"GET\" \"end\""));
             assert_eq!(lines, expected);
         }

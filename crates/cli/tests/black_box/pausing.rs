@@ -67,6 +67,70 @@ fn writes_wait_while_clients_are_paused() {
 }
 
 #[test]
+fn writes_of_items_wait_while_clients_are_paused() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards, "--memcached-port", "0"]);
+        let client = &mut server.client(2);
+        let () = cmd("CLIENT").arg("PAUSE").arg(1_000_000).arg("WRITE").query(client).unwrap();
+        let mut writers: Vec<Socket> = KEYS.iter().map(|_| server.memcached()).collect();
+        for (writer, key) in writers.iter_mut().zip(KEYS) {
+            // What is behind a write waits as well.
+            writer.send(format!("get {key}\r\nset {key} 0 0 1\r\nv\r\nget {key}\r\n").as_bytes());
+            writer.expect(b"END\r\n");
+        }
+        let mut counted = server.memcached();
+        counted.send(b"get a\r\n");
+        counted.expect(b"END\r\n");
+        let there: i64 = cmd("EXISTS").arg(&KEYS).query(client).unwrap();
+        assert_eq!(there, 0);
+        let () = cmd("CLIENT").arg("UNPAUSE").query(client).unwrap();
+        for (writer, key) in writers.iter_mut().zip(KEYS) {
+            writer.expect(format!("STORED\r\nVALUE {key} 0 1\r\nv\r\nEND\r\n").as_bytes());
+        }
+        // Of all, what reads waits too; and goes on by itself.
+        let began = Instant::now();
+        let () = cmd("CLIENT").arg("PAUSE").arg(100).query(client).unwrap();
+        counted.send(b"get a\r\n");
+        counted.expect(b"VALUE a 0 1\r\nv\r\nEND\r\n");
+        assert!(began.elapsed().as_millis() >= 100);
+    }
+}
+
+#[test]
+fn flows_rest_while_clients_are_paused() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let client = &mut server.client(2);
+        let flow = ["f", "ON", "in|<id>", "COPY", "out|<id>"];
+        let _: redis::Value = cmd("FLOW.ADD").arg(&flow).query(client).unwrap();
+        let inputs = KEYS.map(|key| format!("in|{key}"));
+        let outputs = KEYS.map(|key| format!("out|{key}"));
+        let count = |client: &mut Connection, keys: &[String]| -> usize {
+            cmd("EXISTS").arg(keys).query(client).unwrap()
+        };
+        let began = Instant::now();
+        for key in &inputs {
+            let () = cmd("SET").arg(&[key, "v", "PX", "2000"]).query(client).unwrap();
+        }
+        while count(client, &outputs) < KEYS.len() {
+            assert!(began.elapsed() < PATIENCE, "the flow should copy");
+        }
+        let () = cmd("CLIENT").arg("PAUSE").arg(1_000_000).arg("WRITE").query(client).unwrap();
+        // They expire, which the flow follows when it may.
+        while count(client, &inputs) > 0 {
+            assert!(began.elapsed() < PATIENCE, "keys should expire");
+        }
+        for _turn in 0..200 {
+            assert_eq!(count(client, &outputs), KEYS.len());
+        }
+        let () = cmd("CLIENT").arg("UNPAUSE").query(client).unwrap();
+        while count(client, &outputs) > 0 {
+            assert!(began.elapsed() < PATIENCE, "flows should go on");
+        }
+    }
+}
+
+#[test]
 fn a_pause_of_all_ends_by_itself() {
     for shards in ["1", "3"] {
         let server = Server::start(&["--shards", shards]);

@@ -125,6 +125,16 @@ pub enum Server<'a> {
         /// How long.
         seconds: f64,
     },
+    /// Says whether keys go when their time is over, or only when somebody looks at them.
+    DebugSetActiveExpire {
+        /// They go by themselves.
+        on: bool,
+    },
+    /// Answers so that a client's reading can be tried.
+    DebugProtocol {
+        /// The kind of answer.
+        kind: &'a [u8],
+    },
     /// Gives unused memory back, where that is possible.
     MemoryPurge,
     /// What may be wrong with memory, in words.

@@ -131,6 +131,8 @@ pub struct KillFilter<'a> {
     pub user: Option<&'a [u8]>,
     /// Those of this kind.
     pub kind: Option<ClientKind>,
+    /// Those accepted at least so many seconds ago.
+    pub age: Option<u64>,
     /// Not the connection that asks (the default).
     pub skip_me: bool,
     /// The old form `CLIENT KILL address:port`, answered with OK or an error instead of a count.

@@ -155,6 +155,7 @@ fn kill(args: Args<'_>) -> Result<KillFilter<'_>, Refusal<'_>> {
         local_address: None,
         user: None,
         kind: None,
+        age: None,
         skip_me: true,
         by_address_alone: false,
     };
@@ -178,6 +179,8 @@ fn kill(args: Args<'_>) -> Result<KillFilter<'_>, Refusal<'_>> {
             filter.local_address = Some(value);
         } else if is(option, "user") {
             filter.user = Some(value);
+        } else if is(option, "maxage") {
+            filter.age = Some(age(value)?);
         } else if is(option, "skipme") && (is(value, "yes") || is(value, "no")) {
             filter.skip_me = is(value, "yes");
         } else {
@@ -185,6 +188,14 @@ fn kill(args: Args<'_>) -> Result<KillFilter<'_>, Refusal<'_>> {
         }
     }
     Ok(filter)
+}
+
+/// Whole seconds, at least one.
+fn age(text: &[u8]) -> Result<u64, Refusal<'_>> {
+    let seconds =
+        number::parse_i64(text).ok_or(Refusal::Text("maxage is not an integer or out of range"))?;
+    let seconds = u64::try_from(seconds).ok().filter(|&seconds| seconds > 0);
+    seconds.ok_or(Refusal::Text("maxage should be greater than 0"))
 }
 
 fn pause(args: Args<'_>) -> Result<Connection<'_>, Refusal<'_>> {

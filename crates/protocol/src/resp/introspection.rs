@@ -45,6 +45,14 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::LatencyDoctor => Server::LatencyDoctor,
         Id::LatencyReset => Server::LatencyReset { events: rest },
         Id::DebugSleep => Server::DebugSleep { seconds: seconds(args.at(2))? },
+        Id::DebugSetActiveExpire => Server::DebugSetActiveExpire {
+            on: match args.at(2) {
+                b"0" => false,
+                b"1" => true,
+                _ => return Err(Refusal::Text("DEBUG SET-ACTIVE-EXPIRE takes 0 or 1")),
+            },
+        },
+        Id::DebugProtocol => Server::DebugProtocol { kind: args.at(2) },
         Id::Monitor => Server::Monitor,
         Id::BackupBegin => Server::BackupBegin,
         Id::BackupRead => Server::BackupRead {

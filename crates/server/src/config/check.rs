@@ -1,7 +1,7 @@
 //! What no single setting can tell: bounds, and settings that contradict each other.
 
 use super::http::HTTP_HEADER_BYTES_MIN;
-use super::{Config, ConfigError, EventChannels};
+use super::{Config, ConfigError, EventChannels, Percentiles};
 use crate::log::{Format, Levels};
 use headwater_base::Limits;
 use headwater_engine::{Engine, Policy, Settings, TableOptions};
@@ -108,6 +108,10 @@ impl Config {
                 "argument(s) must be one of the following: {} (policy)",
                 names.join(", ")
             ));
+        }
+        let percentiles = &self.observe.latency_tracking_info_percentiles;
+        if let Err(why) = percentiles.parse::<Percentiles>() {
+            return refuse(format!("latency-tracking-info-percentiles is '{percentiles}' ({why})"));
         }
         let events = &self.observe.notify_keyspace_events;
         if let Err(why) = events.parse::<EventChannels>() {

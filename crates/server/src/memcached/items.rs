@@ -1,6 +1,6 @@
 //! The classic commands about items.
 
-use super::{answer_unless, encoder, take_back};
+use super::{ItemUse, answer_unless, encoder, take_back};
 use crate::resp::{Flow, Resp, Turn};
 use headwater_base::Millis;
 use headwater_command::items::{Count, Counted, Fetch, Remove, Seen, Store, StoreMode, Written};
@@ -104,12 +104,16 @@ impl Resp {
     #[inline]
     fn read_one(&mut self, key: &[u8], out: &mut Encoder<'_>) -> Result<(), Stop> {
         let counts = &mut self.memcached.counts;
-        self.node.item(key, |found| match found {
-            Some((value, flags)) => {
-                counts.get_hits += 1;
-                out.value(key, flags, None, value);
+        let details = &mut self.memcached.details;
+        self.node.item(key, |found| {
+            details.count(key, ItemUse::Read { hit: found.is_some() });
+            match found {
+                Some((value, flags)) => {
+                    counts.get_hits += 1;
+                    out.value(key, flags, None, value);
+                }
+                None => counts.get_misses += 1,
             }
-            None => counts.get_misses += 1,
         })
     }
 
@@ -123,15 +127,19 @@ impl Resp {
         let fetch = Fetch { key, expiry, version: versions, ..Fetch::default() };
         let counts = &mut self.memcached.counts;
         let touches = u64::from(expiry != GetExpiry::Keep);
-        self.node.fetch(&fetch, |found| match found {
-            Some(item) => {
-                counts.get_hits += 1;
-                counts.touch_hits += touches;
-                out.value(key, item.flags, versions.then_some(item.version), &item.value);
-            }
-            None => {
-                counts.get_misses += 1;
-                counts.touch_misses += touches;
+        let details = &mut self.memcached.details;
+        self.node.fetch(&fetch, |found| {
+            details.count(key, ItemUse::Read { hit: found.is_some() });
+            match found {
+                Some(item) => {
+                    counts.get_hits += 1;
+                    counts.touch_hits += touches;
+                    out.value(key, item.flags, versions.then_some(item.version), &item.value);
+                }
+                None => {
+                    counts.get_misses += 1;
+                    counts.touch_misses += touches;
+                }
             }
         })
     }
@@ -165,6 +173,7 @@ impl Resp {
         match self.node.store(&store) {
             Ok(written) => {
                 self.memcached.counts.stored(seen.is_some(), written);
+                self.memcached.details.count(key, ItemUse::Write);
                 let line = match written {
                     Written::Done(_) => "STORED",
                     Written::Changed => "EXISTS",
@@ -267,6 +276,7 @@ impl Resp {
             Ok(written) => {
                 let done = matches!(written, Written::Done(_));
                 self.memcached.counts.deleted(done);
+                self.memcached.details.count(key, ItemUse::Remove);
                 answer_unless(noreply, if done { "DELETED" } else { "NOT_FOUND" }, work);
                 Flow::Next
             }

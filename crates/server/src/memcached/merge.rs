@@ -24,6 +24,9 @@ const NOT_ADDED: &[&[u8]] = &[
     b"total_malloced",
 ];
 
+/// What lines of statistics begin with.
+const TITLES: [&[u8]; 2] = [b"STAT ", b"PREFIX "];
+
 const END: &[u8] = b"END\r\n";
 
 /// Writes one answer of a shard.
@@ -95,28 +98,35 @@ fn write_stats(replies: &[&[u8]], out: &mut Vec<u8>) {
             return;
         }
         for line in reply.split(|&byte| byte == b'\n') {
-            let Some(line) = line.trim_ascii_end().strip_prefix(b"STAT ") else { continue };
-            let at = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+            let line = line.trim_ascii_end();
+            let known = TITLES.iter().find(|word| line.starts_with(word));
+            let Some(word) = known else { continue };
+            let rest = &line[word.len()..];
+            let name_end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+            let at = word.len() + name_end;
             let (name, value) = (&line[..at], line[at..].trim_ascii_start());
             match all.iter_mut().find(|(other, _)| *other == name) {
-                Some(_) if NOT_ADDED.contains(&name) => {}
+                Some(_) if NOT_ADDED.contains(&&name[word.len()..]) => {}
                 Some((_, sum)) => *sum = added(sum, value),
                 None => all.push((name, value.to_vec())),
             }
         }
     }
     for (name, value) in all {
-        out.extend_from_slice(&[b"STAT ", name, b" ", &value, b"\r\n"].concat());
+        out.extend_from_slice(&[name, b" ", &value, b"\r\n"].concat());
     }
     out.extend_from_slice(END);
 }
 
+/// Numbers added up, word by word; other words as they are in the first.
 fn added(one: &[u8], other: &[u8]) -> Vec<u8> {
     let number = |text: &[u8]| str::from_utf8(text).ok()?.parse::<u64>().ok();
-    match (number(one), number(other)) {
+    let words = one.split(|&byte| byte == b' ').zip(other.split(|&byte| byte == b' '));
+    let sums = words.map(|(one, other)| match (number(one), number(other)) {
         (Some(one), Some(other)) => (one + other).to_string().into_bytes(),
         _ => one.to_vec(),
-    }
+    });
+    sums.collect::<Vec<_>>().join(&b' ')
 }
 
 /// The answer of all, unless one has something against it.
@@ -163,6 +173,14 @@ mod tests {
         let mut out = Vec::new();
         write_stats(&[&one, &two], &mut out);
         assert_eq!(out, b"STAT pid 7\r\nSTAT cmd_get 5\r\nSTAT 5:addr tcp:x y\r\nEND\r\n");
+        out.clear();
+        let one = bulk("PREFIX a get 1 hit 0 set 2 del 0\r\nEND\r\n");
+        let two =
+            bulk("PREFIX a get 1 hit 1 set 0 del 3\r\nPREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n");
+        write_stats(&[&one, &two], &mut out);
+        let expected: &[u8] =
+            b"PREFIX a get 2 hit 1 set 2 del 3\r\nPREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n";
+        assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
         out.clear();
         write_agreed(&[&bulk("OK\r\n"), &bulk("SERVER_ERROR x\r\n")], &mut out);
         assert_eq!(out, b"SERVER_ERROR x\r\n");

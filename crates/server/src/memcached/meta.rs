@@ -1,7 +1,7 @@
 //! The meta commands.
 
-use super::encoder;
 use super::items::NOT_NUMBER;
+use super::{ItemUse, encoder};
 use crate::resp::{Flow, Resp, Turn};
 use headwater_command::items::{Counted, Fetch, Written};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta};
@@ -39,15 +39,19 @@ impl Resp {
         let before = work.out.len();
         let mut out = encoder(work);
         let counts = &mut self.memcached.counts;
-        let read = self.node.fetch(&fetch, |found| match found {
-            Some(item) => {
-                counts.get_hits += 1;
-                out.meta_item(meta, &flags, item);
-            }
-            None => {
-                counts.get_misses += 1;
-                if !flags.quiet {
-                    out.meta_code("EN", meta, &flags, None);
+        let details = &mut self.memcached.details;
+        let read = self.node.fetch(&fetch, |found| {
+            details.count(key, ItemUse::Read { hit: found.is_some() });
+            match found {
+                Some(item) => {
+                    counts.get_hits += 1;
+                    out.meta_item(meta, &flags, item);
+                }
+                None => {
+                    counts.get_misses += 1;
+                    if !flags.quiet {
+                        out.meta_code("EN", meta, &flags, None);
+                    }
                 }
             }
         });
@@ -85,6 +89,7 @@ impl Resp {
         match self.node.store(&store) {
             Ok(written) => {
                 self.memcached.counts.stored(store.seen.is_some(), written);
+                self.memcached.details.count(key, ItemUse::Write);
                 let version = if let Written::Done(version) = written { version } else { 0 };
                 if !(flags.quiet && code(written) == "HD") {
                     encoder(work).meta_code(code(written), meta, &flags, Some(version));
@@ -107,6 +112,7 @@ impl Resp {
         match self.node.remove(&flags.remove(key)) {
             Ok(written) => {
                 self.memcached.counts.deleted(matches!(written, Written::Done(_)));
+                self.memcached.details.count(key, ItemUse::Remove);
                 if !(flags.quiet && code(written) == "HD") {
                     encoder(work).meta_code(code(written), meta, &flags, None);
                 }

@@ -13,6 +13,7 @@
 //! Besides what the node does: a line is searched twice, an answer written once; nothing is
 //! allocated.
 
+mod details;
 mod functions;
 mod items;
 mod merge;
@@ -21,6 +22,7 @@ mod remote;
 mod rights;
 mod stats;
 
+use details::{Details, ItemUse};
 pub(crate) use merge::{write_answer, write_merged};
 pub(crate) use stats::Counts;
 
@@ -56,6 +58,8 @@ pub(crate) struct Memcached {
     pub(crate) limits: Limits,
     /// What is counted for `stats`.
     pub(crate) counts: Counts,
+    /// What is counted by prefix for `stats detail`.
+    details: Details,
     /// When everything is to be removed, by a client's word.
     flush_at: Option<Millis>,
 }
@@ -63,7 +67,8 @@ pub(crate) struct Memcached {
 impl Default for Memcached {
     fn default() -> Self {
         let limits = LIMITS_BEFORE_AUTHENTICATION;
-        Self { limits, counts: Counts::default(), flush_at: None }
+        let details = Details::default();
+        Self { limits, counts: Counts::default(), details, flush_at: None }
     }
 }
 
@@ -200,6 +205,7 @@ impl Resp {
             for (request, end) in ahead[..count].iter().flatten() {
                 let full = work.out.len() + work.held.bytes() >= work.out_bytes_full;
                 if *work.requests_left == 0 || full {
+                    self.memcached.counts.yields += 1;
                     return Served { consumed, stopped: Stopped::Paused };
                 }
                 *work.requests_left -= 1;
@@ -307,6 +313,9 @@ impl Resp {
         {
             return flow;
         }
+        if self.item_waits_for_pause(writes(request), work) {
+            return Flow::Parked;
+        }
         if self.shards.is_some() && matches!(request, Request::Register { .. }) {
             self.note_asker(work);
         }
@@ -399,6 +408,8 @@ impl Resp {
                 let (user, password) = (words.next(), words.next());
                 let credentials = Credentials { user, password: password.unwrap_or_default() };
                 let right = password.is_some() && self.authenticate(&credentials, work.connection);
+                self.memcached.counts.logins += 1;
+                self.memcached.counts.login_errors += u64::from(!right);
                 if right { "STORED" } else { "CLIENT_ERROR authentication failure" }
             }
             Request::Foreign => return foreign(work),

@@ -59,8 +59,9 @@ fn route(placement: &Placement, request: &Request<'_>) -> To {
         | Request::MetaDebug(meta) => home_of_meta(placement, meta),
         Request::FlushAll { .. } | Request::Register { .. } => To::All(Merge::Agreed),
         Request::Stats { words } => match words.into_iter().next() {
-            Some(b"settings" | b"detail") => To::Here,
-            Some(b"reset") => To::All(Merge::Agreed),
+            Some(b"settings") => To::Here,
+            Some(b"detail") if words.into_iter().nth(1) == Some(b"dump") => To::All(Merge::Stats),
+            Some(b"reset" | b"detail") => To::All(Merge::Agreed),
             _ => To::All(Merge::Stats),
         },
         _ => To::Here,

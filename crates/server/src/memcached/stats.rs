@@ -1,13 +1,50 @@
 //! `stats`: the state of the server in memcached's names, as far as they mean something here.
 //!
-//! There are no slabs: all items are in one class, so that tools which add classes up are right.
+//! There are no slabs: all items are in one class, so that tools which add classes up are right. What memcached counts of parts
+//! that are not there (crawlers, moves between its lists, pages of slabs) never happens, and is 0; what it tells that is not known
+//! here is left out rather than made up.
 
+use super::details::DELIMITERS;
 use super::encoder;
+use crate::connection::Phase;
 use crate::resp::{Resp, Turn};
 use core::fmt::Display;
 use headwater_base::memory::Meter;
 use headwater_command::items::{Counted, Written};
 use headwater_protocol::memcached::{Encoder, VERSION, Words};
+
+/// What memcached counts of parts that are not there.
+const NEVER: [&str; 29] = [
+    "listen_disabled_num",
+    "time_in_listen_disabled_us",
+    "hash_is_expanding",
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_running",
+    "slabs_moved",
+    "lru_crawler_running",
+    "lru_crawler_starts",
+    "lru_maintainer_juggles",
+    "malloc_fails",
+    "log_worker_dropped",
+    "log_worker_written",
+    "log_watcher_skipped",
+    "log_watcher_sent",
+    "log_watchers",
+    "slab_global_page_pool",
+    "crawler_reclaimed",
+    "crawler_items_checked",
+    "lrutail_reflocked",
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
+    "direct_reclaims",
+    "lru_bumps_dropped",
+];
 
 /// What is counted since the start, or since `stats reset`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +60,9 @@ pub(crate) struct Counts {
     pub(super) touch_misses: u64,
     pub(super) too_large: u64,
     pub(super) no_memory: u64,
+    pub(super) yields: u64,
+    pub(super) logins: u64,
+    pub(super) login_errors: u64,
     delete_hits: u64,
     delete_misses: u64,
     incr_hits: u64,
@@ -84,6 +124,7 @@ impl Resp {
             None => self.stats_general(work),
             Some(b"reset") => {
                 self.memcached.counts = Counts::default();
+                self.memcached.details.reset();
                 self.stats.reset();
                 encoder(work).line("RESET");
             }
@@ -96,11 +137,7 @@ impl Resp {
                 out.end();
             }
             Some(b"conns") => stats_connections(work),
-            Some(b"detail") => match words.next() {
-                Some(b"on" | b"off") => encoder(work).line("OK"),
-                Some(b"dump") => encoder(work).end(),
-                _ => self.memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work),
-            },
+            Some(b"detail") => self.stats_detail(words.next(), work),
             Some(_) => self.memcached_refused("ERROR", work),
         }
     }
@@ -128,6 +165,7 @@ impl Resp {
             ("curr_connections", open as u64),
             ("total_connections", self.stats.connections),
             ("rejected_connections", self.stats.connections_refused),
+            ("connection_structures", open as u64),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
             ("cmd_flush", counts.flushes),
@@ -136,6 +174,9 @@ impl Resp {
             ("cmd_invoke", counts.invoked),
             ("get_hits", counts.get_hits),
             ("get_misses", counts.get_misses),
+            // Who comes too late finds nothing.
+            ("get_expired", 0),
+            ("get_flushed", 0),
             ("delete_misses", counts.delete_misses),
             ("delete_hits", counts.delete_hits),
             ("incr_misses", counts.incr_misses),
@@ -149,15 +190,22 @@ impl Resp {
             ("touch_misses", counts.touch_misses),
             ("store_too_large", counts.too_large),
             ("store_no_memory", counts.no_memory),
+            ("auth_cmds", counts.logins),
+            ("auth_errors", counts.login_errors),
+            ("bytes_read", self.stats.received_bytes),
+            ("bytes_written", self.stats.sent_bytes),
             ("limit_maxbytes", limit as u64),
             ("accepting_conns", 1),
             ("threads", 1),
+            ("conn_yields", counts.yields),
+            ("hash_bytes", stats.index_bytes),
             ("bytes", stats.key_bytes + stats.value_bytes),
             ("curr_items", stats.keys),
             ("total_items", counts.sets),
             ("evictions", evicted.keys),
             ("reclaimed", stats.expired),
         ]);
+        told.all(NEVER.iter().map(|name| (*name, 0)));
         told.0.end();
     }
 
@@ -177,7 +225,10 @@ impl Resp {
             ("reqs_per_event", self.bounds.turn_requests_max as u64),
             ("item_size_max", config.limits.value_bytes_max as u64),
             ("idle_timeout", config.clients.idle_seconds_max),
+            ("slab_automove", 0),
+            ("num_threads_per_udp", 0),
         ];
+        let prefix_ends: String = DELIMITERS.iter().collect();
         let mut told = Told(encoder(work));
         told.all(numbers);
         told.all([
@@ -191,9 +242,16 @@ impl Resp {
             ("auth_enabled_ascii", yes(self.needs_password())),
             ("flush_enabled", "yes"),
             ("dump_enabled", "no"),
-            ("detail_enabled", "no"),
+            ("detail_enabled", yes(self.memcached.details.is_on())),
+            ("stat_key_prefix", prefix_ends.as_str()),
+            ("maxconns_fast", "yes"),
+            ("slab_reassign", "no"),
+            ("lru_crawler", "no"),
+            ("lru_maintainer_thread", "no"),
+            ("lru_segmented", "no"),
+            ("temp_lru", "no"),
             ("track_sizes", "no"),
-            ("ssl_enabled", "no"),
+            ("ssl_enabled", yes(config.tls.tls_memcached_port.number().is_some())),
         ]);
         told.0.end();
     }
@@ -203,10 +261,21 @@ impl Resp {
         let stats = engine.stats();
         let numbers = [
             ("items:1:number", stats.keys),
+            ("items:1:number_hot", 0),
+            ("items:1:number_warm", 0),
+            ("items:1:number_cold", stats.keys),
             ("items:1:mem_requested", stats.key_bytes + stats.value_bytes),
             ("items:1:evicted", engine.evicted().keys),
             ("items:1:outofmemory", self.memcached.counts.no_memory),
             ("items:1:reclaimed", stats.expired),
+            ("items:1:tailrepairs", 0),
+            ("items:1:crawler_reclaimed", 0),
+            ("items:1:crawler_items_checked", 0),
+            ("items:1:lrutail_reflocked", 0),
+            ("items:1:moves_to_cold", 0),
+            ("items:1:moves_to_warm", 0),
+            ("items:1:moves_within_lru", 0),
+            ("items:1:direct_reclaims", 0),
         ];
         let mut told = Told(encoder(work));
         if stats.keys > 0 {
@@ -246,6 +315,14 @@ fn stats_connections(work: &mut Turn<'_>) {
         let descriptor = other.descriptor();
         lines.push((format!("{descriptor}:addr"), format!("tcp:{}", other.peer)));
         lines.push((format!("{descriptor}:listen_addr"), format!("tcp:{}", other.local)));
+        let waits = other.session.is_waiting() || other.phase == Phase::Parked;
+        let state = match other.id == work.connection.id {
+            true => "conn_parse_cmd",
+            false if other.unsent() > 0 => "conn_mwrite",
+            false if waits => "conn_waiting",
+            false => "conn_read",
+        };
+        lines.push((format!("{descriptor}:state"), String::from(state)));
         let idle = (now - other.heard) / 1000;
         lines.push((format!("{descriptor}:secs_since_last_cmd"), idle.to_string()));
     }

@@ -47,15 +47,16 @@ impl Resp {
             encoder(work).error("ERR", format_args!("No such user '{user}'"));
             return Flow::Next;
         }
+        let now = work.time.uptime;
         let chosen: Vec<_> = work
             .peers
             .iter()
-            .filter(|connection| !connection.is_remote() && fits(filter, connection))
+            .filter(|connection| !connection.is_remote() && fits(filter, connection, now))
             .map(|connection| connection.id)
             .collect();
         chosen.iter().for_each(|&id| work.peers.kill(id));
         let oneself =
-            !filter.skip_me && !work.connection.is_remote() && fits(filter, work.connection);
+            !filter.skip_me && !work.connection.is_remote() && fits(filter, work.connection, now);
         let count = chosen.len() + usize::from(oneself);
         let mut out = encoder(work);
         match (filter.by_address_alone, count) {
@@ -71,7 +72,7 @@ fn kind_of(session: &Session) -> ClientKind {
     if session.is_subscriber() { ClientKind::PubSub } else { ClientKind::Normal }
 }
 
-fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
+fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>, now: u64) -> bool {
     let same = |wanted: Option<&[u8]>, address: core::net::SocketAddr| {
         wanted.is_none_or(|wanted| wanted == address.to_string().as_bytes())
     };
@@ -80,6 +81,7 @@ fn fits(filter: &KillFilter<'_>, connection: &Connection<Session>) -> bool {
         && filter
             .user
             .is_none_or(|user| connection.session.user.as_ref().is_some_and(|own| own.name == user))
+        && filter.age.is_none_or(|age| (now - connection.since) / 1000 >= age)
         && same(filter.address, connection.peer)
         && same(filter.local_address, connection.local)
 }
@@ -139,9 +141,9 @@ pub(super) fn describe(
     let _ = writeln!(
         out,
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
-         psub={} ssub={} multi={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
+         psub={} ssub={} multi={} watch={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
          rbp={output} obl=0 oll={} omem={} tot-mem={memory} events={events} cmd={} user={} redir={} resp={} \
-         lib-name={} lib-ver={} range-watches={}{}",
+         lib-name={} lib-ver={} tot-net-in={} tot-net-out={} tot-cmds={} range-watches={}{}",
         id.number,
         connection.descriptor(),
         text(identity.map(|identity| &identity.name)),
@@ -151,6 +153,7 @@ pub(super) fn describe(
         subscriptions.map_or(0, |subscriptions| subscriptions.patterns.len()),
         subscriptions.map_or(0, |subscriptions| subscriptions.shard_channels.len()),
         queued.map_or(-1, |queue| queue.requests.len() as i64),
+        session.watched_keys(),
         connection.input_filled + shared,
         input - connection.input_filled,
         queued.map_or(0, |queue| queue.bytes),
@@ -162,6 +165,9 @@ pub(super) fn describe(
         if session.version == Version::Resp3 { 3 } else { 2 },
         text(identity.map(|identity| &identity.library)),
         text(identity.map(|identity| &identity.library_version)),
+        connection.received_bytes,
+        connection.sent_bytes,
+        session.commands,
         session.watches.len(),
         session.certificate.as_deref().map(named).unwrap_or_default(),
     );

@@ -186,6 +186,7 @@ impl Resp {
             certificate: session.certificate.take(),
             login_from: self.time.uptime,
             last_command: session.last_command,
+            commands: session.commands,
             // Other shards go on executing for it.
             across: core::mem::take(&mut session.across),
             positions: core::mem::take(&mut session.positions),

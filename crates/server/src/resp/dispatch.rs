@@ -33,6 +33,7 @@ impl Resp {
         }
         let session = &mut work.connection.session;
         session.last_command = spec.full_name;
+        session.commands += 1;
         let plain = session.unrestricted
             && session.queue.is_none()
             && !session.is_subscriber()
@@ -208,7 +209,10 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
-        if is_first && self.monitors.any() {
+        // A transaction is shown before EXEC, when it is executed.
+        let queue = work.connection.session.queue.as_ref();
+        let is_exec = spec.id == Id::Exec && queue.is_some_and(|queue| !queue.broken);
+        if is_first && self.monitors.any() && !is_exec {
             self.show(spec, args, work);
         }
         if self.pause.is_on(self.time.uptime)

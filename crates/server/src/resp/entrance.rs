@@ -104,7 +104,11 @@ impl Resp {
             Command::Data(Data::Flows(Flows::Add {
                 action: FlowAction::Post { url, .. }, ..
             })) => self.check_post(url),
-            Command::Server(Server::DebugSleep { .. }) => {
+            Command::Server(
+                Server::DebugSleep { .. }
+                | Server::DebugSetActiveExpire { .. }
+                | Server::DebugProtocol { .. },
+            ) => {
                 let local = connection.peer.ip().to_canonical().is_loopback();
                 match self.config.doors.enable_debug_command {
                     DebugCommand::Yes => Ok(()),

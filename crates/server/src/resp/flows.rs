@@ -180,9 +180,10 @@ impl Resp {
         self.node.engine_mut().settle_kept().map_err(|error| MoveRefusal::For(error.to_string()))
     }
 
-    /// Whether flows wait for the store: it takes no writes, or has so much to write that clients' writes would wait.
+    /// Whether flows wait: clients' writes do (CLIENT PAUSE), or the store takes no writes, or has so much to write that clients' writes would wait.
     fn flows_rest(&self) -> bool {
-        self.write_refusal().is_some()
+        self.pause.is_on(self.time.uptime)
+            || self.write_refusal().is_some()
             || self.keeping.as_ref().is_some_and(EmbeddedStore::is_behind)
     }
 
@@ -268,6 +269,9 @@ impl Resp {
 
     /// When flows want their next turn, in milliseconds of the server's life.
     pub(super) fn flows_deadline(&self) -> Option<u64> {
+        if let Some(until) = self.pause.end(self.time.uptime) {
+            return Some(until);
+        }
         let remote = self.node.remote_effects();
         if self.node.flows_may_step() || remote.has_requests() {
             return Some(self.time.uptime + u64::from(self.flows_rest()));

@@ -3,6 +3,7 @@
 use super::connect::REDIS_VERSION;
 use super::stats::{Calls, all_specs};
 use super::{Resp, Turn, encoder};
+use crate::config::Percentiles;
 use core::fmt::Write;
 use headwater_base::Shard;
 use headwater_command::{Args, Reply};
@@ -116,11 +117,14 @@ impl Resp {
         if self.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
             return;
         }
+        let Percentiles(percents) = self.config.observe.percentiles();
         for spec in all_specs() {
             let Some(spread) = self.stats.times.all.of(spec.id) else { continue };
-            let micros = |part| spread.of_thousand(part) as f64 / 1000.0;
-            let facts = [("p50", 500), ("p99", 990), ("p99.9", 999)]
-                .map(|(name, part)| format!("{name}={:.3}", micros(part)));
+            let micros = |percent| spread.percentile(percent) as f64 / 1000.0;
+            let facts: Vec<String> = percents
+                .iter()
+                .map(|&percent| format!("p{percent}={:.3}", micros(percent)))
+                .collect();
             line(out, &format!("latency_percentiles_usec_{}", spec.full_name), facts.join(","));
         }
     }
@@ -201,6 +205,10 @@ impl Resp {
             work.peers.iter().chain(own)
         };
         let subscribers = sessions().filter(|other| other.session.subscriptions.is_some()).count();
+        let watched = sessions().map(|other| other.session.watched_keys());
+        let (watchers, watched) = watched
+            .filter(|count| *count > 0)
+            .fold((0, 0), |(clients, keys), count| (clients + 1, keys + count));
         let waiting = sessions().filter(|other| other.session.waiting.is_some()).count();
         let largest = |part: fn((usize, usize)) -> usize| {
             sessions().map(|other| part(other.reserved_bytes())).max().unwrap_or(0)
@@ -212,6 +220,8 @@ impl Resp {
         line(out, "client_recent_max_output_buffer", largest(|(_, output)| output));
         line(out, "blocked_clients", waiting);
         line(out, "pubsub_clients", subscribers);
+        line(out, "watching_clients", watchers);
+        line(out, "total_watched_keys", watched);
         line(out, "tracking_clients", self.tracking.counts()[0]);
     }
 

@@ -405,6 +405,7 @@ impl Resp {
         self.limits_before_authentication = self.limits.before_authentication();
         self.memcached.limits = lowered.memcached_limits();
         self.clock = CommandClock::new(&config.observe);
+        self.stats.times.set_spreads(config.observe.latency_tracking);
         self.slowlog.shrink(config.observe.slowlog_entries_max);
         self.node.engine_mut().set_function_limits(&lowered.functions.to_limits());
         self.node.set_callable(&lowered.functions.functions_callable);

@@ -116,6 +116,15 @@ impl Resp {
                 self.show(spec, request.args(), work);
             }
         }
+        self.show_exec(work);
+    }
+
+    /// Shows EXEC, behind what it executes.
+    pub(super) fn show_exec(&mut self, work: &mut Turn<'_>) {
+        let exec: OwnedArgs = [&b"EXEC"[..]].into_iter().collect();
+        if let (true, Ok(spec)) = (self.monitors.any(), find(exec.args())) {
+            self.show(spec, exec.args(), work);
+        }
     }
 
     /// Writes a line to the monitors of this shard but for the one that is being served.

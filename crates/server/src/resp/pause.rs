@@ -1,7 +1,8 @@
 //! CLIENT PAUSE: requests of clients wait for a while, all of them or those that write.
 //!
 //! Every shard is told, and each has its own clients wait, when their requests come to be executed. What other shards ask was let
-//! through where its client is. A transaction waits as a whole, at EXEC. Memcached's clients and flows go on.
+//! through where its client is. A transaction waits as a whole, at EXEC. Flows rest whatever waits, since what they do is to write.
+//! Keys expire meanwhile: views over several shards would otherwise show what is over.
 
 use super::{Flow, Resp, Turn, Waiting};
 use crate::connection::ConnectionId;
@@ -23,6 +24,11 @@ impl Pause {
     #[inline]
     pub(super) fn is_on(&self, now: u64) -> bool {
         self.until > now
+    }
+
+    /// When requests go on that wait now.
+    pub(super) fn end(&self, now: u64) -> Option<u64> {
+        self.is_on(now).then_some(self.until)
     }
 }
 
@@ -58,7 +64,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let session = &mut work.connection.session;
+        let session = &work.connection.session;
         if spec.id == Id::ClientUnpause || session.is_remote() || self.executing_queue {
             return None;
         }
@@ -75,10 +81,26 @@ impl Resp {
         if is_first && self.shards.is_none() {
             self.stats.times.count();
         }
-        self.blocking.add_deadline(Some(self.pause.until), work.connection.id);
-        self.pause.waiting.retain(|id| *id != work.connection.id);
-        self.pause.waiting.push(work.connection.id);
+        let session = &mut work.connection.session;
         session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
+        self.park_until_unpaused(work.connection.id);
         Some(Flow::Parked)
+    }
+
+    /// Whether a request of memcached's protocol is to wait; the session is woken then.
+    pub(crate) fn item_waits_for_pause(&mut self, writes: bool, work: &Turn<'_>) -> bool {
+        let waits = self.pause.is_on(self.time.uptime)
+            && (writes || !self.pause.writes_alone)
+            && !work.connection.is_remote();
+        if waits {
+            self.park_until_unpaused(work.connection.id);
+        }
+        waits
+    }
+
+    fn park_until_unpaused(&mut self, id: ConnectionId) {
+        self.blocking.add_deadline(Some(self.pause.until), id);
+        self.pause.waiting.retain(|other| *other != id);
+        self.pause.waiting.push(id);
     }
 }

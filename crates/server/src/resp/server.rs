@@ -5,6 +5,7 @@ use super::{Flow, Resp, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
 use headwater_command::{Args, ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
+use headwater_protocol::resp::Version;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
@@ -64,6 +65,11 @@ impl Resp {
                 std::thread::sleep(asked.min(SLEEP_MAX));
                 encoder(work).ok();
             }
+            Server::DebugSetActiveExpire { on } => {
+                self.node.engine_mut().set_active_expiry(*on);
+                encoder(work).ok();
+            }
+            Server::DebugProtocol { kind } => example(kind, work),
             Server::MemoryPurge => {
                 self.gauge.purge();
                 encoder(work).ok();
@@ -117,6 +123,71 @@ fn command_list(filter: &ListFilter<'_>, work: &mut Turn<'_>) {
             &mut |spec| glob::matches(pattern, spec.full_name.as_bytes()),
             &mut out,
         ),
+    }
+}
+
+/// DEBUG PROTOCOL: one answer of each kind that clients may have to read, the same as Redis's.
+fn example(kind: &[u8], work: &mut Turn<'_>) {
+    let kind = kind.to_ascii_lowercase();
+    let is_three = work.connection.session.version == Version::Resp3;
+    match &*kind {
+        // What no other command answers has no words of the encoder.
+        b"bignum" if is_three => {
+            work.out.extend_from_slice(format!("({BIG_NUMBER}\r\n").as_bytes());
+        }
+        b"bignum" => encoder(work).bulk(BIG_NUMBER.as_bytes()),
+        b"attrib" => {
+            if is_three {
+                let attribute = "|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n";
+                work.out.extend_from_slice(attribute.as_bytes());
+            }
+            encoder(work).bulk(b"Some real reply following the attribute");
+        }
+        b"push" if is_three => {
+            let mut out = encoder(work);
+            out.push(2);
+            out.bulk(b"server-cpu-usage");
+            out.integer(42);
+            out.bulk(b"Some real reply following the push reply");
+        }
+        b"push" => {
+            encoder(work).error("ERR", format_args!("RESP2 is not supported by this command"));
+        }
+        kind => plain_example(kind, &mut encoder(work)),
+    }
+}
+
+const BIG_NUMBER: &str = "1234567999999999999999999999999999999";
+
+fn plain_example(kind: &[u8], out: &mut impl Reply) {
+    match kind {
+        b"string" => out.bulk(b"Hello World"),
+        b"integer" => out.integer(12345),
+        b"double" => out.double(3.141),
+        b"null" => out.null(),
+        b"array" => {
+            out.array(3);
+            (0..3).for_each(|number| out.integer(number));
+        }
+        b"set" => {
+            out.set(3);
+            (0..3).for_each(|number| out.integer(number));
+        }
+        b"map" => {
+            out.map(3);
+            for number in 0..3 {
+                out.integer(number);
+                out.boolean(number == 1);
+            }
+        }
+        b"verbatim" => out.verbatim(*b"txt", b"This is a verbatim\nstring"),
+        b"true" => out.boolean(true),
+        b"false" => out.boolean(false),
+        _ => {
+            let text = "Wrong protocol type name. Please use one of the following: \
+                        string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false";
+            out.error("ERR", format_args!("{text}"));
+        }
     }
 }
 

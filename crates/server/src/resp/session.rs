@@ -274,6 +274,8 @@ pub(crate) struct Session {
     pub(crate) reached: bool,
     /// Name of the command it sent last.
     pub(crate) last_command: &'static str,
+    /// Commands that it has sent.
+    pub(crate) commands: u64,
 }
 
 impl Session {
@@ -351,6 +353,15 @@ impl Session {
     /// Whether its request waits until others are done with the partitions of its keys.
     pub(crate) fn is_locked(&self) -> bool {
         matches!(self.waiting.as_deref(), Some(Waiting::Locked(_)))
+    }
+
+    /// Keys that it watches for its next transaction, at whatever shard.
+    pub(crate) fn watched_keys(&self) -> usize {
+        let elsewhere = match &self.across {
+            Across::Client(pending) => pending.watched().len(),
+            Across::Nothing | Across::Remote(_) => 0,
+        };
+        self.watched.len() + elsewhere
     }
 
     /// What is executed here for a client of another shard.

@@ -55,8 +55,8 @@ pub(crate) struct Stats {
     /// Connections ended because clients took too much memory.
     pub(super) clients_evicted: u64,
     /// Bytes that clients have sent, and those that they were sent.
-    pub(super) received_bytes: u64,
-    pub(super) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
     /// How often clients were read from, and written to.
     pub(super) reads: u64,
     pub(super) writes: u64,

@@ -110,9 +110,9 @@ impl Spreads {
 }
 
 impl Distribution {
-    /// The time, in nanoseconds, that so many of a thousand requests do not exceed.
-    pub(super) fn of_thousand(&self, part: u64) -> u64 {
-        let wanted = (self.count * part).div_ceil(1000).max(1);
+    /// The time, in nanoseconds, that so many of a hundred requests do not exceed.
+    pub(super) fn percentile(&self, percent: f64) -> u64 {
+        let wanted = ((self.count as f64 * percent / 100.0).ceil() as u64).max(1);
         let mut seen = 0;
         for (class, count) in self.classes.iter().enumerate() {
             seen += count;
@@ -151,6 +151,8 @@ pub(super) struct CommandTimes {
     began: u64,
     /// All time, by the number of the command's id.
     nanos: Vec<u64>,
+    /// It is counted how times are spread.
+    spreads: bool,
     own: Arc<Spread>,
     pub(super) all: Spreads,
 }
@@ -159,7 +161,8 @@ impl CommandTimes {
     /// Nothing was executed yet.
     pub(super) fn new(all: Spreads) -> Self {
         let own = all.begin();
-        Self { running: None, count: 0, began: 0, nanos: vec![0; NUMBERS], own, all }
+        let nanos = vec![0; NUMBERS];
+        Self { running: None, count: 0, began: 0, nanos, spreads: true, own, all }
     }
 
     /// A request of this kind begins, or goes on that has waited.
@@ -189,12 +192,17 @@ impl CommandTimes {
         if let Some(id) = self.running {
             let took = now.saturating_sub(self.began);
             self.nanos[id as usize] += took;
-            if self.count > 0 {
+            if self.count > 0 && self.spreads {
                 let count = u64::from(self.count);
                 self.own.add(id, took / count, count);
             }
         }
         (self.running, self.count, self.began) = (next, 0, now);
+    }
+
+    /// Says whether it is counted how times are spread, from now on.
+    pub(super) fn set_spreads(&mut self, on: bool) {
+        self.spreads = on;
     }
 
     /// The microseconds that all executions of a command took.
@@ -240,13 +248,15 @@ mod tests {
         let spread = all.of(Id::Get).unwrap();
         assert_eq!(spread.count, 100);
         assert_eq!(spread.doublings(), [(1, 90), (8, 99), (2097, 100)]);
-        let within = |part, nanos: u64| {
-            let told = spread.of_thousand(part);
+        let within = |percent, nanos: u64| {
+            let told = spread.percentile(percent);
             assert!(told >= nanos && told <= nanos + nanos / 16, "{told} for {nanos}");
         };
-        within(500, 900);
-        within(990, 5_000);
-        within(999, 2_000_000);
+        within(0.0, 900);
+        within(50.0, 900);
+        within(99.0, 5_000);
+        within(99.9, 2_000_000);
+        within(100.0, 2_000_000);
         other.reset();
         assert_eq!(all.of(Id::Get).unwrap().count, 90);
     }
@@ -273,5 +283,10 @@ mod tests {
         assert_eq!(counts, [Some(40), Some(1), None]);
         times.reset();
         assert_eq!((times.micros(Id::Get), times.all.of(Id::Get)), (0, None));
+        times.set_spreads(false);
+        times.enter(Id::Get);
+        times.count();
+        times.rest();
+        assert_eq!(times.all.of(Id::Get), None);
     }
 }
