@@ -3,15 +3,13 @@
 import sys
 import threading
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 
 from headwater import Headwater, Pattern
 
 POSTS = Pattern("p|<poster>|<time:time>")
 TIMELINE = Pattern("t|<user>|<time:time>|<poster>")
 
-host, port = (sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:7379").rsplit(":", 1)
-client = Headwater(host=host, port=int(port), decode_responses=True)
+client = Headwater.from_url(f"redis://{sys.argv[1] if len(sys.argv) > 1 else '127.0.0.1:7379'}", decode_responses=True)
 client.join_add("timeline", "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>", replace=True)
 
 
@@ -24,8 +22,7 @@ def post(poster, text, at):
 
 
 def show(what, key, text):
-    slots = TIMELINE.parse(key)
-    print(f"{what} {slots['time']:%H:%M} {slots['poster']}: {text}")
+    print("{0} {time:%H:%M} {poster}: {1}".format(what, text, **TIMELINE.parse(key)))
 
 
 now = datetime(2026, 1, 1, 9, tzinfo=timezone.utc)
@@ -37,7 +34,7 @@ for key, text in client.prefix(TIMELINE.prefix(user="ann"), rev=True, limit=20).
 
 writes = threading.Thread(target=lambda: (follow("ann", "liz"), post("liz", "Hello, Ann", now + timedelta(minutes=2))))
 with client.watch_prefix(TIMELINE.prefix(user="ann")) as timeline:
-    for change in islice(timeline, 3):
+    for _, change in zip(range(3), timeline):
         show("live", change.key, change.value)
         if not writes.ident:
             writes.start()

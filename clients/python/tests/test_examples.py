@@ -7,6 +7,11 @@ import sys
 from conftest import HERE, ROOT, Server
 
 
+def test_forty_lines_are_enough():
+    for name in ("timeline.py", "timeline.ts"):
+        assert len((ROOT / "examples/timeline" / name).read_text().splitlines()) <= 40, name
+
+
 def test_timelines():
     server = Server()
     try:
