@@ -127,8 +127,9 @@ pub fn private_names(path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Relative links of a Markdown file that lead nowhere; `exists` is asked with paths from the root.
-pub fn dead_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+/// Links of a page to files that are not there, or to headings that they do not have. `read` gives the text of a file, or an empty one
+/// of a folder.
+pub fn dead_links(path: &str, text: &str, read: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut found = Vec::new();
     let mut fenced = false;
@@ -140,17 +141,34 @@ pub fn dead_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<
         for (begin, _) in line.match_indices("](") {
             let rest = &line[begin + 2..];
             let Some((target, _)) = rest.split_once(')') else { continue };
-            let file = target.split('#').next().unwrap_or_default();
-            if file.is_empty() || target.contains("://") {
+            if target.contains("://") {
                 continue;
             }
-            if !exists(&resolved(folder, file)) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let there = match file {
+                "" => Some(text.to_owned()),
+                file => read(&resolved(folder, file)),
+            };
+            let has = |page: &str| anchor.is_empty() || anchors(page).any(|it| it == anchor);
+            if !there.is_some_and(|page| has(&page)) {
                 let text = format!("the link '{target}' leads nowhere");
                 found.push(Finding::new(path, at + 1, text));
             }
         }
     }
     found
+}
+
+/// What links name the headings of a page by: small letters, with `-` for spaces and without other signs.
+fn anchors(page: &str) -> impl Iterator<Item = String> {
+    let mut fenced = false;
+    page.lines().filter_map(move |line| {
+        fenced ^= line.trim_start().starts_with("```");
+        let heading = line.strip_prefix('#')?.trim_start_matches('#').trim();
+        let kept = |letter: char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
+        let text: String = heading.chars().filter(|it| kept(*it)).collect();
+        (!fenced).then(|| text.to_lowercase().replace(' ', "-"))
+    })
 }
 
 /// `file` as seen from `folder`, without `.` and `..`.
@@ -212,11 +230,15 @@ let mail = Which;"
 
     #[test]
     fn dead_links_are_found() {
-        let exists = |path: &str| path == "docs/a.md" || path == "README.md";
-        let good = "[a](a.md#b) [r](../README.md) [w](https://example.com/x) [here](#x)\n";
-        assert!(dead_links("docs/b.md", good, exists).is_empty());
-        assert!(dead_links("docs/b.md", "```\n[a](x.md)\n```\n", exists).is_empty());
-        assert_eq!(dead_links("docs/b.md", "\n[a](README.md)\n", exists)[0].line, 2);
-        assert_eq!(dead_links("README.md", "[a](a.md)", exists).len(), 1);
+        let read = |path: &str| {
+            let page = "# A\n```\n# no heading\n```\n## `SET`, and what's *else*\n";
+            (path == "docs/a.md" || path == "README.md").then(|| page.to_owned())
+        };
+        let good = "[a](a.md#a) [r](../README.md#set-and-whats-else) [w](https://example.com/x) [here](#x)\n# X\n";
+        assert!(dead_links("docs/b.md", good, read).is_empty());
+        assert!(dead_links("docs/b.md", "```\n[a](x.md)\n```\n", read).is_empty());
+        assert_eq!(dead_links("docs/b.md", "\n[a](README.md)\n", read)[0].line, 2);
+        assert_eq!(dead_links("README.md", "[a](a.md)", read).len(), 1);
+        assert_eq!(dead_links("docs/b.md", "[a](a.md#no-heading) [b](#x)", read).len(), 2);
     }
 }
