@@ -94,7 +94,7 @@ def test_a_value_is_seen_on_a_telephone(browser, server, client):
     tab = browser.open(f"http://{server.http}/#keys?prefix=p%7C", width=390, height=700)
     tab.sees("p|bob|0049")
     tab.click("td.key button")
-    tab.sees("Why has it this value?")
+    tab.sees("never expires")
     inside = "(() => { const it = document.querySelector('#value h2').getBoundingClientRect(); return it.top >= 0 && it.bottom <= innerHeight; })()"
     until("the value is out of sight", lambda: tab.eval(inside))
     tab.picture("value-390")
@@ -146,6 +146,24 @@ def test_every_operator_is_an_edge(browser, server, client):
     assert slow[1:5] == ["1", "2", "1", "1"]
     tab.is_accessible("joins of all kinds")
     tab.picture("joins-kinds")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+def test_edges_pass_beside_tables(browser, server, client):
+    fill(client)
+    client.execute_command("JOIN.ADD", "far", "far|<author>|<id> = copy page|<author>|<id>|k check vote|<author>|<id>|<voter> check p|<author>|<id>")
+    tab = browser.open(f"http://{server.http}/#joins")
+    tab.sees("far")
+    crossed = """[...document.querySelectorAll('svg.graph .edge path')].flatMap((path) => {
+        const boxes = [...document.querySelectorAll('svg.graph .node')].map((it) => [it.textContent, it.querySelector('rect').getBBox()]);
+        const points = Array.from({ length: 200 }, (_, at) => path.getPointAtLength((path.getTotalLength() * at) / 199));
+        const inside = ({ x, y }, box) => x > box.x + 1 && x < box.x + box.width - 1 && y > box.y && y < box.y + box.height;
+        return boxes.filter(([, box]) => points.some((it) => inside(it, box))).map(([name]) => name);
+    })"""
+    assert tab.eval(crossed) == []
+    assert tab.eval("document.querySelectorAll('svg.graph .edge').length") == 8
+    tab.picture("joins-far")
     tab.is_clean(server.http)
     tab.close()
 

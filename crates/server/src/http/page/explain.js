@@ -6,14 +6,14 @@ import { make, table } from "./dom.js";
 export async function explain(main, query, signal) {
   const key = make("input", { id: "key", value: query.get("key") || "", class: "mono", spellcheck: "false", autocapitalize: "off" });
   const form = make("form", { class: "row" }, make("label", { class: "wide" }, "Key", key), make("button", { type: "submit" }, "Explain"));
-  const out = make("section", { "aria-label": "Explanation", "aria-live": "polite" }, make("p", { class: "faint" }, "Name a key to see which joins and source keys give its value."));
+  const out = make("section", { "aria-label": "Explanation", "aria-live": "polite" }, make("p", { class: "faint" }, "Enter a key to see which joins and source keys give its value."));
   const prefix = make("input", { id: "verify-prefix", class: "mono", spellcheck: "false", autocapitalize: "off" });
   const verifyForm = make("form", { class: "row" }, make("label", { class: "wide" }, "Prefix", prefix), make("button", { type: "submit" }, "Verify"));
   const verified = make("div", { id: "verified", "aria-live": "polite" });
   main.append(
-    make("section", {}, make("h2", {}, "Why has this key its value?"), form), out,
+    make("section", {}, make("h2", {}, "Why does this key have its value?"), form), out,
     make("section", {}, make("h2", {}, "Verify a range"),
-      make("p", { class: "faint" }, "Recomputes what joins give there, and compares. Nothing is changed."), verifyForm, verified));
+      make("p", { class: "faint" }, "Computes from scratch what joins give in a range, and compares it with what is stored. Nothing is changed."), verifyForm, verified));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const to = `#explain?key=${encodeURIComponent(key.value)}`;

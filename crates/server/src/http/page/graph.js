@@ -42,19 +42,18 @@ export function graph(joins, counts) {
   const place = new Map();
   columns.forEach((tables, x) => tables.forEach((table, y) => {
     const shift = ((tallest - tables.length) * (HEIGHT + GAP_Y)) / 2;
-    place.set(table, [10 + x * (WIDTH + GAP_X), 10 + shift + y * (HEIGHT + GAP_Y)]);
+    place.set(table, [10 + x * (WIDTH + GAP_X), GAP_Y + shift + y * (HEIGHT + GAP_Y)]);
   }));
   const width = 20 + columns.length * (WIDTH + GAP_X) - GAP_X;
-  const height = 20 + tallest * (HEIGHT + GAP_Y) - GAP_Y;
+  const height = tallest * (HEIGHT + GAP_Y) + GAP_Y;
   const derived = new Set(parsed.map((it) => it.table));
   const edges = parsed.flatMap((join) => join.sources.map((source) => {
     const [fromX, fromY] = place.get(source.table);
     const [toX, toY] = place.get(join.table);
-    const [x1, y1, x2, y2] = [fromX + WIDTH, fromY + HEIGHT / 2, toX, toY + HEIGHT / 2];
-    const bend = Math.max(40, Math.abs(x2 - x1) / 2);
+    const ways = [[fromX + WIDTH, fromY + HEIGHT / 2], ...between(columns, place, fromX, toX, fromY, toY), [toX - 4, toY + HEIGHT / 2]];
     return svg("g", { class: `edge ${source.operator === "check" ? "check" : "value"}` },
       svg("title", {}, `${join.name}: ${source.operator} ${source.pattern}`),
-      svg("path", { d: `M${x1},${y1}C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 4},${y2}`, "marker-end": "url(#arrow)" }));
+      svg("path", { d: curve(ways), "marker-end": "url(#arrow)" }));
   }));
   const nodes = [...place].map(([table, [x, y]]) => {
     const makers = parsed.filter((it) => it.table === table).map((it) => it.name);
@@ -96,4 +95,29 @@ function untangle(columns, joins) {
       note(tables);
     }
   }
+}
+
+/** Where an edge enters and leaves each column that it passes: beside its tables, not through them. */
+function between(columns, place, fromX, toX, fromY, toY) {
+  const ways = [];
+  for (const tables of columns) {
+    const [x, top] = place.get(tables[0]);
+    if (x <= fromX || x >= toX) continue;
+    const wanted = fromY + HEIGHT / 2 + ((toY - fromY) * (x - fromX)) / (toX - fromX);
+    const gaps = [top - GAP_Y / 2, ...tables.map((table) => place.get(table)[1] + HEIGHT + GAP_Y / 2)];
+    const y = gaps.reduce((best, gap) => (Math.abs(gap - wanted) < Math.abs(best - wanted) ? gap : best));
+    ways.push([x - 6, y], [x + WIDTH + 6, y]);
+  }
+  return ways;
+}
+
+/** A curve through points, which it passes level. */
+function curve(ways) {
+  let path = `M${ways[0]}`;
+  for (let at = 1; at < ways.length; at += 1) {
+    const [[x1, y1], [x2, y2]] = [ways[at - 1], ways[at]];
+    const bend = Math.abs(x2 - x1) / 2;
+    path += `C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`;
+  }
+  return path;
 }

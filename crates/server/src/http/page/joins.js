@@ -111,6 +111,6 @@ function tryBox(_main, signal, installed) {
   });
   return make("section", { "aria-label": "Try a join" },
     make("h2", {}, "Try a join"),
-    make("p", { class: "faint" }, "Nothing is changed by trying: it is computed beside the server, from what you may read."),
+    make("p", { class: "faint" }, "Trying a join changes nothing. Its outputs are computed from the keys that you may read."),
     form, out);
 }

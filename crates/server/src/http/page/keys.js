@@ -93,7 +93,7 @@ export async function keys(main, query, signal) {
     const count = told.entries.length;
     const back = before.length > 0;
     list.replaceChildren(
-      make("p", { class: "faint", id: "count" }, count ? `Keys ${number(from + 1)} to ${number(from + count)}` : "No keys begin so."),
+      make("p", { class: "faint", id: "count" }, count ? `Keys ${number(from + 1)} to ${number(from + count)}` : "No keys begin with this."),
       rows(body),
       make("p", { class: "buttons" },
         make("button", { type: "button", class: "quiet", disabled: !back, onclick: () => page(before.at(-1)[0], before.at(-1)[1], before.slice(0, -1)).catch(tell) }, "Back"),
@@ -189,10 +189,10 @@ export async function keys(main, query, signal) {
         buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
         out.textContent = it;
       };
-      const lives = ttl === null ? "for ever" : `for ${number(ttl / 1000)} s`;
+      const lives = ttl === null ? "never expires" : `expires in ${number(ttl / 1000)} s`;
       detail.replaceChildren(
         make("h2", { class: "mono" }, shown(key) || "(the empty key)"),
-        make("p", { class: "faint" }, `${number(bytes.length)} bytes, lives ${lives} `, make("a", { href: `#explain?key=${encode(key)}` }, "Why has it this value?")),
+        make("p", { class: "faint" }, `${number(bytes.length)} bytes, ${lives}. `, make("a", { href: `#explain?key=${encode(key)}` }, "Why does it have this value?")),
         make("p", { class: "buttons" }, buttons), out,
         make("p", { class: "buttons" }, make("button", { type: "button", class: "bad", onclick: () => remove(key) }, "Remove the key")));
       choose(buttons[formatted === null ? 0 : 1], forms[formatted === null ? 0 : 1][1]);

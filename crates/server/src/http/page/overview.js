@@ -82,7 +82,7 @@ export async function overview(main, _query, signal) {
     hits: tile("Hit rate"),
     keys: tile("Keys"),
     clients: tile("Clients"),
-    watches: tile("Changes told per second"),
+    watches: tile("Changes sent per second"),
   };
   const places = {};
   const card = (name, title) => {
