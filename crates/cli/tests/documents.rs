@@ -23,21 +23,29 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Server {
     process: Child,
     address: String,
+    /// The address of memcached's protocol, where it is spoken.
+    memcached: Option<String>,
 }
 
 impl Server {
     fn start(options: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        let process = Command::new(env!("CARGO_BIN_EXE_headwater"))
             .args(["serve", "--port", "0"])
             .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let mut line = String::new();
-        let mut out = BufReader::new(process.stdout.take().expect("its output"));
-        out.read_line(&mut line).expect("a line when ready");
-        let address = line.trim().rsplit(' ').next().expect("an address").to_owned();
-        Self { process, address }
+        let mut server = Self { process, address: String::new(), memcached: None };
+        let out = BufReader::new(server.process.stdout.take().expect("its output"));
+        for line in out.lines().map(|line| line.expect("a line")) {
+            let address = line.rsplit(' ').next().unwrap_or_default().to_owned();
+            if line.contains(" ready on ") {
+                server.address = address;
+                return server;
+            }
+            server.memcached = Some(address);
+        }
+        panic!("the program ends");
     }
 
     fn connect(&self) -> BufReader<TcpStream> {
@@ -301,4 +309,70 @@ fn settings_that_pages_show_are_taken() {
         }
     }
     assert!(seen >= 2, "{seen} blocks");
+}
+
+/// Runs a line of a page as a shell would, with `headwater` on the path; what it prints.
+fn shell(line: &str, folder: &Path) -> String {
+    let program = Path::new(env!("CARGO_BIN_EXE_headwater")).parent().expect("its folder");
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
+    let ran = Command::new("sh").args(["-c", line]).current_dir(folder).env("PATH", path).output();
+    let ran = ran.expect("a shell");
+    assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+#[test]
+fn lines_for_a_shell_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = folder.path();
+    let data = here.join("data");
+    let data = data.to_str().expect("a path");
+    let server = Server::start(&["--shards", "1", "--data", data, "--data-plain", "yes"]);
+    let port = server.address.rsplit(':').next().expect("a port").to_owned();
+    let client = format!("headwater cli -p {port}");
+    shell(&format!("{client} SET greeting Hello && {client} SET 't|ann|1' Hi"), here);
+    std::fs::write(here.join("requests.txt"), "GET greeting\nGET 't|ann|1'\n").expect("a file");
+    let text = std::fs::read_to_string(root().join("docs/operating.md")).expect("a page");
+    let mut seen = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("    headwater cli ")) {
+        // MONITOR shows what others ask, without an end.
+        let Some((words, _)) = line.split_once('#').filter(|it| !it.0.contains("MONITOR")) else {
+            continue;
+        };
+        let told = shell(&format!("{client} {words}"), here);
+        let expected = match words.trim() {
+            "GET greeting" => "Hello\n",
+            "< requests.txt" => "Hello\nHi\n",
+            _ => "{\"t|ann|1\":\"Hi\"}\n",
+        };
+        assert_eq!(told.replace(' ', ""), expected.replace(' ', ""), "{line}");
+        seen += 1;
+    }
+    assert_eq!(seen, 3);
+    // docs/backup.md: a copy while it runs, and a server on what was restored.
+    let (backup, restored) = (here.join("monday"), here.join("restored"));
+    shell(&format!("headwater backup --to {} -p {port}", backup.display()), here);
+    shell(
+        &format!("headwater restore --from {} --data {}", backup.display(), restored.display()),
+        here,
+    );
+    let options =
+        ["--shards", "1", "--data-plain", "yes", "--data", restored.to_str().expect("a path")];
+    let again = Server::start(&options);
+    let port = again.address.rsplit(':').next().expect("a port");
+    assert_eq!(shell(&format!("headwater cli -p {port} GET greeting"), here), "Hello\n");
+}
+
+#[test]
+fn the_line_for_memcached_runs() {
+    let text = std::fs::read_to_string(root().join("docs/memcached.md")).expect("a page");
+    let (_, rest) = text.split_once("printf '").expect("a request");
+    let request = rest.split('\'').next().unwrap_or_default().replace("\\r\\n", "\r\n");
+    let server = Server::start(&["--shards", "1", "--memcached-port", "0"]);
+    let mut stream =
+        TcpStream::connect(server.memcached.as_deref().expect("an address")).expect("a connection");
+    stream.write_all(request.as_bytes()).expect("a request is sent");
+    let mut told = String::new();
+    stream.read_to_string(&mut told).expect("an answer");
+    assert_eq!(told, "STORED\r\nVALUE k 0 5\r\nhello\r\nEND\r\n");
 }
