@@ -297,7 +297,7 @@ def test_a_browser_that_is_busy_costs_a_buffer(browser, server, client):
 def test_a_join_is_tried_and_installed(browser, server, client):
     for user in ("ann", "eve"):
         client.set(f"s|{user}|bob", 1)
-    for number in range(3):
+    for number in range(6):
         client.set(f"p|bob|000{number}", f"Post {number}")
     tab = browser.open(f"http://{server.http}/#joins")
     tab.sees("No join is installed")
@@ -312,7 +312,7 @@ def test_a_join_is_tried_and_installed(browser, server, client):
     tab.click("#try")
     tab.sees("It would give")
     tab.sees("t|ann|0000|bob")
-    tab.sees("The first 6 outputs")
+    tab.sees("The first 10 outputs")
     assert client.execute_command("JOIN.LIST") == []
     tab.is_accessible("a join that was tried")
     tab.picture("join-tried")
