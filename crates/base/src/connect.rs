@@ -238,7 +238,7 @@ pub fn check_http_url(url: &str) -> Result<(), String> {
         return wrong("names no host");
     }
     let port = port.strip_prefix(':').or(port.is_empty().then_some("0"));
-    if !port.is_some_and(|port| port.parse::<u16>().is_ok()) {
+    if port.is_none_or(|port| port.parse::<u16>().is_err()) {
         return wrong("has a port that is no number from 0 to 65535");
     }
     Ok(())

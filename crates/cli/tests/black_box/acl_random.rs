@@ -148,13 +148,6 @@ fn settle(admin: &mut Connection, flow: &str) {
     }
 }
 
-fn settle_all(admin: &mut Connection, owned: &Owned) {
-    settle(admin, "f");
-    if owned.contains_key("g") {
-        settle(admin, "g");
-    }
-}
-
 struct Client {
     socket: Socket,
     asked: u32,
@@ -302,165 +295,250 @@ fn draw_definition(draws: &mut Draws, owned: &Owned) -> (&'static str, &'static 
     (name, source, words)
 }
 
+/// How often something was looked at.
+#[derive(Default, Debug)]
+struct Counts {
+    seen: u32,
+    refused: u32,
+    changed: u32,
+    defined: u32,
+    withheld: u32,
+}
+
+/// A server with its users, and what is known of them.
+struct Trial {
+    seed: u64,
+    server: Server,
+    admin: Connection,
+    draws: Draws,
+    /// The number of the last word.
+    next: u32,
+    rights: Vec<Rights>,
+    clients: Vec<Client>,
+    owned: Owned,
+    counts: Counts,
+}
+
+/// What one request has done.
+struct Step {
+    at: usize,
+    requests: Vec<Vec<Vec<u8>>>,
+    answer: Vec<u8>,
+    before: Dump,
+    after: Dump,
+    /// What was defined before.
+    had: Owned,
+}
+
+impl Step {
+    fn shown(&self, seed: u64) -> String {
+        let texts: Vec<_> = self.requests.iter().map(|words| words.join(&b' ')).collect();
+        let text = String::from_utf8_lossy(&texts.join(&b';')).into_owned();
+        format!("seed {seed}: {} sends {text:?}", USERS[self.at])
+    }
+
+    /// Whether a value was, or is, under a key that may be read.
+    fn has(&self, word: &str, rights: &Rights) -> bool {
+        let mut entries = self.before.iter().chain(&self.after);
+        entries.any(|(key, value)| value.contains(word) && Rights::has(&rights.read, key))
+    }
+}
+
+/// Grants of everything, as the owner of the joins has them.
+fn grants() -> Vec<String> {
+    TABLES.iter().map(|table| format!("~{table}|*")).collect()
+}
+
+impl Trial {
+    fn begin(seed: u64, shards: &str) -> Self {
+        let server = Server::start(&["--shards", shards, "--memcached-port", "0"]);
+        let admin = server.client(2);
+        let draws = Draws(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let (rights, clients, owned) = (Vec::new(), Vec::new(), Owned::new());
+        let counts = Counts::default();
+        let mut trial =
+            Self { seed, server, admin, draws, next: 0, rights, clients, owned, counts };
+        // Who need not log in over memcached's protocol cannot.
+        ask(&mut trial.admin, &["ACL", "SETUSER", "default", "off"]).unwrap();
+        trial.set("owner", &grants());
+        define(&trial.server, &mut trial.admin);
+        for table in BASE {
+            for user in USERS {
+                trial.next += 1;
+                let (key, value) = (format!("{table}|{user}|0"), format!("w{}z", trial.next));
+                ask(&mut trial.admin, &["SET", &key, &value]).unwrap();
+            }
+        }
+        for user in USERS {
+            let (drawn, rules) = Rights::draw(&mut trial.draws, user);
+            trial.set(user, &rules);
+            trial.rights.push(drawn);
+            trial.clients.push(Client::new(&trial.server, user));
+        }
+        trial
+    }
+
+    fn set(&mut self, user: &str, rules: &[String]) {
+        let words = ["ACL", "SETUSER", user, "on", ">pw", "+@all", "resetkeys"];
+        let words: Vec<&str> = words.into_iter().chain(rules.iter().map(String::as_str)).collect();
+        assert_eq!(ask(&mut self.admin, &words).unwrap(), Value::Okay);
+    }
+
+    fn change_rights(&mut self) {
+        // What was pushed before belongs to the rights before.
+        self.clients.iter_mut().for_each(|client| _ = client.try_ask(&[]));
+        let at = self.draws.below(2);
+        let (drawn, rules) = Rights::draw(&mut self.draws, USERS[at]);
+        self.set(USERS[at], &rules);
+        self.rights[at] = drawn;
+        // Those of whose joins they are change, too.
+        let all = grants();
+        let from = usize::from(self.draws.below(3) == 0);
+        self.set("owner", &all[from..]);
+    }
+
+    /// Waits until flows have nothing to do.
+    fn settle(&mut self) {
+        settle(&mut self.admin, "f");
+        if self.owned.contains_key("g") {
+            settle(&mut self.admin, "g");
+        }
+    }
+
+    /// A request of one of them; `None`: it had tracked or heard what it may no longer, and was ended.
+    fn step(&mut self) -> Option<Step> {
+        let at = self.draws.below(2);
+        self.settle();
+        let mut before = dump(&mut self.admin);
+        let had = self.owned.clone();
+        let (requests, answer) = match self.draws.below(10) {
+            0 => {
+                let text = draw_items(&mut self.draws, &mut self.next);
+                let answer = over_memcached(&self.server, USERS[at], &text);
+                (vec![vec![text.into_bytes()]], Some(answer))
+            }
+            1 | 2 => self.change_definition(at, &mut before),
+            _ => {
+                let requests = draw_request(&mut self.draws, &mut self.next);
+                let answer = self.clients[at].try_ask(&requests);
+                (requests, answer)
+            }
+        };
+        let Some(answer) = answer else {
+            self.clients[at] = Client::new(&self.server, USERS[at]);
+            return None;
+        };
+        self.settle();
+        let after = dump(&mut self.admin);
+        Some(Step { at, requests, answer, before, after, had })
+    }
+
+    /// Has a user define something, or drop it: only whose rights reach as far can.
+    fn change_definition(
+        &mut self,
+        at: usize,
+        before: &mut Dump,
+    ) -> (Vec<Vec<Vec<u8>>>, Option<Vec<u8>>) {
+        let (name, source, words) = draw_definition(&mut self.draws, &self.owned);
+        let output = output_of(name);
+        // A join's output has no keys of clients.
+        if !self.owned.contains_key(name) {
+            let (first, last) = (format!("{output}|"), format!("{output}}}"));
+            ask(&mut self.admin, &["RANGE.DEL", &first, &last]).unwrap();
+            before.retain(|key, _| !key.starts_with(&first));
+        }
+        let requests = vec![words.into_iter().map(String::into_bytes).collect()];
+        let answer = self.clients[at].try_ask(&requests);
+        let asked = if name == "g" { "FLOW.INFO" } else { "JOIN.INFO" };
+        let is_there = ask(&mut self.admin, &[asked, name]).is_ok();
+        if is_there != self.owned.contains_key(name) {
+            let own = &self.rights[at];
+            assert!(own.may_define(source, output), "{name} by {}: {own:?}", USERS[at]);
+            self.counts.defined += 1;
+            if self.owned.remove(name).is_none() {
+                self.owned.insert(name, (at, source));
+            }
+        }
+        (requests, answer)
+    }
+
+    /// What an owner may no longer give is nobody's, not even the administrator's.
+    fn check_withheld(&mut self) {
+        for (name, (owner, source)) in &self.owned {
+            let output = output_of(name);
+            if *name != "g" && !self.rights[*owner].may_define(source, output) {
+                let told = ask(&mut self.admin, &["PREFIX", &format!("{output}|")]).unwrap_err();
+                assert!(told.to_string().contains("is refused"), "{name}: {told}");
+                self.counts.withheld += 1;
+            }
+        }
+    }
+
+    fn check_answer(&mut self, step: &Step) {
+        let sent = words_of(&step.requests.concat().join(&b' '));
+        for word in words_of(&step.answer) {
+            let may = sent.iter().any(|sent| sent.contains(&word))
+                || step.has(&word, &self.rights[step.at]);
+            let shown = step.shown(self.seed);
+            assert!(may, "{shown}, and sees {word}: {}", step.answer.escape_ascii());
+            self.counts.seen += 1;
+        }
+        self.counts.refused += u32::from(step.answer.windows(6).any(|it| it == b"NOPERM"));
+    }
+
+    fn check_changes(&mut self, step: &Step) {
+        let own = &self.rights[step.at];
+        // What joins give changes with what they read; what a flow writes, by its owner's right.
+        let is_given = |name: &str| step.had.contains_key(name) || self.owned.contains_key(name);
+        let flow_may = step.had.get("g").or(self.owned.get("g"));
+        let flow_may = flow_may.is_some_and(|(owner, of)| self.rights[*owner].may_define(of, "z"));
+        let free = ["x", "y", "z"].into_iter();
+        let free = free.filter(|it| if *it == "z" { !flow_may } else { !is_given(it) });
+        let tables: Vec<&str> = BASE.into_iter().chain(free).collect();
+        for key in step.before.keys().chain(step.after.keys()) {
+            let (before, after) = (step.before.get(key), step.after.get(key));
+            if before != after && tables.contains(&key.split('|').next().unwrap_or_default()) {
+                assert!(
+                    Rights::has(&own.write, key),
+                    "{}, and changes {key} from {before:?} to {after:?}: {own:?}, {}",
+                    step.shown(self.seed),
+                    step.answer.escape_ascii()
+                );
+                self.counts.changed += 1;
+            }
+        }
+    }
+
+    /// The other one is told of what it may read alone.
+    fn check_pushed(&mut self, step: &Step) {
+        let other = 1 - step.at;
+        let Some(pushed) = self.clients[other].try_ask(&[]) else {
+            self.clients[other] = Client::new(&self.server, USERS[other]);
+            return;
+        };
+        for word in words_of(&pushed) {
+            let may = step.has(&word, &self.rights[other]);
+            assert!(may, "{}, and {} hears {word}", step.shown(self.seed), USERS[other]);
+            self.counts.seen += 1;
+        }
+    }
+}
+
 #[test]
 fn nobody_sees_or_changes_what_it_may_not() {
     for (seed, shards) in [(1, "1"), (2, "3"), (3, "1"), (4, "3")] {
-        let server = Server::start(&["--shards", shards, "--memcached-port", "0"]);
-        let mut draws = Draws(0x9e37_79b9_7f4a_7c15 ^ seed);
-        let mut admin = server.client(2);
-        let set = |admin: &mut Connection, user: &str, rules: &[String]| {
-            let words = ["ACL", "SETUSER", user, "on", ">pw", "+@all", "resetkeys"];
-            let words: Vec<&str> =
-                words.into_iter().chain(rules.iter().map(String::as_str)).collect();
-            assert_eq!(ask(admin, &words).unwrap(), Value::Okay);
-        };
-        // Who need not log in over memcached's protocol cannot.
-        ask(&mut admin, &["ACL", "SETUSER", "default", "off"]).unwrap();
-        // Whose rights the joins have changes, too.
-        let all: Vec<String> = TABLES.iter().map(|table| format!("~{table}|*")).collect();
-        set(&mut admin, "owner", &all);
-        define(&server, &mut admin);
-        let mut next = 0;
-        for table in BASE {
-            for user in USERS {
-                next += 1;
-                let key = format!("{table}|{user}|0");
-                ask(&mut admin, &["SET", &key, &format!("w{next}z")]).unwrap();
-            }
-        }
-        let mut rights: Vec<Rights> = Vec::new();
-        let mut clients: Vec<Client> = Vec::new();
-        for user in USERS {
-            let (drawn, rules) = Rights::draw(&mut draws, user);
-            set(&mut admin, user, &rules);
-            rights.push(drawn);
-            clients.push(Client::new(&server, user));
-        }
-        let (mut seen, mut refused, mut changed) = (0, 0, 0);
-        let (mut owned, mut defined, mut withheld) = (Owned::new(), 0, 0);
+        let mut trial = Trial::begin(seed, shards);
         for _ in 0..3000 {
-            if draws.below(12) == 0 {
-                // What was pushed before belongs to the rights before.
-                clients.iter_mut().for_each(|client| _ = client.try_ask(&[]));
-                let at = draws.below(2);
-                let (drawn, rules) = Rights::draw(&mut draws, USERS[at]);
-                set(&mut admin, USERS[at], &rules);
-                rights[at] = drawn;
-                let lost: &[String] = if draws.below(3) == 0 { &all[1..] } else { &all };
-                set(&mut admin, "owner", lost);
+            if trial.draws.below(12) == 0 {
+                trial.change_rights();
             }
-            let at = draws.below(2);
-            settle_all(&mut admin, &owned);
-            let mut before = dump(&mut admin);
-            let had = owned.clone();
-            let (requests, answer) = match draws.below(10) {
-                0 => {
-                    let text = draw_items(&mut draws, &mut next);
-                    let answer = over_memcached(&server, USERS[at], &text);
-                    (vec![vec![text.into_bytes()]], Some(answer))
-                }
-                1 | 2 => {
-                    let (name, source, words) = draw_definition(&mut draws, &owned);
-                    // A join's output has no keys of clients.
-                    if !owned.contains_key(name) {
-                        let (first, last) =
-                            (format!("{}|", output_of(name)), format!("{}}}", output_of(name)));
-                        ask(&mut admin, &["RANGE.DEL", &first, &last]).unwrap();
-                        before.retain(|key, _| !key.starts_with(&first));
-                    }
-                    let requests = vec![words.into_iter().map(String::into_bytes).collect()];
-                    let answer = clients[at].try_ask(&requests);
-                    let asked = if name == "g" { "FLOW.INFO" } else { "JOIN.INFO" };
-                    if ask(&mut admin, &[asked, name]).is_ok() != owned.contains_key(name) {
-                        assert!(rights[at].may_define(source, output_of(name)), "{requests:?}");
-                        defined += 1;
-                        if owned.remove(name).is_none() {
-                            owned.insert(name, (at, source));
-                        }
-                    }
-                    (requests, answer)
-                }
-                _ => {
-                    let requests = draw_request(&mut draws, &mut next);
-                    let answer = clients[at].try_ask(&requests);
-                    (requests, answer)
-                }
-            };
-            let text = requests.iter().map(|words| words.join(&b' ')).collect::<Vec<_>>();
-            let text = String::from_utf8_lossy(&text.join(&b';')).into_owned();
-            let shown = format!("seed {seed}: {} sends {text:?}", USERS[at]);
-            let Some(answer) = answer else {
-                // It had tracked or heard what it may no longer.
-                clients[at] = Client::new(&server, USERS[at]);
-                continue;
-            };
-            settle_all(&mut admin, &owned);
-            let after = dump(&mut admin);
-            // What an owner may no longer give is nobody's, not even the administrator's.
-            for (name, (owner, source)) in &owned {
-                let output = output_of(name);
-                if *name != "g" && !rights[*owner].may_define(source, output) {
-                    let told = ask(&mut admin, &["PREFIX", &format!("{output}|")]).unwrap_err();
-                    assert!(told.to_string().contains("is refused"), "{name}: {told}");
-                    withheld += 1;
-                }
-            }
-            let own = &rights[at];
-            let sent = words_of(&requests.concat().join(&b' '));
-            let may_see = |word: &String| {
-                let mut entries = before.iter().chain(&after);
-                sent.iter().any(|sent| sent.contains(word.as_str()))
-                    || entries
-                        .any(|(key, value)| value.contains(word) && Rights::has(&own.read, key))
-            };
-            for word in words_of(&answer) {
-                assert!(may_see(&word), "{shown}, and sees {word}: {}", answer.escape_ascii());
-                seen += 1;
-            }
-            refused += usize::from(answer.windows(6).any(|it| it == b"NOPERM"));
-            // What joins give changes with what they read; what a flow writes, by its owner's right.
-            let is_given = |name: &str| had.contains_key(name) || owned.contains_key(name);
-            let flow_may = had.get("g").or(owned.get("g"));
-            let flow_may = flow_may.is_some_and(|(owner, of)| rights[*owner].may_define(of, "z"));
-            let free = ["x", "y", "z"].into_iter();
-            let free = free.filter(|it| if *it == "z" { !flow_may } else { !is_given(it) });
-            for table in BASE.into_iter().chain(free) {
-                let of = |all: &Dump| -> Dump {
-                    all.iter()
-                        .filter(|(key, _)| key.starts_with(table))
-                        .map(|(key, value)| (key.clone(), value.clone()))
-                        .collect()
-                };
-                let (before, after) = (of(&before), of(&after));
-                for key in before.keys().chain(after.keys()) {
-                    if before.get(key) != after.get(key) {
-                        assert!(
-                            Rights::has(&own.write, key),
-                            "{shown}, and changes {key} from {:?} to {:?}: {own:?}, {}",
-                            before.get(key),
-                            after.get(key),
-                            answer.escape_ascii()
-                        );
-                        changed += 1;
-                    }
-                }
-            }
-            // The other one is told of what it may read alone.
-            let other = 1 - at;
-            match clients[other].try_ask(&[]) {
-                None => clients[other] = Client::new(&server, USERS[other]),
-                Some(pushed) => {
-                    for word in words_of(&pushed) {
-                        let mut entries = before.iter().chain(&after);
-                        let may = entries.any(|(key, value)| {
-                            value.contains(&word) && Rights::has(&rights[other].read, key)
-                        });
-                        assert!(may, "{shown}, and {} hears {word}", USERS[other]);
-                        seen += 1;
-                    }
-                }
-            }
+            let Some(step) = trial.step() else { continue };
+            trial.check_withheld();
+            trial.check_answer(&step);
+            trial.check_changes(&step);
+            trial.check_pushed(&step);
         }
+        let Counts { seen, refused, changed, defined, withheld } = trial.counts;
         assert!(seen > 100 && refused > 100 && changed > 50, "{seen} {refused} {changed}");
         assert!(defined > 10 && withheld > 50, "{defined} {withheld}");
     }

@@ -218,7 +218,7 @@ fn changes_are_posted_until_they_are_taken() {
     assert_eq!(of("delete").unwrap().body["value"], serde_json::Value::Null);
     assert!(of_key(&other.got(), "n|3").iter().all(|got| got.taken));
     let text = refusal(&mut client, &["FLOW.ADD", "x", "ON", "n|<id>", "HTTP", "POST", "ftp://h"]);
-    assert!(text.contains("is no URL"), "{text}");
+    assert!(text.contains("begins with http://"), "{text}");
 }
 
 #[test]

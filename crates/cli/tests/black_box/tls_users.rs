@@ -219,3 +219,41 @@ fn the_command_lines_client_talks_tls() {
     );
     assert!(!done && told.starts_with("NOAUTH"), "{told}");
 }
+
+#[test]
+fn the_hardened_configuration_of_the_documents_keeps_everything_else_out() {
+    let authority = Authority::new();
+    let (own, app) = (authority.issue("server"), authority.issue_to("app"));
+    let password = authority.folder.path().join("password");
+    std::fs::write(&password, "the password\n").unwrap();
+    let document = include_str!("../../../../docs/security-network.md");
+    let (_, rest) = document.split_once("```toml\n").unwrap();
+    let mut text = rest.split_once("```").unwrap().0.to_owned();
+    for (there, here) in [
+        ("/etc/headwater/password", &password),
+        ("/etc/headwater/server.crt", &own.certificate),
+        ("/etc/headwater/server.key", &own.key),
+        ("/etc/headwater/clients.crt", &authority.own.certificate),
+        ("/etc/headwater/databases.crt", &authority.own.certificate),
+    ] {
+        assert!(text.contains(there), "{there}");
+        text = text.replace(there, here.to_str().unwrap());
+    }
+    let text = text.replace("0.0.0.0", "127.0.0.1").replace("tls-port = 7379", "tls-port = 0");
+    let file = crate::support::TempFile::new(&text);
+    let mut command = program();
+    command.args(["serve", "--config", file.path.to_str().unwrap()]);
+    // It tells the address of TLS alone.
+    let server = Server::spawn(command);
+    assert_eq!(address(&server, "TLS on ").port(), server.port);
+    assert!(!Dial::new(&server, &authority).is_let_in(), "it shows no certificate");
+    let mut client = Dial::new(&server, &authority).with(&app).connect();
+    assert!(client.ask(&["PING"]).unwrap().starts_with("-NOAUTH"));
+    assert_eq!(client.ask(&["AUTH", "the password"]).unwrap(), "+OK");
+    assert!(client.ask(&["SHUTDOWN"]).unwrap().starts_with("-ERR unknown command"));
+    for (place, told) in [("db.internal:5432", "+OK"), ("db.internal:22", "-ERR connect-allow")] {
+        let url = format!("postgres://ann@{place}/shop");
+        let answer = client.ask(&["SOURCE.ADD", "s", "postgres", &url]).unwrap();
+        assert!(answer.starts_with(told), "{place}: {answer}");
+    }
+}
