@@ -158,6 +158,18 @@ pub enum StepAsk {
 }
 
 impl StepAsk {
+    /// Gives a key a value, as SET does.
+    fn set(key: &[u8], value: Vec<u8>) -> Self {
+        Self::Put {
+            key: key.to_vec(),
+            value,
+            expires: None,
+            flags: 0,
+            if_absent: false,
+            purpose: PutPurpose::Set,
+        }
+    }
+
     /// Gives it to `with`.
     pub fn borrow<T>(&self, with: impl FnOnce(&Ask<'_>) -> T) -> T {
         match self {
@@ -357,14 +369,7 @@ impl Program {
                         let Some(spec) = table::lookup(b"del") else { return integer(0) };
                         StepAsk::Command(spec, [&b"DEL"[..], to].into_iter().collect())
                     } else {
-                        StepAsk::Put {
-                            key: to.clone(),
-                            value,
-                            expires: None,
-                            flags: 0,
-                            if_absent: false,
-                            purpose: PutPurpose::Set,
-                        }
+                        StepAsk::set(to, value)
                     };
                     Goes::Ask(vec![Step { at: placement.home(to), kind: Kind::Write, ask }])
                 }

@@ -344,7 +344,7 @@ fn passwords_come_from_files_and_the_environment_and_open_files_are_told() {
 #[test]
 fn keys_may_stay_until_somebody_looks_at_them() {
     for shards in ["1", "3"] {
-        let server = Server::start(&["--shards", shards, "--enable-debug-command", "local"]);
+        let server = Server::start(&["--shards", shards]);
         let client = &mut server.client(3);
         let () = cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).query(client).unwrap();
         let expired = |client: &mut redis::Connection| {
@@ -374,7 +374,7 @@ fn keys_may_stay_until_somebody_looks_at_them() {
 
 #[test]
 fn there_is_an_answer_of_each_kind() {
-    let server = Server::start(&["--enable-debug-command", "local"]);
+    let server = Server::start(&[]);
     let mut socket = server.socket();
     for (hello, answers) in [
         (

@@ -273,7 +273,7 @@ fn words_are_those_of_redis() {
             (&["CLIENT", "CACHING", "maybe"][..], "CLIENT CACHING can be called only when"),
             (&["SETRANGE", "k", "4294967296", "x"], "string exceeds maximum allowed size"),
             (&["CLIENT", "KILL", "USER", "nosuch"], "No such user 'nosuch'"),
-            (&["OBJECT", "IDLETIME", "k"], "An LFU maxmemory policy is selected"),
+            (&["OBJECT", "IDLETIME", "k"], "the time of a key's last use is not kept"),
         ] {
             let told = refused(client, words);
             assert!(told.contains(text), "{told}");

@@ -101,7 +101,7 @@ fn flows_rest_while_clients_are_paused() {
     for shards in ["1", "3"] {
         let server = Server::start(&["--shards", shards]);
         let client = &mut server.client(2);
-        let flow = ["f", "ON", "in|<id>", "COPY", "out|<id>"];
+        let flow = ["f", "ON", "in|<id>", "COPY", "out|<id> = copy in|<id>"];
         let _: redis::Value = cmd("FLOW.ADD").arg(&flow).query(client).unwrap();
         let inputs = KEYS.map(|key| format!("in|{key}"));
         let outputs = KEYS.map(|key| format!("out|{key}"));

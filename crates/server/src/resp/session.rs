@@ -359,7 +359,9 @@ impl Session {
     pub(crate) fn watched_keys(&self) -> usize {
         let elsewhere = match &self.across {
             Across::Client(pending) => pending.watched().len(),
-            Across::Nothing | Across::Remote(_) => 0,
+            Across::Nothing => 0,
+            // Its client's session counts them.
+            Across::Remote(_) => return 0,
         };
         self.watched.len() + elsewhere
     }

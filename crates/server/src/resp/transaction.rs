@@ -161,6 +161,7 @@ impl Resp {
         };
         if changed {
             self.forget_watches(&mut work.connection.session);
+            self.show_queue(&[], args, work);
             encoder(work).null_array();
             return Flow::Next;
         }
@@ -177,7 +178,7 @@ impl Resp {
             }
         }
         self.forget_watches(&mut work.connection.session);
-        self.show_queue(&queue.requests, work);
+        self.show_queue(&queue.requests, args, work);
         encoder(work).array(queue.requests.len());
         self.begin_transaction();
         self.run_queue(queue, 0, work)

@@ -154,14 +154,14 @@ impl Resp {
             && !watches_here
             && (!watches_elsewhere || shards.len() == 1)
         {
-            self.show_queue(&queue.requests, work);
+            self.show_queue(&queue.requests, args, work);
             self.ask_exec(at, queue.requests, work);
             if let Some(pending) = work.connection.session.pending() {
                 pending.end_watches();
             }
             return Some(Flow::Next);
         }
-        self.show_queue(&queue.requests, work);
+        self.show_queue(&queue.requests, args, work);
         Some(self.coordinate_rest(plan, (queue.requests, queue.refused), true, work))
     }
 
