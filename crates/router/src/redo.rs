@@ -179,6 +179,10 @@ impl Redo {
                     }
                 }
             }
+            // A shard that was asked for a value has it still, or what it was is known: nothing behind it was begun before.
+            (StepAsk::Whole(Ask::Execute { .. }), decided) if self.transaction.is_reading() => {
+                decided.map_or(Found::Missing(step), Found::Known)
+            }
             (StepAsk::Whole(Ask::Execute { last, requests, .. }), _) if is_done => {
                 if !*last {
                     return Found::Known(nulls(requests.len()));

@@ -23,7 +23,7 @@ use crate::ask::{Ask, Budget, Requests};
 use crate::locks::{LockSet, TransactionId};
 use crate::merge::Merge;
 use crate::pending::{Inner, Kind};
-use crate::program::{Goes, Program, Step, StepAsk};
+use crate::program::{Combine, Goes, Program, Step, StepAsk};
 use crate::record::{Place, Recording};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -197,6 +197,14 @@ impl Transaction {
     /// How far it has come.
     pub(crate) fn place(&self) -> Place {
         self.place
+    }
+
+    /// Whether what was asked last are values that are put together.
+    pub(crate) fn is_reading(&self) -> bool {
+        let reads = |item: &Item| {
+            matches!(item, Item::Program(Program::Combine { step: Combine::Put, .. }))
+        };
+        matches!(self.state, State::Stepping) && self.plan.items.get(self.next).is_some_and(reads)
     }
 
     /// Whether it waits for locks.

@@ -3,6 +3,7 @@
 mod acl;
 mod acl_commands;
 mod acl_random;
+mod alerts;
 mod audit;
 mod backups;
 mod bound;
