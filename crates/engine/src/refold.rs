@@ -82,7 +82,7 @@ impl Engine {
         }
         if self.run(&mut execution, 0, &bindings).is_err() {
             if execution.gathers {
-                self.begin_refolding(id, key);
+                self.begin_refolding(id, key, execution.visited);
             }
             return Err(Missing);
         }
@@ -90,12 +90,13 @@ impl Engine {
         Ok(self.fold(&plan, execution.tuples))
     }
 
-    fn begin_refolding(&mut self, id: StatusId, key: &[u8]) {
+    fn begin_refolding(&mut self, id: StatusId, key: &[u8], visited: u64) {
         // What was noted for the range by changes before it must not be applied to what comes of it (N1).
         self.feed(id);
         let Some(work) = &mut self.statuses.get_mut(id).work else { return };
         if work.stale.remove(key) {
             work.refolding.insert(key.into(), Refolding::default());
+            work.refolded.took_part(visited, true);
             self.clear_refolded(id, key);
         }
     }
@@ -131,11 +132,18 @@ impl Engine {
         id: StatusId,
         wanted: &KeyRange,
     ) -> Result<bool, Missing> {
-        let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(false) };
+        let status = self.statuses.get_mut(id);
+        let visited_whole = status.visited.max(1);
+        let Some(work) = &mut status.work else { return Ok(false) };
         let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
+        let all = work.stale.len() + work.refolding.len();
         let found = work.refolding.iter_mut().find(|(key, _)| concerns(key));
         let Some((key, refolding)) = found else { return Ok(false) };
         let key = key.clone();
+        if all > 1 && work.refolded.rows_after(all - 1) > visited_whole {
+            self.invalidate(id);
+            return Ok(true);
+        }
         if refolding.begins_anew {
             *refolding = Refolding::default();
             self.feed(id);
@@ -164,7 +172,10 @@ impl Engine {
         let rows_max = self.slices.rows_max();
         // While it is taken out, what is added is no change of it.
         let work = self.statuses.get_mut(id).work.as_mut();
-        let taken = work.and_then(|work| work.refolding.remove(&key));
+        let taken = work.and_then(|work| {
+            work.refolded.took_part(visited, false);
+            work.refolding.remove(&key)
+        });
         let Some(mut refolding) = taken else {
             tuples.release(&mut self.store.pool);
             return Ok(true);

@@ -87,6 +87,12 @@ impl Steps {
         self.rows += rows;
     }
 
+    /// A step that is taken in parts has visited so many rows more; the first part begins it.
+    pub(crate) fn took_part(&mut self, rows: u64, begins: bool) {
+        self.done += u64::from(begins);
+        self.rows += rows;
+    }
+
     /// Rows that so many more steps will visit, if they are as those that were taken.
     pub(crate) fn rows_of(&self, more: usize) -> u64 {
         match self.done {

@@ -158,6 +158,32 @@ fn what_is_said_is_looked_for_anew_in_slices_when_it_goes() {
     }
 }
 
+/// Each output has all keys of the source to look through: that is dearer, for all of them, than to compute the range anew.
+#[test]
+fn outputs_that_are_looked_for_anew_cost_no_more_than_their_range() {
+    const OWNERS: usize = 100;
+    let mut engine = engine("best|<owner> = max po|<post>|<owner>");
+    let key = |post: usize, owner: usize| format!("po|{post:03}|{owner:04}");
+    for at in 0..KEYS {
+        let (post, owner) = (at / OWNERS, at % OWNERS);
+        set(&mut engine, &key(post, owner), &post.to_string());
+    }
+    let begun = count(&engine, "rows_read");
+    let (pairs, _) = read(&mut engine, "best|", &mut |_, _| {});
+    let cold = count(&engine, "rows_read") - begun;
+    let last = KEYS / OWNERS - 1;
+    assert!(pairs.len() == OWNERS && pairs.values().all(|best| *best == last.to_string()));
+    for owner in 0..OWNERS {
+        assert!(remove(&mut engine, &key(last, owner)));
+    }
+    let begun = count(&engine, "rows_read");
+    let (pairs, _) = read(&mut engine, "best|", &mut |_, _| {});
+    let again = count(&engine, "rows_read") - begun;
+    assert!(pairs.len() == OWNERS && pairs.values().all(|best| *best == (last - 1).to_string()));
+    assert!(again < 2 * cold, "{again} rows, {cold} at first");
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
 /// The best of very many, by what their values say: at the first read, and when one of them has gone.
 #[test]
 fn the_best_of_a_group_are_found_in_slices() {
