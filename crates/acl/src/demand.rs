@@ -186,8 +186,29 @@ fn all_keys<'a>(access: Access) -> Demand<'a> {
 
 /// What a request needs of the keys that it names, where something else is wrong with it.
 pub fn key_demands<'a>(spec: &Spec, args: Args<'a>, out: &mut Vec<Demand<'a>>) {
-    let reads = spec.flags.has(Flags::READONLY);
-    keys(spec, args, if reads { Access::READ } else { Access::ALL }, out);
+    if !named_keys(needs_of(spec.id), spec, args, out) {
+        let reads = spec.flags.has(Flags::READONLY);
+        keys(spec, args, if reads { Access::READ } else { Access::ALL }, out);
+    }
+}
+
+/// The same of commands of which no option says what is done with their keys; whether this is one.
+fn named_keys<'a>(needs: Needs, spec: &Spec, args: Args<'a>, out: &mut Vec<Demand<'a>>) -> bool {
+    match needs {
+        Needs::Reads => keys(spec, args, Access::READ, out),
+        Needs::Looks => keys(spec, args, Access::NONE, out),
+        Needs::Writes => keys(spec, args, Access::WRITE, out),
+        Needs::Both => keys(spec, args, Access::ALL, out),
+        Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
+        Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
+        Needs::Combines => {
+            let mut places = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
+            out.extend(places.next().map(|key| Demand::Key { key, access: Access::WRITE }));
+            out.extend(places.map(|key| Demand::Key { key, access: Access::READ }));
+        }
+        _ => return false,
+    }
+    true
 }
 
 /// What kind of demands a command has.
@@ -287,11 +308,11 @@ needs! {
 /// What a request needs besides the right to its command. What joins and flows read and write is not said here: their
 /// texts are ([`crate::Reach`]).
 pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut Vec<Demand<'a>>) {
-    match needs_of(spec.id) {
-        Needs::Reads => keys(spec, args, Access::READ, out),
-        Needs::Looks => keys(spec, args, Access::NONE, out),
-        Needs::Writes => keys(spec, args, Access::WRITE, out),
-        Needs::Both => keys(spec, args, Access::ALL, out),
+    let needs = needs_of(spec.id);
+    if named_keys(needs, spec, args, out) {
+        return;
+    }
+    match needs {
         Needs::SetOptions => {
             let shows =
                 matches!(command, Command::Data(Data::Strings(Strings::Set { get: true, .. })));
@@ -310,13 +331,6 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
                 matches!(command, Command::Data(Data::Bits(Bits::Fields { read_only: true, .. })));
             keys(spec, args, if looks { Access::READ } else { Access::ALL }, out);
         }
-        Needs::Moves => pair(args, Access::ALL, Access::WRITE, out),
-        Needs::Copies => pair(args, Access::READ, Access::WRITE, out),
-        Needs::Combines => {
-            let mut places = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
-            out.extend(places.next().map(|key| Demand::Key { key, access: Access::WRITE }));
-            out.extend(places.map(|key| Demand::Key { key, access: Access::READ }));
-        }
         Needs::Whole => whole(spec, command, out),
         Needs::Everything => out.push(all_keys(Access::READ)),
         Needs::Range => out.extend(range_of(command)),
@@ -333,7 +347,15 @@ pub fn demands<'a>(spec: &Spec, args: Args<'a>, command: &Command<'a>, out: &mut
         Needs::ChannelPatterns => out.extend(args.iter().skip(1).map(Demand::ChannelPattern)),
         Needs::Tracks => tracked(command, out),
         Needs::Monitors => out.extend([all_keys(Access::READ), Demand::ChannelPattern(b"*")]),
-        Needs::Definition | Needs::Nothing => {}
+        Needs::Reads
+        | Needs::Looks
+        | Needs::Writes
+        | Needs::Both
+        | Needs::Moves
+        | Needs::Copies
+        | Needs::Combines
+        | Needs::Definition
+        | Needs::Nothing => {}
     }
 }
 

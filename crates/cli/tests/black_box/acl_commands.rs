@@ -6,13 +6,14 @@ use redis::{Value, from_redis_value};
 use std::collections::BTreeSet;
 
 /// The kinds of users, with their rules. Whoever has no login is `default`, which is off.
-const USERS: [(&str, &str); 7] = [
+const USERS: [(&str, &str); 8] = [
     ("reader", "~* &* +@read"),
     ("writer", "~* &* +@read +@write"),
     ("definer", "~* &* +@read +@define"),
     ("connector", "~* &* +@connect"),
     ("keyless", "&* +@all"),
     ("looker", "%R~* &* +@all"),
+    ("setter", "%W~* &* +@all"),
     ("admin", "~* &* +@all"),
 ];
 
@@ -74,6 +75,7 @@ fn may(user: &str, command: &Described) -> bool {
         "keyless" if command.words == ["eval"] => true,
         "keyless" => command.first_key == 0 && !is_about_all_keys(command),
         "looker" => !changes_keys(command),
+        "setter" => !shows_keys(command),
         _ => true,
     }
 }
@@ -88,6 +90,61 @@ fn changes_keys(command: &Described) -> bool {
         "table.set" => true,
         _ => is_flagged && (command.first_key > 0 || is_about_all_keys(command)),
     }
+}
+
+/// Commands that tell of keys that they are there, of which type, how long and until when: any right on the key is enough.
+const LOOKS: [&str; 16] = [
+    "strlen",
+    "exists",
+    "type",
+    "touch",
+    "ttl",
+    "pttl",
+    "expiretime",
+    "pexpiretime",
+    "stream.len",
+    "stream.info",
+    "object|encoding",
+    "object|idletime",
+    "object|freq",
+    "object|refcount",
+    "memory|usage",
+    "watch",
+];
+
+/// Commands that change keys, and show what they held or what becomes of it.
+const SHOWS: [&str; 21] = [
+    "setbit",
+    "bitfield",
+    "bitop",
+    "delifeq",
+    "pexpireifeq",
+    "cl.throttle",
+    "evalsha",
+    "getset",
+    "getdel",
+    "getex",
+    "incr",
+    "decr",
+    "incrby",
+    "decrby",
+    "incrbyfloat",
+    "rename",
+    "renamenx",
+    "copy",
+    "fn.call",
+    "table.set",
+    "backup.end",
+];
+
+/// Commands that show values: who may write all keys, and read none, is refused these.
+fn shows_keys(command: &Described) -> bool {
+    let name = &*command.words.join("|");
+    if SHOWS.contains(&name) || LOOKS.contains(&name) || name == "eval" {
+        return SHOWS.contains(&name);
+    }
+    let writes = command.flags.iter().any(|flag| flag == "write");
+    !writes && (command.first_key > 0 || is_about_all_keys(command))
 }
 
 /// Commands that read or write keys without naming them one by one.
