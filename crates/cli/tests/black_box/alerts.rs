@@ -52,12 +52,9 @@ const RULES: [Rule; 9] = [
         event: Some("source_down"),
     },
     Rule {
-        alert: "HeadwaterMemoryNearBound",
-        expression: "headwater_memory_resident_bytes / headwater_memory_bound_bytes > 0.97",
-        is_true: |it| {
-            let bound = it.sum("headwater_memory_bound_bytes");
-            bound > 0.0 && it.sum("headwater_memory_resident_bytes") / bound > 0.97
-        },
+        alert: "HeadwaterMemoryFull",
+        expression: "increase(headwater_writes_without_room_total[5m]) > 0",
+        is_true: |it| it.sum("headwater_writes_without_room_total") > 0.0,
         event: Some("no_room"),
     },
     Rule {
@@ -155,7 +152,16 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
     for shards in ["1", "3"] {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let words = ["--http-port", "0", "--log-file", log.to_str().unwrap(), "--shards", shards];
+        let words = [
+            "--http-port",
+            "0",
+            "--log-file",
+            log.to_str().unwrap(),
+            "--log-level",
+            "info",
+            "--shards",
+            shards,
+        ];
         let start = |more: &[&str]| Server::start(&[&words[..], more].concat());
 
         // Nothing is wrong.
@@ -232,7 +238,7 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
         let lacks =
             (0..200_000).any(|key| ask(client, &["SET", &format!("k|{key}"), &value]).is_err());
         assert!(lacks);
-        until_true("HeadwaterMemoryNearBound", &server, &log);
+        until_true("HeadwaterMemoryFull", &server, &log);
         drop(server);
 
         // No disk has so much left.

@@ -102,6 +102,12 @@ impl Resp {
             Counter,
             self.stats.clients_evicted,
         );
+        one(
+            "writes_without_room",
+            "Writes refused for want of memory",
+            Counter,
+            self.stats.no_room,
+        );
         one("errors", "Replies that were errors", Counter, self.stats.errors_all());
         one("received_bytes", "Bytes that clients sent", Counter, self.stats.received_bytes);
         one("sent_bytes", "Bytes that clients were sent", Counter, self.stats.sent_bytes);

@@ -123,6 +123,7 @@ impl Resp {
     /// A write is refused for want of memory.
     #[cold]
     pub(super) fn notice_no_room(&mut self) {
+        self.stats.no_room += 1;
         if self.notices.no_room.happens(self.time.uptime) {
             let (shard, bound, policy) =
                 (self.me().0, self.gauge.bound(), self.config.memory.policy.as_str());

@@ -52,6 +52,8 @@ pub(crate) struct Stats {
     pub(crate) connections: u64,
     /// Connections refused because there were too many.
     pub(crate) connections_refused: u64,
+    /// Writes refused for want of memory.
+    pub(super) no_room: u64,
     /// Connections ended because clients took too much memory.
     pub(super) clients_evicted: u64,
     /// Bytes that clients have sent, and those that they were sent.
@@ -93,6 +95,7 @@ impl Stats {
             denied: [0; 4],
             connections: 0,
             connections_refused: 0,
+            no_room: 0,
             clients_evicted: 0,
             received_bytes: 0,
             sent_bytes: 0,
@@ -177,6 +180,7 @@ impl Stats {
         self.denied = [0; 4];
         self.connections = 0;
         self.connections_refused = 0;
+        self.no_room = 0;
         self.received_bytes = 0;
         self.sent_bytes = 0;
         self.reads = 0;
