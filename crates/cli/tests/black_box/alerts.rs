@@ -244,8 +244,20 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
         // No disk has so much left.
         config("[data]\ndata-free-bytes-min = \"1000000000gb\"\n");
         let data = folder.path().join("data");
-        let server = start(&["--data", data.to_str().unwrap(), "--config", file.to_str().unwrap()]);
-        let _ = ask(&mut server.client(2), &["SET", "k", "v"]);
+        let server = start(&[
+            "--data",
+            data.to_str().unwrap(),
+            "--data-plain",
+            "yes",
+            "--config",
+            file.to_str().unwrap(),
+        ]);
+        let client = &mut server.client(2);
+        // The disk is looked at when something is written to it.
+        let began = Instant::now();
+        while ask(client, &["SET", "k", "v"]).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "writes are taken");
+        }
         until_true("HeadwaterWritesRefused", &server, &log);
     }
 }
