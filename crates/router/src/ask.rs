@@ -11,6 +11,7 @@
 //! A request is copied once as it is written; its arguments are read where they lie.
 
 use crate::locks::{LockSet, TransactionId};
+use crate::purpose::PutPurpose;
 use alloc::vec::Vec;
 use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
@@ -75,37 +76,6 @@ pub struct PutValue<'a> {
     pub if_absent: bool,
     /// What it is put for.
     pub purpose: PutPurpose,
-}
-
-/// What a value is put for, by which the event of its key is named.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PutPurpose {
-    /// The key is given a value.
-    #[default]
-    Set,
-    /// It is a copy of another key's.
-    Copy,
-    /// It was another key's.
-    Rename,
-}
-
-impl PutPurpose {
-    /// As bits above that of `if_absent`.
-    fn bits(self) -> u8 {
-        match self {
-            Self::Set => 0,
-            Self::Copy => 1 << 1,
-            Self::Rename => 2 << 1,
-        }
-    }
-
-    fn of(byte: u8) -> Self {
-        match byte >> 1 {
-            1 => Self::Copy,
-            2 => Self::Rename,
-            _ => Self::Set,
-        }
-    }
 }
 
 /// Requests as their clients sent them, in order.

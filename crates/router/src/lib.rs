@@ -19,6 +19,7 @@ mod merge;
 mod pending;
 mod plan;
 mod program;
+mod purpose;
 mod record;
 mod redo;
 mod route;
@@ -26,7 +27,7 @@ mod transaction;
 
 pub use answer::{Answer, AnswerWriter, Form, Token, answer_of};
 pub use ask::{
-    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutPurpose, PutValue, Requests,
+    AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutValue, Requests,
     write_answer, write_ask,
 };
 pub use course::{Course, Situation, course};
@@ -35,6 +36,7 @@ pub use merge::Merge;
 pub use pending::{Encode, Inner, Kind, Pending, Scattered};
 pub use plan::lock_set;
 pub use program::{Program, Step, StepAsk};
+pub use purpose::PutPurpose;
 pub use record::{Place, Recording};
 pub use redo::{RecordedStep, Redo};
 pub use route::{Request, Route, route};

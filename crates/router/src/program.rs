@@ -3,9 +3,10 @@
 //! A step that fails is the last one: what can refuse comes before the first change.
 
 use crate::answer::{Answer, Token, answer_of};
-use crate::ask::{Ask, PutPurpose, PutValue};
+use crate::ask::{Ask, PutValue};
 use crate::merge::Merge;
 use crate::pending::Kind;
+use crate::purpose::PutPurpose;
 use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -142,6 +142,43 @@ fn until_true(alert: &str, server: &Server, log: &std::path::Path) {
     }
 }
 
+fn ask(client: &mut redis::Connection, words: &[&str]) -> redis::RedisResult<Value> {
+    cmd(words[0]).arg(&words[1..]).query(client)
+}
+
+/// What is looked up and is not there, what is refused, a source that is down, and flows.
+fn misses_errors_and_definitions(server: &Server, log: &std::path::Path) {
+    let client = &mut server.client(2);
+    (0..200).for_each(|key| _ = ask(client, &["GET", &format!("nothing|{key}")]).unwrap());
+    until_true("HeadwaterFewHits", server, log);
+    (0..200).for_each(|_| _ = ask(client, &["INCR", "k"]).unwrap_err());
+    until_true("HeadwaterManyErrors", server, log);
+
+    // Nobody is there.
+    ask(client, &["SOURCE.ADD", "s", "postgres", "postgres://a@127.0.0.1:1/x"]).unwrap();
+    until_true("HeadwaterSourceDown", server, log);
+
+    let dead = [
+        "FLOW.ADD",
+        "dead",
+        "ON",
+        "in|<id>",
+        "COPY",
+        "out|<id> = copy in|<id>",
+        "MAX-ATTEMPTS",
+        "1",
+    ];
+    ask(client, &dead).unwrap();
+    // What the flow writes is a join's from now on: it cannot.
+    ask(client, &["JOIN.ADD", "taken", "out|<id> = copy other|<id>"]).unwrap();
+    ask(client, &["SET", "in|1", "v"]).unwrap();
+    until_true("HeadwaterFlowDead", server, log);
+    ask(client, &["FLOW.ADD", "late", "ON", "news|<id>", "PUBLISH", "channel"]).unwrap();
+    ask(client, &["FLOW.PAUSE", "late"]).unwrap();
+    ask(client, &["SET", "news|1", "v"]).unwrap();
+    until_true("HeadwaterFlowLate", server, log);
+}
+
 #[test]
 fn each_alert_is_raised_in_its_state_and_in_no_other() {
     let rules = rules_of_the_file();
@@ -167,9 +204,6 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
         // Nothing is wrong.
         let server = start(&["--memory", "256mb"]);
         let client = &mut server.client(2);
-        let ask = |client: &mut redis::Connection, words: &[&str]| {
-            cmd(words[0]).arg(&words[1..]).query::<Value>(client)
-        };
         for _ in 0..40 {
             ask(client, &["SET", "k", "v"]).unwrap();
             ask(client, &["GET", "k"]).unwrap();
@@ -179,34 +213,7 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
             assert!(!(rule.is_true)(&figures), "{} is true of\n{}", rule.alert, figures.0);
         }
 
-        (0..200).for_each(|key| _ = ask(client, &["GET", &format!("nothing|{key}")]).unwrap());
-        until_true("HeadwaterFewHits", &server, &log);
-        (0..200).for_each(|_| _ = ask(client, &["INCR", "k"]).unwrap_err());
-        until_true("HeadwaterManyErrors", &server, &log);
-
-        // Nobody is there.
-        ask(client, &["SOURCE.ADD", "s", "postgres", "postgres://a@127.0.0.1:1/x"]).unwrap();
-        until_true("HeadwaterSourceDown", &server, &log);
-
-        let dead = [
-            "FLOW.ADD",
-            "dead",
-            "ON",
-            "in|<id>",
-            "COPY",
-            "out|<id> = copy in|<id>",
-            "MAX-ATTEMPTS",
-            "1",
-        ];
-        ask(client, &dead).unwrap();
-        // What the flow writes is a join's from now on: it cannot.
-        ask(client, &["JOIN.ADD", "taken", "out|<id> = copy other|<id>"]).unwrap();
-        ask(client, &["SET", "in|1", "v"]).unwrap();
-        until_true("HeadwaterFlowDead", &server, &log);
-        ask(client, &["FLOW.ADD", "late", "ON", "news|<id>", "PUBLISH", "channel"]).unwrap();
-        ask(client, &["FLOW.PAUSE", "late"]).unwrap();
-        ask(client, &["SET", "news|1", "v"]).unwrap();
-        until_true("HeadwaterFlowLate", &server, &log);
+        misses_errors_and_definitions(&server, &log);
 
         // Clients that begin more than there is room for.
         ask(client, &["CLIENT", "NO-EVICT", "ON"]).unwrap();
