@@ -10,6 +10,7 @@
 use crate::engine::Engine;
 use crate::report::EngineError;
 use crate::shards::Placed;
+use crate::views::Views;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -37,49 +38,24 @@ impl Engine {
         text: &str,
         replace: bool,
     ) -> Result<(), EngineError> {
-        if let Some((other, _)) = &self.catalog.prepared {
+        if let Some((other, _)) = &self.views.catalog.prepared {
             return refused(format!("join '{other}' is being installed; try again when it is"));
         }
-        self.check_new_name(name)?;
+        self.views.check_new_name(name)?;
         let (join, _) = self.accept(name, text, replace)?;
-        self.catalog.prepared = Some((String::from(name), join));
+        self.views.catalog.prepared = Some((String::from(name), join));
         Ok(())
     }
 
     /// Ends what [`Engine::join_prepare`] began for this name: the join is not installed.
     pub fn join_unprepare(&mut self, name: &str) {
-        self.catalog.prepared.take_if(|(prepared, _)| prepared == name);
+        self.views.catalog.prepared.take_if(|(prepared, _)| prepared == name);
     }
 
     /// Whether [`Engine::join_prepare`] has agreed to a join of this name that is not installed yet.
     #[must_use]
     pub fn is_join_prepared(&self, name: &str) -> bool {
-        self.catalog.prepared.as_ref().is_some_and(|(prepared, _)| prepared == name)
-    }
-
-    /// Refuses keys of joins that are about to be installed.
-    #[inline]
-    pub(crate) fn check_prepared(&self, key: &[u8]) -> Result<(), EngineError> {
-        match self.catalog.prepared.as_ref().filter(|(_, join)| join.output.matches(key)) {
-            None => Ok(()),
-            Some((name, _)) => Err(EngineError::Joined { join: name.clone() }),
-        }
-    }
-
-    /// Refuses streams in tables of joins that are about to be installed.
-    pub(crate) fn check_prepared_stream(&self, key: &[u8]) -> Result<(), EngineError> {
-        if let Some((name, join)) = &self.catalog.prepared {
-            let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
-            for pattern in patterns {
-                if headwater_base::table_of(key).unwrap_or(b"") == pattern.table {
-                    let table = String::from_utf8_lossy(&pattern.table);
-                    return refused(format!(
-                        "table '{table}' cannot hold streams: join '{name}' is about it"
-                    ));
-                }
-            }
-        }
-        Ok(())
+        self.views.catalog.prepared.as_ref().is_some_and(|(prepared, _)| prepared == name)
     }
 
     /// Whether the join may be installed, and in place of which.
@@ -91,7 +67,7 @@ impl Engine {
     ) -> Result<(Join, Option<u32>), EngineError> {
         // What is no key any more is in nobody's way.
         self.remove_all_dead();
-        let old = self.catalog.find(name);
+        let old = self.views.catalog.find(name);
         self.check_place(name, old.is_some(), replace)?;
         let limits = &self.settings.limits;
         let join = Join::parse(text, limits).map_err(|e| EngineError::Refused(e.to_string()))?;
@@ -109,17 +85,9 @@ impl Engine {
         self.check_homes(&join, old)?;
         self.check_base_keys(&join.output)?;
         self.check_streams(&join)?;
-        self.check_function(&join)?;
+        self.calls.check_function(&join)?;
         self.unspill_for(&join)?;
         Ok((join, old))
-    }
-
-    /// Whether clients may give a join this name. One that is there, because an earlier version took its name, keeps it.
-    pub(crate) fn check_new_name(&self, name: &str) -> Result<(), EngineError> {
-        if self.catalog.find(name).is_some() {
-            return Ok(());
-        }
-        headwater_base::text::check_name("join", name).map_err(EngineError::Refused)
     }
 
     /// Whether there is a place for a join of this name.
@@ -128,7 +96,7 @@ impl Engine {
             return refused(format!("join '{name}' exists already; add REPLACE to replace it"));
         }
         let max = self.settings.limits.joins_max;
-        if !exists && self.catalog.len() >= max {
+        if !exists && self.views.catalog.len() >= max {
             return refused(format!("at most {max} joins can be installed (joins-max)"));
         }
         Ok(())
@@ -137,7 +105,8 @@ impl Engine {
     /// The joins, but for `old`, that may read what a pattern describes.
     fn readers_but(&self, output: &Pattern, old: Option<u32>) -> Vec<u32> {
         let table = self.store.table_of(&output.range_of_all().first);
-        let mut joins = table.map_or(Vec::new(), |table| self.catalog.readers_of(table, output));
+        let mut joins =
+            table.map_or(Vec::new(), |table| self.views.catalog.readers_of(table, output));
         joins.retain(|&id| Some(id) != old);
         joins
     }
@@ -156,12 +125,12 @@ impl Engine {
         found.extend(first.into_iter().filter(|&id| seen.insert(id)).map(|id| (id, None)));
         let mut next = 0;
         while let Some(&(id, _)) = found.get(next) {
-            let output = &self.catalog.join(id).plan.join.output;
+            let output = &self.views.catalog.join(id).plan.join.output;
             if reads(output) {
                 let mut names = Vec::new();
                 let mut at = Some(next);
                 while let Some(&(id, before)) = at.and_then(|at| found.get(at)) {
-                    names.push(self.catalog.join(id).name.as_str());
+                    names.push(self.views.catalog.join(id).name.as_str());
                     at = before;
                 }
                 names.reverse();
@@ -184,13 +153,13 @@ impl Engine {
         let most = self.settings.limits.join_depth_max;
         let writers_of = |pattern: &Pattern| {
             let table = self.store.table_of(&pattern.range_of_all().first);
-            table.map_or(Vec::new(), |table| self.catalog.writers_of(table, pattern))
+            table.map_or(Vec::new(), |table| self.views.catalog.writers_of(table, pattern))
         };
         let upstream = join.sources.iter().flat_map(|source| writers_of(&source.pattern));
         let upstream = upstream.filter(|&id| Some(id) != old);
-        let depth = 1 + upstream.map(|id| self.catalog.join(id).depth).max().unwrap_or(0);
+        let depth = 1 + upstream.map(|id| self.views.catalog.join(id).depth).max().unwrap_or(0);
         let readers = self.readers_but(&join.output, old);
-        let deeper = self.catalog.deepened(readers, depth);
+        let deeper = self.views.catalog.deepened(readers, depth);
         let deepest = deeper.into_values().max().unwrap_or(depth).max(depth);
         if deepest > most {
             return refused(format!(
@@ -204,7 +173,7 @@ impl Engine {
     fn check_modes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
         if join.mode != Mode::Push {
             let readers = self.readers_but(&join.output, old);
-            let mut readers = readers.into_iter().map(|id| self.catalog.join(id));
+            let mut readers = readers.into_iter().map(|id| self.views.catalog.join(id));
             return match readers.find(|reader| reader.mode() == Mode::Push) {
                 None => Ok(()),
                 Some(reader) => refused(format!(
@@ -217,8 +186,8 @@ impl Engine {
         for source in &join.sources {
             let pattern = &source.pattern;
             let Some(table) = self.store.table_of(&pattern.range_of_all().first) else { continue };
-            for id in self.catalog.writers_of(table, pattern) {
-                let writer = self.catalog.join(id);
+            for id in self.views.catalog.writers_of(table, pattern) {
+                let writer = self.views.catalog.join(id);
                 if Some(id) != old && writer.mode() != Mode::Push {
                     return refused(format!(
                         "a push join cannot read the output of {} join '{}'; make it pull or snapshot",
@@ -234,7 +203,7 @@ impl Engine {
     /// Refuses a join that would have to read elsewhere what nobody keeps up to date: across shards, outputs of pull and
     /// snapshot joins are read at their home alone.
     fn check_homes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
-        let Some(placed) = &self.placed else { return Ok(()) };
+        let Some(placed) = &self.base.placed else { return Ok(()) };
         let placing = placed.placement.boundary(&join.output.table);
         if let Some(keep) = join.keep.filter(|keep| keep.components < placing) {
             let shown = |components: usize| match components {
@@ -264,19 +233,21 @@ impl Engine {
                 let range = source.pattern.range_of_all();
                 let table = self.store.table_of(&range.first);
                 about.extend(
-                    table.into_iter().flat_map(|it| self.catalog.writers_within(it, &range)),
+                    table.into_iter().flat_map(|it| self.views.catalog.writers_within(it, &range)),
                 );
             }
         }
         if join.mode != Mode::Push {
             let range = join.output.range_of_all();
             let table = self.store.table_of(&range.first);
-            about.extend(table.into_iter().flat_map(|it| self.catalog.readers_within(it, &range)));
+            about.extend(
+                table.into_iter().flat_map(|it| self.views.catalog.readers_within(it, &range)),
+            );
         }
         about.sort_unstable();
         about.dedup();
         for id in about.into_iter().filter(|&id| Some(id) != old) {
-            let other = self.catalog.join(id);
+            let other = self.views.catalog.join(id);
             let theirs = &other.plan.join;
             if reads_away(join, theirs) || reads_away(theirs, join) {
                 return refused(format!(
@@ -301,7 +272,7 @@ impl Engine {
         old: Option<u32>,
     ) -> Result<(), EngineError> {
         let output = self.store.table_of(&join.output.range_of_all().first);
-        let role = output.and_then(|table| self.catalog.role(table));
+        let role = output.and_then(|table| self.views.catalog.role(table));
         let is_read = role.is_some_and(|role| !role.readers.is_empty());
         let mut seen = BTreeSet::new();
         let mut tables = BTreeSet::new();
@@ -322,12 +293,13 @@ impl Engine {
                 let table = self.store.table_of(&pattern.range_of_all().first);
                 let Some(table) = table.filter(|_| is_read) else { continue };
                 let writers = if !is_away {
-                    self.catalog.writers_of(table, pattern)
+                    self.views.catalog.writers_of(table, pattern)
                 } else if tables.insert(&*pattern.table) {
-                    let all = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-                    let writes =
-                        |id: &u32| self.catalog.join(*id).plan.join.output.table == pattern.table;
-                    self.catalog.compared.update(|compared| compared + all.len() as u64);
+                    let all = self.views.catalog.role(table).map_or(&[][..], |role| &role.writers);
+                    let writes = |id: &u32| {
+                        self.views.catalog.join(*id).plan.join.output.table == pattern.table
+                    };
+                    self.views.catalog.compared.update(|compared| compared + all.len() as u64);
                     all.iter().copied().filter(writes).collect()
                 } else {
                     continue;
@@ -335,7 +307,7 @@ impl Engine {
                 let new = writers.into_iter().filter(|&id| Some(id) != old && seen.insert(id));
                 open.extend(new);
             }
-            next = open.pop().map(|id| &self.catalog.join(id).plan.join);
+            next = open.pop().map(|id| &self.views.catalog.join(id).plan.join);
         }
         Ok(())
     }
@@ -360,6 +332,41 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+impl Views {
+    /// Refuses keys of joins that are about to be installed.
+    #[inline]
+    pub(crate) fn check_prepared(&self, key: &[u8]) -> Result<(), EngineError> {
+        match self.catalog.prepared.as_ref().filter(|(_, join)| join.output.matches(key)) {
+            None => Ok(()),
+            Some((name, _)) => Err(EngineError::Joined { join: name.clone() }),
+        }
+    }
+
+    /// Refuses streams in tables of joins that are about to be installed.
+    pub(crate) fn check_prepared_stream(&self, key: &[u8]) -> Result<(), EngineError> {
+        if let Some((name, join)) = &self.catalog.prepared {
+            let patterns = join.sources.iter().map(|source| &source.pattern).chain([&join.output]);
+            for pattern in patterns {
+                if headwater_base::table_of(key).unwrap_or(b"") == pattern.table {
+                    let table = String::from_utf8_lossy(&pattern.table);
+                    return refused(format!(
+                        "table '{table}' cannot hold streams: join '{name}' is about it"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether clients may give a join this name. One that is there, because an earlier version took its name, keeps it.
+    pub(crate) fn check_new_name(&self, name: &str) -> Result<(), EngineError> {
+        if self.catalog.find(name).is_some() {
+            return Ok(());
+        }
+        headwater_base::text::check_name("join", name).map_err(EngineError::Refused)
     }
 }
 

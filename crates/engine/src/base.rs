@@ -91,8 +91,8 @@ impl Engine {
         // Its table may have gone with what it held.
         let table =
             if is_client && self.remove_dead(key) { self.store.table_for(key) } else { table };
-        self.removals.spare(key);
-        let noted = is_client && self.events.is_on();
+        self.base.removals.spare(key);
+        let noted = is_client && self.notifications.events.is_on();
         let is_new = noted && self.store.table(table).get(key).is_none();
         self.note_in_the_way(table, key);
         let kept = is_client && self.writes_kept(table);
@@ -108,14 +108,14 @@ impl Engine {
         }
         match (origin, flags) {
             (Origin::Load, None | Some(0)) => {}
-            (Origin::Load, Some(flags)) => self.marks.loaded(key, flags),
-            (_, flags) => self.marks.written(key, flags),
+            (Origin::Load, Some(flags)) => self.notifications.marks.loaded(key, flags),
+            (_, flags) => self.notifications.marks.written(key, flags),
         }
         let told = kept.then_some(expiry);
         match value {
             // Where no join reads the table, nobody asks for the old value.
             NewValue::Bytes(bytes)
-                if !kept && !self.has_readers(table) && self.replace(table, key, bytes) => {}
+                if !kept && !self.views.has_readers(table) && self.replace(table, key, bytes) => {}
             NewValue::Bytes(bytes) => {
                 let value = self.store.pool.insert(bytes);
                 self.put_held(table, key, value, told, origin);
@@ -125,7 +125,7 @@ impl Engine {
             }
             NewValue::InPlace(value) => {
                 self.tell_keeper(table, key, value, told);
-                self.watches.note(key);
+                self.notifications.watches.note(key);
                 if self.is_followed(table) {
                     self.tell_set(key, value);
                 }
@@ -133,21 +133,21 @@ impl Engine {
         }
         match expiry {
             Expiry::Keep => {}
-            Expiry::Never if self.expiries.len() == 0 => {}
-            Expiry::Never => self.expiries.set(key, None),
+            Expiry::Never if self.base.expiries.len() == 0 => {}
+            Expiry::Never => self.base.expiries.set(key, None),
             Expiry::At(at) if at <= self.now => {
-                let before = self.events.len();
+                let before = self.notifications.events.len();
                 self.take(table, key, Gone::Deleted);
                 if is_new {
                     // Nobody has seen it.
-                    self.events.cut(before);
+                    self.notifications.events.cut(before);
                 }
                 return;
             }
-            Expiry::At(at) => self.expiries.set(key, Some(at)),
+            Expiry::At(at) => self.base.expiries.set(key, Some(at)),
         }
         if noted {
-            self.events.wrote(key, is_new, expiry);
+            self.notifications.events.wrote(key, is_new, expiry);
         }
     }
 
@@ -156,7 +156,7 @@ impl Engine {
     fn tell_keeper(&mut self, table: TableId, key: &[u8], value: ValueRef, kept: Option<Expiry>) {
         let expires = match kept {
             None => return,
-            Some(Expiry::Keep) => self.expiries.get(key),
+            Some(Expiry::Keep) => self.base.expiries.get(key),
             Some(Expiry::Never) => None,
             Some(Expiry::At(at)) => Some(at),
         };
@@ -173,7 +173,7 @@ impl Engine {
     ) {
         self.tell_keeper(table, key, value, kept);
         if origin != Origin::Load {
-            self.watches.note(key);
+            self.notifications.watches.note(key);
         }
         self.save_pair(table, key);
         let old = self.store.insert(table, key, value);
@@ -181,7 +181,7 @@ impl Engine {
         if self.is_followed(table) {
             self.tell_set(key, value);
         }
-        if self.has_readers(table) {
+        if self.views.has_readers(table) {
             let change = self.replaced((table, key), old, value);
             self.notify(table, key, change);
         }
@@ -197,9 +197,9 @@ impl Engine {
         self.save_pair(id, key);
         let (table, pool) = self.store.table_mut(id);
         let is_followed = table.is_marked();
-        let replaced = table.replace(pool, key, bytes, |heat| self.memory.used(heat));
+        let replaced = table.replace(pool, key, bytes, |heat| self.memory.used_again(heat));
         if replaced {
-            self.watches.note(key);
+            self.notifications.watches.note(key);
             if is_followed && let Some(value) = self.store.table(id).get(key) {
                 self.tell_set(key, value);
             }
@@ -209,34 +209,34 @@ impl Engine {
 
     /// Takes a base key away, with its expiry and its mark; whether it was there.
     pub(crate) fn take(&mut self, table: TableId, key: &[u8], gone: Gone) -> bool {
-        if self.expiries.len() > 0 {
-            self.expiries.set(key, None);
+        if self.base.expiries.len() > 0 {
+            self.base.expiries.set(key, None);
         }
         let is_followed = self.is_followed(table);
         self.save_pair(table, key);
         let Some(old) = self.store.remove(table, key) else { return false };
-        if self.events.is_on() {
-            self.events.gone(key, gone);
+        if self.notifications.events.is_on() {
+            self.notifications.events.gone(key, gone);
         }
         match gone {
             Gone::Deleted => self.note_gone(table, key, NotedChange::Delete),
             Gone::Expired => self.note_gone(table, key, NotedChange::Expire),
             Gone::WithRange | Gone::ByKeeper | Gone::Evicted => {}
         }
-        self.marks.written(key, Some(0));
-        if matches!(gone, Gone::Deleted | Gone::Expired) && self.is_kept(table) {
-            self.erase_kept(table, key);
+        self.notifications.marks.written(key, Some(0));
+        if matches!(gone, Gone::Deleted | Gone::Expired) && self.base.is_kept(table) {
+            self.base.erase_kept(table, key);
         }
         match gone {
-            Gone::WithRange => self.watches.note_watched(key),
+            Gone::WithRange => self.notifications.watches.note_watched(key),
             Gone::Deleted | Gone::Expired | Gone::ByKeeper | Gone::Evicted => {
-                self.watches.note(key);
+                self.notifications.watches.note(key);
             }
         }
         if is_followed {
             self.tell_gone(key);
         }
-        if self.has_readers(table) {
+        if self.views.has_readers(table) {
             let was = self.store.pool.content(old);
             self.notify(table, key, Change::new(Some(was), None));
         }
@@ -247,17 +247,17 @@ impl Engine {
     /// Takes a base key out of memory, of which nobody is told: its range is said to be unknown. What keeps it
     /// `kept` keeps its flags as well.
     pub(crate) fn unload_key(&mut self, table: TableId, key: &[u8], kept: bool) {
-        if self.expiries.len() > 0 {
-            self.expiries.set(key, None);
+        if self.base.expiries.len() > 0 {
+            self.base.expiries.set(key, None);
         }
         self.save_pair(table, key);
         if let Some(value) = self.store.remove(table, key) {
             self.drop_value(value);
         }
         if kept {
-            self.marks.unloaded(key);
+            self.notifications.marks.unloaded(key);
         } else {
-            self.marks.written(key, Some(0));
+            self.notifications.marks.written(key, Some(0));
         }
     }
 
@@ -266,7 +266,7 @@ impl Engine {
     fn drop_value(&mut self, old: ValueRef) {
         match Handle::of(old) {
             Some(Handle::Stream(number)) => self.drop_stream(number),
-            Some(Handle::Spilled(number)) => self.drop_spilled(number),
+            Some(Handle::Spilled(number)) => self.base.drop_spilled(number),
             None => self.store.pool.release(old),
         }
     }

@@ -18,6 +18,7 @@
 //! others with the values of before and after, which are held in their references (P4).
 
 use crate::engine::Engine;
+use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pattern::Mode;
@@ -42,19 +43,10 @@ impl Change {
 }
 
 impl Engine {
-    /// Whether outputs of the join may be cells of what they copy (V1).
-    pub(crate) fn keeps_cells(&self, join: u32) -> bool {
-        let installed = self.catalog.join(join);
-        installed.mode() == Mode::Push
-            && installed.plan.is_plain_copy()
-            && !installed.is_layered()
-            && !self.has_readers(installed.plan.output_table)
-    }
-
     /// What an output of the join is given for `value`, of which one reference is taken over.
     #[inline]
     pub(crate) fn kept_value(&mut self, join: u32, value: ValueRef) -> ValueRef {
-        if !value.is_cell() || self.keeps_cells(join) {
+        if !value.is_cell() || self.views.keeps_cells(join) {
             return value;
         }
         let content = self.store.pool.content(value);
@@ -111,7 +103,7 @@ impl Engine {
     /// cell is made.
     pub(crate) fn make_cell(&mut self, table: TableId, key: &[u8], change: &mut Change) {
         let (Some(_), Some(new), None) = (change.old, change.new, change.cell) else { return };
-        if !self.writing || !new.is_inline() || !self.queue.is_empty() {
+        if !self.views.writing || !new.is_inline() || !self.views.queue.is_empty() {
             return;
         }
         // Outputs in layers are not cells' source keys (V1), nor are those that are hidden.
@@ -122,30 +114,16 @@ impl Engine {
         }
     }
 
-    /// Which of some joins kept cells before `new` was entered. No layer has changed since.
-    pub(crate) fn keepers_before(&self, new: u32, joins: &[u32]) -> Vec<u32> {
-        let kept = |&join: &u32| {
-            let installed = self.catalog.join(join);
-            let role = self.catalog.role(installed.plan.output_table);
-            join != new
-                && installed.mode() == Mode::Push
-                && installed.plan.is_plain_copy()
-                && !installed.is_layered()
-                && role.is_none_or(|role| role.readers.iter().all(|reader| reader.join == new))
-        };
-        joins.iter().copied().filter(kept).collect()
-    }
-
     /// Restores V1 and V2 for some joins after a change of what is installed; `before` are those that kept
     /// cells then.
     pub(crate) fn settle_cells(&mut self, joins: &[u32], before: &[u32]) {
         for &join in joins {
-            let installed = self.catalog.join(join);
+            let installed = self.views.catalog.join(join);
             let plan = installed.plan.clone();
             let materialized = !installed.cover.is_empty();
-            match (before.contains(&join), self.keeps_cells(join)) {
+            match (before.contains(&join), self.views.keeps_cells(join)) {
                 // Readers of its outputs are to be told of each change.
-                (true, false) if self.has_readers(plan.output_table) => {
+                (true, false) if self.views.has_readers(plan.output_table) => {
                     self.dissolve_cells(plan.output_table);
                 }
                 // Its outputs are not the cells that their source keys may have.
@@ -172,5 +150,30 @@ impl Engine {
             self.store.insert(table, &key, content);
             self.store.pool.release(cell);
         }
+    }
+}
+
+impl Views {
+    /// Whether outputs of the join may be cells of what they copy (V1).
+    pub(crate) fn keeps_cells(&self, join: u32) -> bool {
+        let installed = self.catalog.join(join);
+        installed.mode() == Mode::Push
+            && installed.plan.is_plain_copy()
+            && !installed.is_layered()
+            && !self.has_readers(installed.plan.output_table)
+    }
+
+    /// Which of some joins kept cells before `new` was entered. No layer has changed since.
+    pub(crate) fn keepers_before(&self, new: u32, joins: &[u32]) -> Vec<u32> {
+        let kept = |&join: &u32| {
+            let installed = self.catalog.join(join);
+            let role = self.catalog.role(installed.plan.output_table);
+            join != new
+                && installed.mode() == Mode::Push
+                && installed.plan.is_plain_copy()
+                && !installed.is_layered()
+                && role.is_none_or(|role| role.readers.iter().all(|reader| reader.join == new))
+        };
+        joins.iter().copied().filter(kept).collect()
     }
 }

@@ -65,35 +65,35 @@ impl Engine {
     #[must_use]
     pub fn is_given(&self, key: &[u8]) -> bool {
         let Some(table) = self.store.table_of(key) else { return false };
-        self.loads.own(table).is_some_and(|data| !data.is_kept())
-            || self.catalog.writer_of(table, key).is_some()
+        self.base.loads.own(table).is_some_and(|data| !data.is_kept())
+            || self.views.catalog.writer_of(table, key).is_some()
     }
 
     /// The name of a join that gives every key which matches a pattern, so that nobody writes one.
     #[must_use]
     pub fn giver_of(&self, pattern: &Pattern) -> Option<&str> {
         let table = self.store.table_of(&pattern.range_of_all().first)?;
-        let writers = self.catalog.writers_of(table, pattern);
-        let mut joins = writers.into_iter().map(|id| self.catalog.join(id));
+        let writers = self.views.catalog.writers_of(table, pattern);
+        let mut joins = writers.into_iter().map(|id| self.views.catalog.join(id));
         joins.find(|join| join.plan.join.output.covers(pattern)).map(|join| &*join.name)
     }
 
     /// Lists the base keys that are written from now on, or none any more.
     pub fn list_changes(&mut self, on: bool) {
-        self.watches.list_changes(on);
+        self.notifications.watches.list_changes(on);
     }
 
     /// Whether [`Engine::take_changed`] has something.
     #[inline]
     #[must_use]
     pub fn has_changed(&self) -> bool {
-        self.watches.changed().is_some_and(|changed| !changed.is_empty())
+        self.notifications.watches.changed().is_some_and(|changed| !changed.is_empty())
     }
 
     /// Takes the base keys that were written since the last time; what `into` held is forgotten.
     pub fn take_changed(&mut self, into: &mut ChangedKeys) {
         into.clear();
-        if let Some(changed) = self.watches.changed_mut() {
+        if let Some(changed) = self.notifications.watches.changed_mut() {
             core::mem::swap(changed, into);
         }
     }

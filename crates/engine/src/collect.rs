@@ -15,6 +15,7 @@
 
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::reads::Reads;
 use crate::report::{EngineError, Stop, Ticket};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -282,16 +283,16 @@ impl Engine {
     /// Whether what is read of a table, which is put together from several places, can be collected: not what joins compute
     /// at each read from other joins' outputs.
     pub(crate) fn may_collect(&self, table: TableId) -> bool {
-        let Some(role) = self.catalog.role(table) else { return true };
-        self.placed.is_none()
-            && role.writers.iter().map(|&join| self.catalog.join(join)).all(|installed| {
+        let Some(role) = self.views.catalog.role(table) else { return true };
+        self.base.placed.is_none()
+            && role.writers.iter().map(|&join| self.views.catalog.join(join)).all(|installed| {
                 installed.mode() != Mode::Pull || installed.upstream.iter().all(Vec::is_empty)
             })
     }
 
     /// Whether the operation under way collects what it reads of a table.
     pub(crate) fn collects(&self, table: TableId) -> bool {
-        self.slices.is_active() && !self.from_scratch && self.may_collect(table)
+        self.reads.slices.is_active() && !self.views.from_scratch && self.may_collect(table)
     }
 
     /// Collects the visible pairs of `range`, or its first `limit` ones, which are kept until the operation ends; a slice of the
@@ -303,27 +304,21 @@ impl Engine {
         limit: u64,
         is_alone: bool,
     ) -> Result<(), Stop> {
-        let current = &mut self.long_reads.collections.current;
+        let current = &mut self.reads.long_reads.collections.current;
         let known = |it: &Collecting| it.table == table && it.range == *range;
         let mut collecting = match current.iter().position(known) {
             Some(at) => current.swap_remove(at),
             None => Collecting::new(table, range.clone(), is_alone),
         };
         let done = self.collect_pieces(&mut collecting, limit);
-        self.long_reads.collections.current.push(collecting);
+        self.reads.long_reads.collections.current.push(collecting);
         done
     }
 
-    /// The pairs that were collected last.
-    pub(crate) fn collected(&self) -> impl DoubleEndedIterator<Item = &Collected> {
-        let pieces = self.long_reads.collections.current.last().map(|last| &last.pieces);
-        pieces.into_iter().flatten().flat_map(|piece| &piece.rows)
-    }
-
     fn collect_pieces(&mut self, collecting: &mut Collecting, limit: u64) -> Result<(), Stop> {
-        let bytes_max = self.long_reads.bytes_max();
+        let bytes_max = self.reads.long_reads.bytes_max();
         if collecting.passes > PASSES_MAX {
-            self.slices.give_up();
+            self.reads.slices.give_up();
         }
         loop {
             let Some((place, part)) = collecting.next_part(limit) else {
@@ -334,11 +329,11 @@ impl Engine {
                 }
                 collecting.passes += 1;
                 if collecting.passes > PASSES_MAX {
-                    self.slices.give_up();
+                    self.reads.slices.give_up();
                 }
                 continue;
             };
-            if self.slices.lets_others() {
+            if self.reads.slices.lets_others() {
                 return Err(self.stop());
             }
             let piece = self.collect_piece(collecting, part).map_err(|Missing| self.stop())?;
@@ -359,33 +354,33 @@ impl Engine {
         mut part: KeyRange,
     ) -> Result<Piece, Missing> {
         let table = collecting.table;
-        let visited = self.slices.visited();
+        let visited = self.reads.slices.visited();
         let stored = self.cut_at_rows(table, &mut part);
-        let writers = self.catalog.writers_within(table, &part);
+        let writers = self.views.catalog.writers_within(table, &part);
         let changes = collecting.changes;
         let is_all = collecting.is_alone && part == collecting.range;
-        self.long_reads.collections.reading = Some(Spans::default());
+        self.reads.long_reads.collections.reading = Some(Spans::default());
         let mut rows: Vec<Collected> = Vec::new();
         let merged = self.merged_rows(table, &writers, &part, &mut |key, value| {
             rows.push((key.into(), value));
         });
-        let read = self.long_reads.collections.reading.take().filter(|_| !is_all);
+        let read = self.reads.long_reads.collections.reading.take().filter(|_| !is_all);
         if merged.is_err() {
             self.release_row_holds();
-            collecting.ends.extend(self.slices.take_verified_end());
+            collecting.ends.extend(self.reads.slices.take_verified_end());
             return Err(Missing);
         }
         rows.iter().for_each(|(_, value)| self.store.pool.retain(*value));
         self.release_row_holds();
-        self.slices.keep(self.slices.visited() - visited + stored);
+        self.reads.slices.keep(self.reads.slices.visited() - visited + stored);
         Ok(Piece { range: part, rows, read, changes })
     }
 
     /// Cuts a part of a table behind as many stored keys as a slice has rows; how many there are.
     fn cut_at_rows(&mut self, table: TableId, part: &mut KeyRange) -> usize {
-        let most = self.slices.rows_max();
-        let writers = self.catalog.writers_within(table, part);
-        let layers = writers.iter().map(|&join| self.catalog.join(join));
+        let most = self.reads.slices.rows_max();
+        let writers = self.views.catalog.writers_within(table, part);
+        let layers = writers.iter().map(|&join| self.views.catalog.join(join));
         let layers = layers.filter(|join| join.is_layered()).map(|join| join.layer);
         let mut stored = 0;
         for layer in layers.chain([table]).collect::<Vec<_>>() {
@@ -408,7 +403,7 @@ impl Engine {
 
     /// Keeps what the operation under way has collected until it is run again with this ticket.
     pub(crate) fn keep_collected(&mut self, ticket: Ticket) {
-        let collections = &mut self.long_reads.collections;
+        let collections = &mut self.reads.long_reads.collections;
         if collections.current.is_empty() {
             return;
         }
@@ -428,16 +423,24 @@ impl Engine {
     /// Lets go of what the operation under way has collected.
     #[inline]
     pub(crate) fn forget_collected(&mut self) {
-        for collecting in take(&mut self.long_reads.collections.current) {
+        for collecting in take(&mut self.reads.long_reads.collections.current) {
             collecting.release(&mut self.store.pool);
         }
     }
 
     /// Nobody waits for this ticket any more.
     pub(crate) fn forget_collected_of(&mut self, ticket: Ticket) {
-        let kept = self.long_reads.collections.kept.remove(&ticket);
+        let kept = self.reads.long_reads.collections.kept.remove(&ticket);
         for collecting in kept.into_iter().flatten() {
             collecting.release(&mut self.store.pool);
         }
+    }
+}
+
+impl Reads {
+    /// The pairs that were collected last.
+    pub(crate) fn collected(&self) -> impl DoubleEndedIterator<Item = &Collected> {
+        let pieces = self.long_reads.collections.current.last().map(|last| &last.pieces);
+        pieces.into_iter().flatten().flat_map(|piece| &piece.rows)
     }
 }

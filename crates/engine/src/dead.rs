@@ -6,6 +6,7 @@
 //! that it cannot name, or at what a join gives, waits until none of these is dead ([`Engine::remove_dead_or_wait`]). What
 //! is not divided, and so may not wait, removes all of them itself.
 
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::Stop;
@@ -20,22 +21,16 @@ pub(crate) enum Looks<'k> {
 }
 
 impl Engine {
-    /// Whether any key is dead.
-    #[inline]
-    pub(crate) fn has_dead(&self) -> bool {
-        self.expiries.overdue || self.removals.is_under_way()
-    }
-
     /// Whether `key` is dead and still stored.
     #[inline]
     pub(crate) fn is_dead(&self, key: &[u8]) -> bool {
-        self.has_dead() && (self.is_overdue(key) || self.is_being_removed(key))
+        self.base.has_dead() && (self.is_overdue(key) || self.is_being_removed(key))
     }
 
     /// Removes `key` if it is dead; whether it was. To be called before an operation looks at a key.
     #[inline]
     pub(crate) fn remove_dead(&mut self, key: &[u8]) -> bool {
-        self.has_dead() && self.remove_if_dead(key)
+        self.base.has_dead() && self.remove_if_dead(key)
     }
 
     fn remove_if_dead(&mut self, key: &[u8]) -> bool {
@@ -58,7 +53,7 @@ impl Engine {
 
     /// Removes all keys whose time has come.
     pub fn remove_overdue(&mut self) {
-        while self.expiries.overdue {
+        while self.base.expiries.overdue {
             self.expire_slice();
         }
     }
@@ -77,19 +72,27 @@ impl Engine {
     /// The operation is sliced, and others go first.
     #[inline]
     pub(crate) fn remove_dead_or_wait(&mut self, looks: Looks<'_>) -> Result<(), Missing> {
-        if self.has_dead() { self.remove_concerned_or_wait(looks) } else { Ok(()) }
+        if self.base.has_dead() { self.remove_concerned_or_wait(looks) } else { Ok(()) }
     }
 
     #[cold]
     fn remove_concerned_or_wait(&mut self, looks: Looks<'_>) -> Result<(), Missing> {
-        if !self.expiries.overdue && !self.removals.concerns(looks) {
+        if !self.base.expiries.overdue && !self.base.removals.concerns(looks) {
             return Ok(());
         }
-        if !self.slices.is_active() || self.expires_lazily() {
+        if !self.reads.slices.is_active() || self.base.expires_lazily() {
             self.remove_all_dead();
             return Ok(());
         }
-        self.slices.end_for_now();
+        self.reads.slices.end_for_now();
         Err(Missing)
+    }
+}
+
+impl BaseData {
+    /// Whether any key is dead.
+    #[inline]
+    pub(crate) fn has_dead(&self) -> bool {
+        self.expiries.overdue || self.removals.is_under_way()
     }
 }

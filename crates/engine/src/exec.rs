@@ -17,6 +17,7 @@ use crate::gather::Step;
 use crate::rows::LookedAt;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
+use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{ControlFlow, Range};
@@ -191,17 +192,17 @@ impl Engine {
         level: usize,
         bindings: &Bindings<'_>,
     ) -> Result<(), Missing> {
-        if self.placed.is_some() {
-            if self.is_elsewhere(execution.range) {
+        if self.base.placed.is_some() {
+            if self.base.is_elsewhere(execution.range) {
                 return Ok(());
             }
-            execution.sifted = self.spans_homes(execution.range);
+            execution.sifted = self.base.spans_homes(execution.range);
         }
         self.counters.executions += 1;
         execution.allowance = self.allowance();
-        execution.began = self.slices.visited();
-        if self.slices.enter() == 0 && self.computes_in_parts() {
-            execution.rows_max = self.slices.rows_max();
+        execution.began = self.reads.slices.visited();
+        if self.reads.slices.enter() == 0 && self.computes_in_parts() {
+            execution.rows_max = self.reads.slices.rows_max();
         }
         self.level(execution, level, bindings);
         if execution.extent == Extent::Cut
@@ -216,20 +217,20 @@ impl Engine {
             }
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             if execution.split.is_some() || execution.gathers {
-                self.slices.end_for_now();
+                self.reads.slices.end_for_now();
             } else {
                 // Z1.
                 self.start_over(execution);
                 self.level(execution, level, bindings);
             }
         }
-        self.slices.leave();
+        self.reads.slices.leave();
         self.counters.rows_read += execution.visited;
         if execution.extent != Extent::Whole {
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);
             return Err(Missing);
         }
-        self.slices.visit(execution.rows);
+        self.reads.slices.visit(execution.rows);
         execution.read.sort_unstable();
         execution.read.dedup();
         Ok(())
@@ -246,7 +247,7 @@ impl Engine {
     }
 
     fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
-        if execution.extent == Extent::Cut || self.slices.is_over() || self.lacks_memory() {
+        if execution.extent == Extent::Cut || self.reads.slices.is_over() || self.memory.lacks() {
             execution.limit(Extent::Lacking);
             return;
         }
@@ -343,7 +344,7 @@ impl Engine {
             let mut inner = *bindings;
             execution.note_progress(level, (at + 1, ends.len()));
             if plan.source(level).bind(&text[start..end], &mut inner)
-                && (!execution.sifted || self.may_own(&plan, &inner))
+                && (!execution.sifted || self.base.may_own(&plan, &inner))
             {
                 self.level(execution, level + 1, &inner);
             }
@@ -393,13 +394,13 @@ impl Engine {
         span: &KeyRange,
     ) -> Result<(), Missing> {
         let mut missing = Ok(());
-        let count = if self.from_scratch {
+        let count = if self.views.from_scratch {
             0
         } else {
-            self.catalog.join(execution.join).upstream[level].len()
+            self.views.catalog.join(execution.join).upstream[level].len()
         };
         for at in 0..count {
-            let up = self.catalog.join(execution.join).upstream[level][at];
+            let up = self.views.catalog.join(execution.join).upstream[level][at];
             if self.ensure(up, span, Some(&mut execution.read)).is_err() {
                 missing = Err(Missing);
             }
@@ -516,7 +517,7 @@ impl Engine {
         if tuples.bytes() > allowance && execution.ahead.is_some() {
             is_cut = true;
         } else if tuples.bytes() > allowance {
-            self.gave_up(tuples.bytes());
+            self.memory.gave_up(tuples.bytes());
             execution.limit(Extent::Lacking);
         }
         execution.tuples = tuples;
@@ -532,8 +533,11 @@ impl Engine {
             return usize::MAX;
         }
         // What is computed for it from scratch, and stored nowhere, is a part of it.
-        let within =
-            if self.computes_in_parts() { self.slices.visited() - execution.began } else { 0 };
+        let within = if self.computes_in_parts() {
+            self.reads.slices.visited() - execution.began
+        } else {
+            0
+        };
         execution.rows_max.saturating_sub(execution.rows - execution.values + within)
     }
 
@@ -547,12 +551,12 @@ impl Engine {
 
     /// Whether what is computed now is stored nowhere, and divided where it takes more rows than a slice has.
     fn computes_in_parts(&self) -> bool {
-        self.from_scratch || self.long_reads.collections.is_under_way()
+        self.views.from_scratch || self.reads.long_reads.collections.is_under_way()
     }
 
     /// What a join gives for `range`, computed now and stored nowhere, folded and in order.
     pub(crate) fn compute(&mut self, join: u32, range: &KeyRange) -> Result<Vec<Folded>, Missing> {
-        if self.catalog.join(join).plan.join.keep.is_some() {
+        if self.views.catalog.join(join).plan.join.keep.is_some() {
             self.compute_kept(join, range)
         } else {
             self.compute_all(join, range)
@@ -565,18 +569,20 @@ impl Engine {
         join: u32,
         range: &KeyRange,
     ) -> Result<Vec<Folded>, Missing> {
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let Some(bindings) = headwater_pattern::fixed_slots(&plan.join.output, range) else {
             return Ok(Vec::new());
         };
         let mut execution = Execution::new(join, plan.clone(), range);
         if self.run(&mut execution, 0, &bindings).is_err() {
-            self.slices.divide_verified(execution.split);
+            self.reads.slices.divide_verified(execution.split);
             return Err(Missing);
         }
         Ok(self.fold(&plan, execution.tuples))
     }
+}
 
+impl Views {
     /// Whether reads of the join compute it each time.
     pub(crate) fn is_pull(&self, join: u32) -> bool {
         self.catalog.join(join).mode() == Mode::Pull

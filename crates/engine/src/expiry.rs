@@ -4,6 +4,7 @@
 //! still stored are [dead](crate::dead).
 
 use crate::base::Gone;
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::report::Stop;
 use alloc::collections::BTreeSet;
@@ -137,8 +138,8 @@ impl Engine {
             self.store.pool.trim(TRIM_BYTES);
         }
         self.now = now;
-        if self.expiries.lazy {
-            self.expiries.overdue = self.expiries.due(now).is_some();
+        if self.base.expiries.lazy {
+            self.base.expiries.overdue = self.base.expiries.due(now).is_some();
         } else {
             self.expire_slice();
         }
@@ -147,19 +148,14 @@ impl Engine {
     /// Says whether keys go when their time is over (the default), or only when somebody looks at them, or at what may
     /// depend on them. For tests.
     pub fn set_active_expiry(&mut self, on: bool) {
-        self.expiries.lazy = !on;
-    }
-
-    /// Whether keys whose time has come stay until somebody looks at them.
-    pub(crate) fn expires_lazily(&self) -> bool {
-        self.expiries.lazy
+        self.base.expiries.lazy = !on;
     }
 
     /// Removes keys whose time has come, and snapshots: as many as a slice has rows.
     pub(crate) fn expire_slice(&mut self) {
-        let most = self.slices.rows().unwrap_or(usize::MAX);
+        let most = self.reads.slices.rows().unwrap_or(usize::MAX);
         let mut done = 0;
-        while let Some(key) = self.expiries.due(self.now)
+        while let Some(key) = self.base.expiries.due(self.now)
             && done < most
         {
             // What was removed before its time came has not expired.
@@ -170,29 +166,29 @@ impl Engine {
             }
             done += 1;
         }
-        self.expiries.overdue = self.expiries.due(self.now).is_some();
+        self.base.expiries.overdue = self.base.expiries.due(self.now).is_some();
         // Nobody reads a snapshot whose time is over, whether it is there or not.
         while self.is_snapshot_due() && done < most {
-            if let Some(&(_, id)) = self.snapshots.first() {
-                done += (self.statuses.get(id).rows as usize).max(1);
+            if let Some(&(_, id)) = self.views.snapshots.first() {
+                done += (self.views.statuses.get(id).rows as usize).max(1);
                 self.discard(id);
             }
         }
     }
 
     fn is_snapshot_due(&self) -> bool {
-        self.snapshots.first().is_some_and(|&(at, _)| at <= self.now)
+        self.views.snapshots.first().is_some_and(|&(at, _)| at <= self.now)
     }
 
     /// Whether there is something whose time has come.
     pub(crate) fn is_late(&self) -> bool {
-        (self.expiries.overdue && !self.expiries.lazy) || self.is_snapshot_due()
+        (self.base.expiries.overdue && !self.base.expiries.lazy) || self.is_snapshot_due()
     }
 
     /// Whether the time of a key has come that is still there.
     #[inline]
     pub(crate) fn is_overdue(&self, key: &[u8]) -> bool {
-        self.expiries.overdue && self.expiries.get(key).is_some_and(|at| at <= self.now)
+        self.base.expiries.overdue && self.base.expiries.get(key).is_some_and(|at| at <= self.now)
     }
 
     /// Removes a key whose time has come.
@@ -200,7 +196,7 @@ impl Engine {
         self.counters.expired += 1;
         match self.store.table_of(key) {
             Some(table) => _ = self.take(table, key, Gone::Expired),
-            None => self.expiries.set(key, None),
+            None => self.base.expiries.set(key, None),
         }
     }
 
@@ -213,8 +209,8 @@ impl Engine {
     /// The next moment at which [`Engine::advance`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
-        let snapshot = self.snapshots.first().map(|&(at, _)| at);
-        let expiry = self.expiries.next().filter(|_| !self.expiries.lazy);
+        let snapshot = self.views.snapshots.first().map(|&(at, _)| at);
+        let expiry = self.base.expiries.next().filter(|_| !self.base.expiries.lazy);
         expiry.into_iter().chain(snapshot).min()
     }
 
@@ -232,12 +228,12 @@ impl Engine {
         if passed {
             self.take(table, key, Gone::Deleted);
         } else {
-            if self.events.is_on() {
-                self.events.expiry_set(key, self.expiries.get(key), at);
+            if self.notifications.events.is_on() {
+                self.notifications.events.expiry_set(key, self.base.expiries.get(key), at);
             }
-            self.expiries.set(key, at);
-            self.watches.note(key);
-            if self.is_kept(table) {
+            self.base.expiries.set(key, at);
+            self.notifications.watches.note(key);
+            if self.base.is_kept(table) {
                 self.tell_kept(table, key, value, at);
             }
         }
@@ -250,7 +246,14 @@ impl Engine {
     /// As for [`Engine::get`].
     pub fn expiry(&mut self, key: &[u8]) -> Result<Option<Option<Millis>>, Stop> {
         let there = self.find(key)?.is_some();
-        Ok(there.then(|| self.expiries.get(key)))
+        Ok(there.then(|| self.base.expiries.get(key)))
+    }
+}
+
+impl BaseData {
+    /// Whether keys whose time has come stay until somebody looks at them.
+    pub(crate) fn expires_lazily(&self) -> bool {
+        self.expiries.lazy
     }
 }
 

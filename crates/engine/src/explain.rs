@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Difference, ExplainLine, Stop};
 use crate::rows::look;
+use crate::views::Views;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -142,7 +143,7 @@ impl Engine {
             let text = format!("{replicas} keys of other shards, which joins read here");
             lines.push(line(1, "replicas", text));
         }
-        if self.catalog.role(table).is_none() {
+        if self.views.catalog.role(table).is_none() {
             lines.push(line(
                 1,
                 "freshness",
@@ -150,7 +151,7 @@ impl Engine {
             ));
             return;
         }
-        if let Some(data) = self.loads.own(table) {
+        if let Some(data) = self.base.loads.own(table) {
             let (source, loaded, loading) = (data.source(), data.ranges.len(), data.loading());
             lines.push(line(
                 1,
@@ -160,12 +161,12 @@ impl Engine {
                     data.seen.0
                 ),
             ));
-            if let Some(reason) = self.loads.sources.down(source) {
+            if let Some(reason) = self.base.loads.sources.down(source) {
                 lines.push(line(1, "stale", format!("'{source}' is down: {reason}")));
             }
         }
         let mut joined = false;
-        for id in self.catalog.writers_within(table, part) {
+        for id in self.views.catalog.writers_within(table, part) {
             joined |= self.explain_join(id, part, may_read, lines);
         }
         if !joined {
@@ -181,7 +182,7 @@ impl Engine {
         may_read: &MayRead<'_>,
         lines: &mut Vec<ExplainLine>,
     ) -> bool {
-        let join = self.catalog.join(id);
+        let join = self.views.catalog.join(id);
         let plan = &join.plan;
         let Some(fixed) = fixed_slots(&plan.join.output, part) else { return false };
         lines.push(line(1, "join", format!("'{}': {}", join.name, join.canonical)));
@@ -192,10 +193,10 @@ impl Engine {
         if !bound.is_empty() {
             lines.push(line(2, "fixed slots", bound.join(", ")));
         }
-        if let Some(text) = self.explain_kept(id, part) {
+        if let Some(text) = self.views.explain_kept(id, part) {
             lines.push(line(2, "kept", text));
         }
-        if let Some(text) = self.explain_tally(id, part) {
+        if let Some(text) = self.views.explain_tally(id, part) {
             lines.push(line(2, "values", text));
         }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
@@ -255,7 +256,7 @@ impl Engine {
             lines.push(line(2, "stale", format!("'{name}' is down: {reason}")));
         }
         if hides {
-            self.outline_status(id, part, lines);
+            self.views.outline_status(id, part, lines);
         } else {
             self.explain_status(id, part, lines);
         }
@@ -272,10 +273,10 @@ impl Engine {
         if !seen.insert(join) {
             return;
         }
-        for &table in &self.catalog.join(join).plan.source_tables {
-            let Some(role) = self.catalog.role(table) else { continue };
-            if let Some(data) = self.loads.own(table)
-                && let Some(reason) = self.loads.sources.down(data.source())
+        for &table in &self.views.catalog.join(join).plan.source_tables {
+            let Some(role) = self.views.catalog.role(table) else { continue };
+            if let Some(data) = self.base.loads.own(table)
+                && let Some(reason) = self.base.loads.sources.down(data.source())
             {
                 down.insert(data.source(), reason);
             }
@@ -285,21 +286,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::explain_status`], without what changes to sources have left to do, nor where ranges end beyond `part`.
-    fn outline_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
-        let text = match self.catalog.join(id).mode() {
-            Mode::Pull => "pull: computed by every read, stored nowhere",
-            Mode::Snapshot { .. } => "snapshot: recomputed once it is too old",
-            Mode::Push => match self.overlapping(id, part).is_empty() {
-                true => "not materialized; the next read computes it",
-                false => "materialized, at least in part, and maintained",
-            },
-        };
-        lines.push(line(2, "status", String::from(text)));
-    }
-
     fn explain_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
-        let join = self.catalog.join(id);
+        let join = self.views.catalog.join(id);
         if join.mode() == Mode::Pull {
             lines.push(line(
                 2,
@@ -308,7 +296,7 @@ impl Engine {
             ));
             return;
         }
-        let ids = self.overlapping(id, part);
+        let ids = self.views.overlapping(id, part);
         if ids.is_empty() {
             lines.push(line(
                 2,
@@ -317,7 +305,7 @@ impl Engine {
             ));
         }
         for &id in ids.iter().take(LISTED_MAX) {
-            let status = self.statuses.get(id);
+            let status = self.views.statuses.get(id);
             let state = match (&status.work, status.expires_at) {
                 (_, Some(at)) => format!(
                     "snapshot of {} ms ago, valid for {} ms more",
@@ -370,7 +358,7 @@ impl Engine {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let mut verified = self.slices.take_verified().unwrap_or_else(|| Verified {
+        let mut verified = self.reads.slices.take_verified().unwrap_or_else(|| Verified {
             left: Some(range),
             ends: Vec::new(),
             differences: Vec::new(),
@@ -387,16 +375,16 @@ impl Engine {
             if self.remove_dead_or_wait(looks).is_err()
                 || self.verify_tables(&part, most, &mut verified).is_err()
             {
-                if let Some(at) = self.slices.take_verified_end() {
+                if let Some(at) = self.reads.slices.take_verified_end() {
                     verified.ends.push(at);
                 }
                 let stop = self.stop();
                 match stop {
-                    Stop::Wait(ticket) => self.slices.keep_verified(ticket, verified),
+                    Stop::Wait(ticket) => self.reads.slices.keep_verified(ticket, verified),
                     Stop::Failed(_) => {
                         self.memory.want_again(verified.shortages);
                         verified.shortages += 1;
-                        self.slices.resume_verified(verified);
+                        self.reads.slices.resume_verified(verified);
                     }
                 }
                 return Err(stop);
@@ -413,8 +401,8 @@ impl Engine {
         most: usize,
         verified: &mut Verified,
     ) -> Result<(), Missing> {
-        if self.slices.is_half_over() {
-            self.slices.end_for_now();
+        if self.reads.slices.is_half_over() {
+            self.reads.slices.end_for_now();
             return Err(Missing);
         }
         let mut differences = Vec::new();
@@ -423,7 +411,7 @@ impl Engine {
                 break;
             }
             let part = KeyRange { first, last };
-            let writers = self.catalog.role(table).map(|role| role.writers.clone());
+            let writers = self.views.catalog.role(table).map(|role| role.writers.clone());
             let Some(writers) = writers.filter(|writers| !writers.is_empty()) else { continue };
             differences.extend(self.verify_part(table, &writers, &part)?);
         }
@@ -440,17 +428,17 @@ impl Engine {
         // What is computed from scratch says how much is to be compared at once, so that nothing is materialized
         // that the same slice does not compare.
         let mut recomputed = BTreeMap::new();
-        self.from_scratch = true;
+        self.views.from_scratch = true;
         let result = self.visible_pairs(table, writers, part, &mut recomputed);
-        self.from_scratch = false;
+        self.views.from_scratch = false;
         result?;
         self.ensure_table(table, part)?;
         let mut read = BTreeMap::new();
         self.visible_pairs(table, writers, part, &mut read)?;
         let old: Vec<_> = writers
             .iter()
-            .filter(|&&id| self.reads_snapshots(id))
-            .map(|&id| self.catalog.join(id).plan.clone())
+            .filter(|&&id| self.views.reads_snapshots(id))
+            .map(|&id| self.views.catalog.join(id).plan.clone())
             .collect();
         let mut keys: Vec<&Vec<u8>> = read.keys().chain(recomputed.keys()).collect();
         keys.sort();
@@ -465,13 +453,6 @@ impl Engine {
                 recomputed: recomputed.get(key).cloned(),
             })
             .collect())
-    }
-
-    /// Whether the join is a snapshot, or reads one.
-    fn reads_snapshots(&self, id: u32) -> bool {
-        let join = self.catalog.join(id);
-        matches!(join.mode(), Mode::Snapshot { .. })
-            || join.upstream.iter().flatten().any(|&up| self.reads_snapshots(up))
     }
 
     fn visible_pairs(
@@ -490,5 +471,27 @@ impl Engine {
         }
         self.release_row_holds();
         result
+    }
+}
+
+impl Views {
+    /// As [`Engine::explain_status`], without what changes to sources have left to do, nor where ranges end beyond `part`.
+    fn outline_status(&self, id: u32, part: &KeyRange, lines: &mut Vec<ExplainLine>) {
+        let text = match self.catalog.join(id).mode() {
+            Mode::Pull => "pull: computed by every read, stored nowhere",
+            Mode::Snapshot { .. } => "snapshot: recomputed once it is too old",
+            Mode::Push => match self.overlapping(id, part).is_empty() {
+                true => "not materialized; the next read computes it",
+                false => "materialized, at least in part, and maintained",
+            },
+        };
+        lines.push(line(2, "status", String::from(text)));
+    }
+
+    /// Whether the join is a snapshot, or reads one.
+    fn reads_snapshots(&self, id: u32) -> bool {
+        let join = self.catalog.join(id);
+        matches!(join.mode(), Mode::Snapshot { .. })
+            || join.upstream.iter().flatten().any(|&up| self.reads_snapshots(up))
     }
 }

@@ -32,6 +32,7 @@ use crate::exec::Missing;
 use crate::report::Stop;
 use crate::status::StatusId;
 use crate::updaters::{Reader, Target};
+use crate::views::Views;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -219,15 +220,15 @@ impl Engine {
         key: &[u8],
         (old, new): (Option<ValueRef>, Option<ValueRef>),
     ) -> bool {
-        let Some(most) = self.slices.rows() else { return false };
+        let Some(most) = self.reads.slices.rows() else { return false };
         let is_large = targets.len() > most;
-        if !is_large && !self.fan_outs.hold_more_than(most, targets) {
+        if !is_large && !self.views.fan_outs.hold_more_than(most, targets) {
             return false;
         }
         let is_followed = self.is_followed(plan.output_table);
-        let deep = is_followed || self.has_readers(plan.output_table);
+        let deep = is_followed || self.views.has_readers(plan.output_table);
         // Reads add none (N3), and other shards are told of a change before they hear that it was made.
-        if deep && (!self.writing || (is_followed && self.placed.is_some())) {
+        if deep && (!self.views.writing || (is_followed && self.base.placed.is_some())) {
             return false;
         }
         for value in [old, new].into_iter().flatten() {
@@ -240,9 +241,9 @@ impl Engine {
         let done = alloc::vec![0; targets.len().div_ceil(64)].into_boxed_slice();
         let (plan, key) = (plan.clone(), key.into());
         let change = Rc::new(SourceChange { plan, reader, known_slots, key, old, new });
-        self.fan_outs.targets += targets.capacity();
-        self.fan_outs.deep += usize::from(deep);
-        self.fan_outs.list.push_back(FanOut { change, deep, targets, done, next: 0 });
+        self.views.fan_outs.targets += targets.capacity();
+        self.views.fan_outs.deep += usize::from(deep);
+        self.views.fan_outs.list.push_back(FanOut { change, deep, targets, done, next: 0 });
         self.counters.fan_outs_noted += 1;
         self.counters.fan_outs_deep += u64::from(deep);
         true
@@ -251,7 +252,7 @@ impl Engine {
     /// Applies what is noted for a range, which is about to be changed (N1). What comes of it is in the queue.
     #[inline]
     pub(crate) fn feed(&mut self, id: StatusId) {
-        if !self.fan_outs.is_empty() {
+        if !self.views.fan_outs.is_empty() {
             self.feed_range(id, usize::MAX);
         }
     }
@@ -262,13 +263,13 @@ impl Engine {
     /// The operation is sliced, and others go first.
     #[inline]
     pub(crate) fn feed_or_wait(&mut self, id: StatusId) -> Result<(), Missing> {
-        if self.fan_outs.is_empty() { Ok(()) } else { self.feed_slice(id) }
+        if self.views.fan_outs.is_empty() { Ok(()) } else { self.feed_slice(id) }
     }
 
     #[cold]
     fn feed_slice(&mut self, id: StatusId) -> Result<(), Missing> {
-        self.feed_below_or_wait(self.statuses.get(id).join)?;
-        let rows_max = self.slices.rows_max();
+        self.feed_below_or_wait(self.views.statuses.get(id).join)?;
+        let rows_max = self.reads.slices.rows_max();
         loop {
             let fed = self.feed_range(id, rows_max);
             self.drain();
@@ -276,8 +277,8 @@ impl Engine {
                 return Ok(());
             }
             if rows_max != usize::MAX {
-                self.slices.keep(fed);
-                if self.slices.lets_others() && self.fan_outs.concern(id) {
+                self.reads.slices.keep(fed);
+                if self.reads.slices.lets_others() && self.views.fan_outs.concern(id) {
                     return Err(Missing);
                 }
             }
@@ -290,7 +291,7 @@ impl Engine {
     /// The operation is sliced, and others go first.
     #[inline]
     pub(crate) fn feed_below_or_wait(&mut self, join: u32) -> Result<(), Missing> {
-        if !self.fan_outs.is_any_deep() || self.catalog.join(join).depth <= 1 {
+        if !self.views.fan_outs.is_any_deep() || self.views.catalog.join(join).depth <= 1 {
             return Ok(());
         }
         self.feed_deep_or_wait()
@@ -298,22 +299,22 @@ impl Engine {
 
     #[cold]
     fn feed_deep_or_wait(&mut self) -> Result<(), Missing> {
-        if self.slices.is_active() {
-            self.fan_outs.waited += 1;
-            self.slices.end_for_now();
+        if self.reads.slices.is_active() {
+            self.views.fan_outs.waited += 1;
+            self.reads.slices.end_for_now();
             return Err(Missing);
         }
         // Nothing may go that an operation under way has met.
-        let writing = core::mem::replace(&mut self.writing, false);
-        while let Some(at) = self.fan_outs.list.iter().position(|fan_out| fan_out.deep) {
+        let writing = core::mem::replace(&mut self.views.writing, false);
+        while let Some(at) = self.views.fan_outs.list.iter().position(|fan_out| fan_out.deep) {
             let mut taken = Vec::new();
-            self.fan_outs.list[at].take_next(usize::MAX, &mut taken);
-            let Some(fan_out) = self.fan_outs.remove(at) else { break };
+            self.views.fan_outs.list[at].take_next(usize::MAX, &mut taken);
+            let Some(fan_out) = self.views.fan_outs.remove(at) else { break };
             self.apply_noted(&fan_out.change, &taken);
             self.drain();
             fan_out.release(&mut self.store.pool);
         }
-        self.writing = writing;
+        self.views.writing = writing;
         Ok(())
     }
 
@@ -321,46 +322,47 @@ impl Engine {
     #[cold]
     fn feed_range(&mut self, id: StatusId, most: usize) -> usize {
         // A range that is about to be used is not one that may go to make room.
-        let writing = core::mem::replace(&mut self.writing, false);
+        let writing = core::mem::replace(&mut self.views.writing, false);
         let mut fed = 0;
-        for at in 0..self.fan_outs.list.len() {
+        for at in 0..self.views.fan_outs.list.len() {
             let mut taken = Vec::new();
-            self.fan_outs.list[at].take_of(id, most - fed, &mut taken);
+            self.views.fan_outs.list[at].take_of(id, most - fed, &mut taken);
             if taken.is_empty() {
                 continue;
             }
-            let change = self.fan_outs.list[at].change.clone();
+            let change = self.views.fan_outs.list[at].change.clone();
             self.apply_noted(&change, &taken);
             fed += taken.len();
             if fed == most {
                 break;
             }
         }
-        self.writing = writing;
+        self.views.writing = writing;
         fed
     }
 
     /// Applies the next slice of what is noted.
     pub(crate) fn feed_next(&mut self) {
-        let most = self.slices.rows().unwrap_or(usize::MAX);
-        let writing = core::mem::replace(&mut self.writing, true);
+        let most = self.reads.slices.rows().unwrap_or(usize::MAX);
+        let writing = core::mem::replace(&mut self.views.writing, true);
         let (mut used, mut part) = (0, PART);
-        while used < most && !self.fan_outs.is_empty() {
+        while used < most && !self.views.fan_outs.is_empty() {
             let fed = self.feed_part(part.min(most - used));
-            let dropped = core::mem::take(&mut self.fan_outs.dropped_rows);
+            let dropped = core::mem::take(&mut self.views.fan_outs.dropped_rows);
             part = if dropped > 0 { PART_EVICTING } else { PART };
             used += fed + dropped;
         }
-        self.writing = writing;
+        self.views.writing = writing;
     }
 
     /// Applies a part of the oldest change to up to `most` targets; to how many.
     fn feed_part(&mut self, most: usize) -> usize {
-        let Some(oldest) = self.fan_outs.list.front_mut() else { return 0 };
+        let Some(oldest) = self.views.fan_outs.list.front_mut() else { return 0 };
         let mut taken = Vec::new();
         let change = oldest.change.clone();
         // What comes of the last part may need room for more to be noted.
-        let last = if oldest.take_next(most, &mut taken) { None } else { self.fan_outs.remove(0) };
+        let last =
+            if oldest.take_next(most, &mut taken) { None } else { self.views.fan_outs.remove(0) };
         self.apply_noted(&change, &taken);
         if let Some(fan_out) = last {
             fan_out.release(&mut self.store.pool);
@@ -371,22 +373,22 @@ impl Engine {
     /// Applies the next slice of what is noted, with all that comes of it.
     pub(crate) fn feed_in_turn(&mut self) {
         self.feed_next();
-        let writing = core::mem::replace(&mut self.writing, true);
+        let writing = core::mem::replace(&mut self.views.writing, true);
         self.drain();
-        self.writing = writing;
+        self.views.writing = writing;
     }
 
     /// Whether so much is noted that no more may be (N2).
     fn notes_enough(&self) -> bool {
         let of_memory = |limit| limit / MEMORY_SHARE / size_of::<Target>();
-        let most = self.memory_limit().map_or(TARGETS_MAX, of_memory).min(TARGETS_MAX);
-        self.fan_outs.list.len() >= FAN_OUTS_MAX || self.fan_outs.targets >= most
+        let most = self.memory.memory_limit().map_or(TARGETS_MAX, of_memory).min(TARGETS_MAX);
+        self.views.fan_outs.list.len() >= FAN_OUTS_MAX || self.views.fan_outs.targets >= most
     }
 
     /// Makes room for one more change (N2) within a write: ranges may go for it.
     #[inline]
     pub(crate) fn bound_fan_outs(&mut self) {
-        while self.writing && !self.fan_outs.is_empty() && self.notes_enough() {
+        while self.views.writing && !self.views.fan_outs.is_empty() && self.notes_enough() {
             self.feed_next();
         }
     }
@@ -399,28 +401,24 @@ impl Engine {
     /// [`Stop::Wait`]: the operation is sliced, and others go first.
     #[inline]
     pub fn admit_write(&mut self, key: Option<&[u8]>) -> Result<(), Stop> {
-        if self.fan_outs.is_empty() || !self.slices.is_active() {
+        if self.views.fan_outs.is_empty() || !self.reads.slices.is_active() {
             return Ok(());
         }
-        let is_read = |key| self.store.table_of(key).is_some_and(|table| self.has_readers(table));
+        let is_read =
+            |key| self.store.table_of(key).is_some_and(|table| self.views.has_readers(table));
         if key.is_some_and(|key| !is_read(key)) {
             return Ok(());
         }
-        if self.notes_enough() || self.fan_outs.waited > SLICES_WAITED_MAX {
-            self.slices.end_for_now();
+        if self.notes_enough() || self.views.fan_outs.waited > SLICES_WAITED_MAX {
+            self.reads.slices.end_for_now();
             return Err(self.stop());
         }
         Ok(())
     }
 
-    /// Nobody waits for what is noted any more.
-    pub(crate) fn forget_waited(&mut self) {
-        self.fan_outs.waited = 0;
-    }
-
     /// Applies all that is noted.
     pub fn feed_all(&mut self) {
-        while !self.fan_outs.is_empty() {
+        while !self.views.fan_outs.is_empty() {
             self.feed_in_turn();
         }
     }
@@ -430,11 +428,11 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`]: the operation is sliced, and others go first.
     pub(crate) fn feed_all_or_wait(&mut self) -> Result<(), Stop> {
-        if self.fan_outs.is_empty() || !self.slices.is_active() {
+        if self.views.fan_outs.is_empty() || !self.reads.slices.is_active() {
             return Ok(());
         }
-        self.fan_outs.waited += 1;
-        self.slices.end_for_now();
+        self.views.fan_outs.waited += 1;
+        self.reads.slices.end_for_now();
         Err(self.stop())
     }
 
@@ -455,5 +453,12 @@ impl Engine {
         if alone {
             self.end_calls();
         }
+    }
+}
+
+impl Views {
+    /// Nobody waits for what is noted any more.
+    pub(crate) fn forget_waited(&mut self) {
+        self.fan_outs.waited = 0;
     }
 }

@@ -44,8 +44,8 @@ impl Engine {
     /// [`Stop::Wait`] where the slice is over, or dead keys are to go first.
     pub fn flush_ahead(&mut self) -> Result<(), Stop> {
         self.settle_dead()?;
-        if self.slices.is_active() && self.placed.is_none() {
-            for join in self.catalog.ids() {
+        if self.reads.slices.is_active() && self.base.placed.is_none() {
+            for join in self.views.catalog.ids() {
                 self.vacate_outputs(join, join)?;
             }
         }
@@ -56,33 +56,33 @@ impl Engine {
     pub fn flush(&mut self) {
         // Whoever waits for the end of a removal is answered how many keys that was.
         self.complete_removal();
-        let mut watched = core::mem::take(&mut self.watches);
+        let mut watched = core::mem::take(&mut self.notifications.watches);
         watched.note_all();
         self.tell_reset(&KeyRange::all());
-        self.fan_outs.clear(&mut self.store.pool);
+        self.views.fan_outs.clear(&mut self.store.pool);
         self.give_up_long_reads();
-        self.long_reads.collections.change_all();
+        self.reads.long_reads.collections.change_all();
         self.reset_joins();
-        for join in self.catalog.ids() {
-            self.catalog.join_mut(join).vacated = 0;
+        for join in self.views.catalog.ids() {
+            self.views.catalog.join_mut(join).vacated = 0;
         }
         self.store.clear();
         self.drop_streams();
-        self.drop_all_spilled();
-        self.updaters.clear();
+        self.base.drop_all_spilled();
+        self.views.updaters.clear();
         let none = Expiries::new(self.settings.secret);
-        let expiries = core::mem::replace(&mut self.expiries, none);
+        let expiries = core::mem::replace(&mut self.base.expiries, none);
         if expiries.len() > 0 {
-            self.discarded.expiries.push(expiries);
+            self.base.discarded.expiries.push(expiries);
         }
-        let marks = self.marks.clear();
+        let marks = self.notifications.marks.clear();
         if !marks.is_empty() {
-            self.discarded.marks.push(marks);
+            self.base.discarded.marks.push(marks);
         }
-        self.forget_all_loaded();
+        self.base.forget_all_loaded();
         self.clear_kept();
-        self.watches = watched;
-        if self.slices.rows().is_none() {
+        self.notifications.watches = watched;
+        if self.reads.slices.rows().is_none() {
             while self.has_discarded() {
                 self.dissolve(usize::MAX);
             }
@@ -92,7 +92,7 @@ impl Engine {
     /// Whether memory is left to be given back of what was there before everything was removed.
     #[inline]
     pub(crate) fn has_discarded(&self) -> bool {
-        self.store.has_discarded() || !self.discarded.is_empty()
+        self.store.has_discarded() || !self.base.discarded.is_empty()
     }
 
     /// Gives memory back of about `most` of the keys that were there.
@@ -100,7 +100,7 @@ impl Engine {
         if self.store.has_discarded() {
             self.store.dissolve(most);
         } else {
-            self.discarded.dissolve(most);
+            self.base.discarded.dissolve(most);
         }
     }
 }

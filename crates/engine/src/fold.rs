@@ -154,17 +154,17 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key)
-            || self.is_left_out(status, plan, key)
-            || self.is_undone(status, plan, key)
+        if self.views.is_stale(status, key)
+            || self.views.is_left_out(status, plan, key)
+            || self.views.is_undone(status, plan, key)
         {
             return;
         }
-        let join = self.statuses.get(status).join;
+        let join = self.views.statuses.get(status).join;
         let value = shown(plan, value);
         match (plan.operator, plan.picks) {
             (_, Some(pick)) => {
-                let from = self.catalog.join(join).folds.get(key);
+                let from = self.views.catalog.join(join).folds.get(key);
                 let wins = match (from, pick) {
                     (Some(Fold::From(from)), Pick::Least) => source_key <= &**from,
                     (Some(Fold::From(from)), Pick::Greatest) => source_key >= &**from,
@@ -223,16 +223,16 @@ impl Engine {
         source_key: &[u8],
         value: ValueRef,
     ) {
-        if self.is_stale(status, key)
-            || self.is_left_out(status, plan, key)
-            || self.is_undone(status, plan, key)
+        if self.views.is_stale(status, key)
+            || self.views.is_left_out(status, plan, key)
+            || self.views.is_undone(status, plan, key)
         {
             return;
         }
-        let join = self.statuses.get(status).join;
+        let join = self.views.statuses.get(status).join;
         match (plan.operator, plan.picks) {
             (_, Some(_)) => {
-                if let Some(Fold::From(from)) = self.catalog.join(join).folds.get(key)
+                if let Some(Fold::From(from)) = self.views.catalog.join(join).folds.get(key)
                     && **from == *source_key
                 {
                     self.mark_stale(status, key);
@@ -274,17 +274,17 @@ impl Engine {
         source_key: &[u8],
         (old, new): (ValueRef, ValueRef),
     ) {
-        if self.is_stale(status, key)
-            || self.is_left_out(status, plan, key)
-            || self.is_undone(status, plan, key)
+        if self.views.is_stale(status, key)
+            || self.views.is_left_out(status, plan, key)
+            || self.views.is_undone(status, plan, key)
         {
             return;
         }
-        let join = self.statuses.get(status).join;
+        let join = self.views.statuses.get(status).join;
         match (plan.operator, plan.picks) {
             (Operator::Count | Operator::Index, _) => {}
             (_, Some(_)) => {
-                if let Some(Fold::From(from)) = self.catalog.join(join).folds.get(key)
+                if let Some(Fold::From(from)) = self.views.catalog.join(join).folds.get(key)
                     && **from == *source_key
                 {
                     self.store.pool.retain(new);
@@ -317,7 +317,7 @@ impl Engine {
         old: Option<ValueRef>,
         new: Option<ValueRef>,
     ) {
-        let (mut total, mut count) = match self.catalog.join(join).folds.get(key) {
+        let (mut total, mut count) = match self.views.catalog.join(join).folds.get(key) {
             Some(Fold::Sum { total, count }) => (total.clone(), *count),
             _ => (Decimal::default(), 0),
         };

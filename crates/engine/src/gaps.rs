@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::slice::SLICED_READS_MAX;
 use crate::status::{Fixed, StatusId};
+use crate::views::Views;
 use alloc::vec::Vec;
 use core::ops::Bound;
 use headwater_base::KeyRange;
@@ -104,7 +105,7 @@ impl Execution<'_> {
 impl Engine {
     /// Sets how many outputs beyond what was asked for are few, for tests: worlds are small there.
     pub fn set_growth(&mut self, outputs: usize) {
-        self.growth = outputs;
+        self.views.growth = outputs;
     }
 
     /// Whether an execution looks beyond what was asked for, and lacks data for that.
@@ -120,24 +121,26 @@ impl Engine {
 
     /// Fills a gap, extending a neighbour where it fixes the same components.
     pub(crate) fn fill(&mut self, join: u32, gap: &KeyRange) -> Result<(), Missing> {
-        if self.catalog.join(join).mode() != Mode::Push {
+        if self.views.catalog.join(join).mode() != Mode::Push {
             return settled(self.fill_alone(join, gap, None));
         }
-        let output = &self.catalog.join(join).plan.join.output;
+        let output = &self.views.catalog.join(join).plan.join.output;
         let fixed = Fixed::of(output, gap);
         let (before, behind) = (self.range_before(join, gap, fixed), self.range_behind(join, gap));
-        let touches = |engine: &Self, id: StatusId| *engine.statuses.get(id).last == *gap.first;
+        let touches =
+            |engine: &Self, id: StatusId| *engine.views.statuses.get(id).last == *gap.first;
         if let Some(id) = behind
-            && (self.statuses.get(id).rooted || before.is_none_or(|before| !touches(self, before)))
+            && (self.views.statuses.get(id).rooted
+                || before.is_none_or(|before| !touches(self, before)))
         {
-            let mut whole = self.statuses.get(id).range();
+            let mut whole = self.views.statuses.get(id).range();
             whole.first.clone_from(&gap.first);
             return settled(self.extend(id, gap, whole, None));
         }
         if let Some(id) = before {
-            let status = self.statuses.get(id);
+            let status = self.views.statuses.get(id);
             let (range, rows) = (status.range(), status.rows as usize);
-            let end = self.end_ahead(join, gap, fixed).unwrap_or_else(|| gap.last.clone());
+            let end = self.views.end_ahead(join, gap, fixed).unwrap_or_else(|| gap.last.clone());
             let mut wide = KeyRange::new(&range.last, &end);
             if wide != *gap && self.fill_ahead(join, Some(id), gap, &mut wide, rows)? {
                 return Ok(());
@@ -147,7 +150,7 @@ impl Engine {
                 return settled(self.extend(id, gap, whole, None));
             }
         }
-        if let Some(end) = self.end_ahead(join, gap, fixed) {
+        if let Some(end) = self.views.end_ahead(join, gap, fixed) {
             let mut wide = KeyRange::new(&gap.first, &end);
             if self.fill_ahead(join, None, gap, &mut wide, 0)? {
                 return Ok(());
@@ -165,14 +168,14 @@ impl Engine {
         wide: &mut KeyRange,
         rows: usize,
     ) -> Result<bool, Missing> {
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         // All that belongs together is asked for already.
         if installed.plan.together_at.is_some()
             || installed.upstream.iter().any(|joins| !joins.is_empty())
         {
             return Ok(false);
         }
-        let mut most = self.growth.max(rows).min(self.slices.rows_max());
+        let mut most = self.views.growth.max(rows).min(self.reads.slices.rows_max());
         for _ in 0..2 {
             let loads = extended.is_some();
             let (progress, end) = ((1, 1), None);
@@ -180,7 +183,7 @@ impl Engine {
             let filled = match extended {
                 None => self.fill_alone(join, wide, Some(ahead)),
                 Some(id) => {
-                    let whole = KeyRange::new(&self.statuses.get(id).first, &wide.last);
+                    let whole = KeyRange::new(&self.views.statuses.get(id).first, &wide.last);
                     self.extend(id, wide, whole, Some(ahead))
                 }
             };
@@ -195,27 +198,12 @@ impl Engine {
         Ok(false)
     }
 
-    /// Where what may be filled together with a gap ends: at the end of what its keys have in common, or at the next range. Nothing where
-    /// the gap reaches there.
-    fn end_ahead(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<Vec<u8>> {
-        let mut end = prefix_end(fixed.stem(&gap.first)?);
-        let cover = &self.catalog.join(join).cover;
-        let from = (Bound::Included(&*gap.last), Bound::Unbounded);
-        if let Some((next, _)) =
-            cover.range::<[u8], _>(from).next().filter(|_| !gap.last.is_empty())
-            && before_end(next, &end)
-        {
-            end = next.to_vec();
-        }
-        (!gap.last.is_empty() && before_end(&gap.last, &end)).then_some(end)
-    }
-
     /// The range that ends where a gap begins, or before that if it fixes the same components.
     fn range_before(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<StatusId> {
-        let cover = &self.catalog.join(join).cover;
+        let cover = &self.views.catalog.join(join).cover;
         let below = (Bound::Unbounded, Bound::Excluded(&*gap.first));
         let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let is_near = fixed == status.fixed
             && fixed.stem(&gap.first).is_some_and(|stem| status.first.starts_with(stem));
         if *status.last != *gap.first && !is_near {
@@ -227,37 +215,29 @@ impl Engine {
 
     /// The range that begins where a gap ends.
     fn range_behind(&self, join: u32, gap: &KeyRange) -> Option<StatusId> {
-        let id = *self.catalog.join(join).cover.get(&*gap.last)?;
-        let whole = KeyRange::new(&gap.first, &self.statuses.get(id).last);
+        let id = *self.views.catalog.join(join).cover.get(&*gap.last)?;
+        let whole = KeyRange::new(&gap.first, &self.views.statuses.get(id).last);
         self.may_extend(id, &whole).then_some(id)
     }
 
     /// Whether a range may become one of these ends.
     fn may_extend(&self, id: StatusId, whole: &KeyRange) -> bool {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         // What is large goes in one step some day.
-        let is_large = self.slices.rows().is_some_and(|most| status.rows as usize > 2 * most);
-        let output = &self.catalog.join(status.join).plan.join.output;
+        let is_large = self.reads.slices.rows().is_some_and(|most| status.rows as usize > 2 * most);
+        let output = &self.views.catalog.join(status.join).plan.join.output;
         !is_large && Fixed::of(output, whole) == status.fixed
-    }
-
-    /// Whether no range of a join begins behind `range`, within what its keys have in common.
-    fn is_last(&self, join: u32, range: &KeyRange, fixed: Fixed) -> bool {
-        let Some(stem) = fixed.stem(&range.first) else { return false };
-        let from = (Bound::Excluded(&*range.first), Bound::Unbounded);
-        let mut behind = self.catalog.join(join).cover.range::<[u8], _>(from);
-        behind.next().is_none_or(|(next, _)| !next.starts_with(stem))
     }
 
     /// Files the targets of the range before `first` that fixes the same for no more than that range: another one is the last now.
     fn uproot_before(&mut self, join: u32, first: &[u8], fixed: Fixed) {
         let below = (Bound::Unbounded, Bound::Excluded(first));
-        let before = self.catalog.join(join).cover.range::<[u8], _>(below).next_back();
+        let before = self.views.catalog.join(join).cover.range::<[u8], _>(below).next_back();
         let Some((_, &id)) = before else { return };
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let is_near = status.fixed == fixed
             && fixed.stem(first).is_some_and(|stem| status.first.starts_with(stem));
-        if is_near && status.rooted && !status.open && !self.fan_outs.concern(id) {
+        if is_near && status.rooted && !status.open && !self.views.fan_outs.concern(id) {
             let range = status.range();
             self.resize(id, &range, false);
         }
@@ -270,12 +250,12 @@ impl Engine {
         gap: &KeyRange,
         ahead: Option<Ahead<'_>>,
     ) -> Result<(), Unfilled> {
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let is_push = plan.join.mode == Mode::Push;
         let fixed = Fixed::of(&plan.join.output, gap);
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &gap.first, &mut bindings);
-        let rooted = is_push && self.is_last(join, gap, fixed);
+        let rooted = is_push && self.views.is_last(join, gap, fixed);
         let mut filed = gap.clone();
         if let Some(stem) = fixed.stem(&gap.first).filter(|_| rooted) {
             filed.last = prefix_end(stem);
@@ -284,7 +264,7 @@ impl Engine {
         if is_push {
             execution.follow = Some((&filed, fixed));
         }
-        execution.rows_max = self.slices.rows_max();
+        execution.rows_max = self.reads.slices.rows_max();
         execution.ahead = ahead;
         execution.may_gather =
             execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
@@ -301,20 +281,20 @@ impl Engine {
             return Err(self.unfilled(join, gap, execution));
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
+        self.reads.slices.keep(rows);
         self.note_whole(join, visited);
         let id = self.make_status(join, gap);
         if !is_push {
             self.date_snapshot(id, oldest);
             let is_filled = |end: &[u8]| *end > *gap.first && end_at_most(end, &gap.last);
-            self.catalog.join_mut(join).part_ends.retain(|end| !is_filled(end));
+            self.views.catalog.join_mut(join).part_ends.retain(|end| !is_filled(end));
         }
         if rooted {
             self.uproot_before(join, &gap.first, fixed);
         }
         let outputs = best.as_ref().map_or(tuples.tuples.len(), Vec::len);
         let rows = spans.len() + 2 * outputs;
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         status.rooted = rooted;
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
         status.visited = visited;
@@ -323,7 +303,7 @@ impl Engine {
             Some(best) => best,
             None => self.fold(&plan, tuples),
         };
-        self.catalog.join_mut(join).counters.fills += 1;
+        self.views.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, gap, folded);
         self.drain();
         Ok(())
@@ -337,23 +317,23 @@ impl Engine {
         whole: KeyRange,
         ahead: Option<Ahead<'_>>,
     ) -> Result<(), Unfilled> {
-        let all = self.statuses.get(id).range();
+        let all = self.views.statuses.get(id).range();
         // Logged keys would otherwise be applied to the gap, whose execution sees them already.
         self.refresh(id, &all).map_err(|Missing| Unfilled::Missing)?;
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, fixed) = (status.join, status.fixed);
-        let rooted = status.rooted || self.is_last(join, &whole, fixed);
+        let rooted = status.rooted || self.views.is_last(join, &whole, fixed);
         let mut filed = whole.clone();
         if let Some(stem) = fixed.stem(&whole.first).filter(|_| rooted) {
             filed.last = prefix_end(stem);
         }
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
-        let first = self.statuses.get(id).first.clone();
+        let first = self.views.statuses.get(id).first.clone();
         fixed.bind(&plan.join.output, &first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), gap);
         execution.follow = Some((&filed, fixed));
-        execution.rows_max = self.slices.rows_max();
+        execution.rows_max = self.reads.slices.rows_max();
         execution.ahead = ahead;
         execution.may_gather =
             execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
@@ -363,21 +343,21 @@ impl Engine {
         // What came meanwhile concerns the range as it was: the gap's execution has seen it (N1).
         self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
+        self.reads.slices.keep(rows);
         self.note_whole(join, visited);
-        let clean = self.statuses.get(id).is_clean();
+        let clean = self.views.statuses.get(id).is_clean();
         self.resize(id, &whole, rooted);
-        if self.statuses.get(id).is_invalid() {
+        if self.views.statuses.get(id).is_invalid() {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }
         let rows = spans.len() + 2 * tuples.tuples.len();
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         status.visited += visited;
         self.link(id, spans, read);
         let folded = self.fold(&plan, tuples);
-        self.catalog.join_mut(join).counters.fills += 1;
+        self.views.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, gap, folded);
         if !clean {
             self.invalidate(id);
@@ -403,9 +383,9 @@ impl Engine {
             self.begin_gathering(id);
         }
         let Some(split) = split else { return };
-        if self.catalog.join(join).mode() != Mode::Push {
+        if self.views.catalog.join(join).mode() != Mode::Push {
             // A range of it is what was computed at one moment.
-            let ends = &mut self.catalog.join_mut(join).part_ends;
+            let ends = &mut self.views.catalog.join_mut(join).part_ends;
             ends.retain(|end| **end != *split);
             if ends.len() >= SLICED_READS_MAX {
                 ends.remove(0);
@@ -417,6 +397,31 @@ impl Engine {
             let id = self.make_status(join, &part);
             self.dirty(id).invalid = true;
         }
+    }
+}
+
+impl Views {
+    /// Where what may be filled together with a gap ends: at the end of what its keys have in common, or at the next range. Nothing where
+    /// the gap reaches there.
+    fn end_ahead(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<Vec<u8>> {
+        let mut end = prefix_end(fixed.stem(&gap.first)?);
+        let cover = &self.catalog.join(join).cover;
+        let from = (Bound::Included(&*gap.last), Bound::Unbounded);
+        if let Some((next, _)) =
+            cover.range::<[u8], _>(from).next().filter(|_| !gap.last.is_empty())
+            && before_end(next, &end)
+        {
+            end = next.to_vec();
+        }
+        (!gap.last.is_empty() && before_end(&gap.last, &end)).then_some(end)
+    }
+
+    /// Whether no range of a join begins behind `range`, within what its keys have in common.
+    fn is_last(&self, join: u32, range: &KeyRange, fixed: Fixed) -> bool {
+        let Some(stem) = fixed.stem(&range.first) else { return false };
+        let from = (Bound::Excluded(&*range.first), Bound::Unbounded);
+        let mut behind = self.catalog.join(join).cover.range::<[u8], _>(from);
+        behind.next().is_none_or(|(next, _)| !next.starts_with(stem))
     }
 }
 

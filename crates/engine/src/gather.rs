@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::status::StatusId;
 use crate::updaters::{Reader, Target};
+use crate::views::Views;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
@@ -78,8 +79,8 @@ pub(crate) fn fitting(keys: usize, rows_max: usize, visited: u64) -> usize {
 impl Engine {
     /// Whether a range of a join may be gathered if it cannot be divided: nobody is told of its outputs one by one.
     pub(crate) fn may_gather(&self, join: u32) -> bool {
-        let installed = self.catalog.join(join);
-        self.slices.is_active()
+        let installed = self.views.catalog.join(join);
+        self.reads.slices.is_active()
             && installed.mode() == Mode::Push
             && installed.gatherings < BEGUN_MAX
             && !self.is_followed(installed.plan.output_table)
@@ -88,13 +89,13 @@ impl Engine {
     /// Whether a range has so few outputs of a join that they can be removed in one step.
     pub(crate) fn holds_few_outputs(&self, join: u32, range: &KeyRange) -> bool {
         let mut rows = 0;
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         let (output, table) = (&installed.plan.join.output, self.store.table(installed.layer));
         let scan =
             Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse: false };
         let flow = table.scan(&scan, &mut Vec::new(), &mut |key, _| {
             rows += usize::from(output.matches(key));
-            if rows > self.slices.rows_max() {
+            if rows > self.reads.slices.rows_max() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -105,15 +106,15 @@ impl Engine {
 
     /// Begins to gather a range, which has no targets. Its outputs, from before, go.
     pub(crate) fn begin_gathering(&mut self, id: StatusId) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, range, sifted) = (status.join, status.range(), status.sifted);
         for key in self.outputs_in(join, &range, sifted) {
             self.unset_output(join, &key);
         }
-        self.forget_kept(join, &range);
-        self.catalog.join_mut(join).gatherings += 1;
-        let rows = (self.slices.rows_max() / FIRST_SHARE).max(1);
-        self.gatherings.insert(id, Gathering { at: None, rows });
+        self.views.forget_kept(join, &range);
+        self.views.catalog.join_mut(join).gatherings += 1;
+        let rows = (self.reads.slices.rows_max() / FIRST_SHARE).max(1);
+        self.views.gatherings.insert(id, Gathering { at: None, rows });
         let work = self.dirty(id);
         work.invalid = false;
         work.gathering = true;
@@ -121,28 +122,20 @@ impl Engine {
 
     /// Notes that a range of a join was computed as a whole (J3).
     pub(crate) fn note_whole(&mut self, join: u32, visited: u64) {
-        if visited > self.slices.rows_max() as u64 {
-            self.catalog.join_mut(join).gatherings = 0;
+        if visited > self.reads.slices.rows_max() as u64 {
+            self.views.catalog.join_mut(join).gatherings = 0;
         }
-    }
-
-    /// Whether a change of a key of a source does not reach a range, which has yet to add it (J1).
-    pub(crate) fn is_ahead(&self, reader: Reader, target: Target, key: &[u8]) -> bool {
-        reader.source == 0
-            && self.gatherings.get(&target.status()).is_some_and(|gathering| {
-                gathering.at.as_ref().is_none_or(|at| key >= at.as_slice())
-            })
     }
 
     /// Adds the next keys of the first source to a range that is being gathered.
     pub(crate) fn gather(&mut self, id: StatusId) -> Result<(), Missing> {
-        let Some(gathering) = self.gatherings.get(&id) else { return Ok(()) };
-        let most = if self.slices.is_active() { gathering.rows } else { usize::MAX };
+        let Some(gathering) = self.views.gatherings.get(&id) else { return Ok(()) };
+        let most = if self.reads.slices.is_active() { gathering.rows } else { usize::MAX };
         let from = gathering.at.clone();
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let filed = status.filed();
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan, &range);
@@ -152,36 +145,46 @@ impl Engine {
         // What came meanwhile concerns what was added before (N1).
         self.feed(id);
         let Execution { tuples, spans, read, visited, step, .. } = execution;
-        self.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
-        if !self.gatherings.contains_key(&id) {
+        self.reads.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
+        if !self.views.gatherings.contains_key(&id) {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }
         let rows = spans.len() + 2 * tuples.tuples.len();
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         status.visited += visited;
         self.link(id, spans, read);
         let next = step.and_then(|step| step.next);
-        if let (Some(gathering), Some(_)) = (self.gatherings.get_mut(&id), &next) {
+        if let (Some(gathering), Some(_)) = (self.views.gatherings.get_mut(&id), &next) {
             gathering.at.clone_from(&next);
-            gathering.rows = fitting(most, self.slices.rows_max(), visited);
+            gathering.rows = fitting(most, self.reads.slices.rows_max(), visited);
         }
         self.apply_tuples(id, &tuples, true);
         tuples.release(&mut self.store.pool);
         if next.is_none() {
-            self.end_gathering(id);
-            if let Some(work) = &mut self.statuses.get_mut(id).work {
+            self.views.end_gathering(id);
+            if let Some(work) = &mut self.views.statuses.get_mut(id).work {
                 work.gathering = false;
             }
             self.counters.ranges_gathered += 1;
-            let installed = self.catalog.join_mut(join);
+            let installed = self.views.catalog.join_mut(join);
             installed.gatherings = 0;
             installed.counters.fills += 1;
             self.settle(id);
         }
         self.drain();
         Ok(())
+    }
+}
+
+impl Views {
+    /// Whether a change of a key of a source does not reach a range, which has yet to add it (J1).
+    pub(crate) fn is_ahead(&self, reader: Reader, target: Target, key: &[u8]) -> bool {
+        reader.source == 0
+            && self.gatherings.get(&target.status()).is_some_and(|gathering| {
+                gathering.at.as_ref().is_none_or(|at| key >= at.as_slice())
+            })
     }
 
     /// A range is gathered no more.

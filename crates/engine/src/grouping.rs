@@ -70,7 +70,7 @@ impl Engine {
         let all = sources.iter().copied().zip(of_sources).chain([(output, of_output)]);
         let mut inferred = Vec::new();
         for (table, boundary) in all {
-            let is_set = self.catalog.role(table).is_some_and(|role| role.boundary_set);
+            let is_set = self.views.catalog.role(table).is_some_and(|role| role.boundary_set);
             if boundary == 0 || is_set || self.store.table(table).boundary() > 0 {
                 continue;
             }
@@ -79,7 +79,7 @@ impl Engine {
             let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
             inferred.push((String::from_utf8_lossy(name).into_owned(), boundary));
         }
-        if self.slices.rows().is_none() {
+        if self.reads.slices.rows().is_none() {
             self.regroup_slice();
         }
         inferred
@@ -87,7 +87,7 @@ impl Engine {
 
     /// What groups the keys of a table, and who said so, for EXPLAIN.
     pub(crate) fn explain_boundary(&self, table: TableId, boundary: usize) -> String {
-        let is_set = self.catalog.role(table).is_some_and(|role| role.boundary_set);
+        let is_set = self.views.catalog.role(table).is_some_and(|role| role.boundary_set);
         let plural = if boundary == 1 { "" } else { "s" };
         let by = if is_set { "as TABLE.SET says" } else { "as a join reads them" };
         let rest =
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Groups the next keys of tables whose boundary was inferred.
     pub(crate) fn regroup_slice(&mut self) {
-        let rows = self.slices.rows().unwrap_or(usize::MAX);
+        let rows = self.reads.slices.rows().unwrap_or(usize::MAX);
         self.store.regroup(rows.saturating_mul(GROUPED_A_ROW));
     }
 }

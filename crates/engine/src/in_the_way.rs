@@ -66,7 +66,7 @@ impl Engine {
     /// Notes that a key is about to be written, for those who look for keys.
     #[inline]
     pub(crate) fn note_in_the_way(&mut self, table: TableId, key: &[u8]) {
-        if !self.in_the_way.kept.is_empty() {
+        if !self.views.in_the_way.kept.is_empty() {
             self.note_new(table, key);
         }
     }
@@ -76,7 +76,7 @@ impl Engine {
         if self.store.table(table).get(key).is_some() {
             return;
         }
-        for look in self.in_the_way.kept.values_mut() {
+        for look in self.views.in_the_way.kept.values_mut() {
             if look.output.matches(key) {
                 look.new.insert(key.into());
             }
@@ -95,9 +95,9 @@ impl Engine {
         replace: bool,
     ) -> Result<JoinInstalled, Stop> {
         let added = self.add_in_slices(name, text, replace);
-        let look = self.in_the_way.current.take();
+        let look = self.views.in_the_way.current.take();
         if let (Err(Stop::Wait(ticket)), Some(look)) = (&added, look) {
-            self.in_the_way.kept.insert(*ticket, look);
+            self.views.in_the_way.kept.insert(*ticket, look);
         }
         added
     }
@@ -108,7 +108,7 @@ impl Engine {
         text: &str,
         replace: bool,
     ) -> Result<JoinInstalled, Stop> {
-        self.check_new_name(name)?;
+        self.views.check_new_name(name)?;
         self.know_outputs(text)?;
         self.feed_all_or_wait()?;
         self.look_for_base_keys(text)?;
@@ -122,13 +122,13 @@ impl Engine {
     /// where nothing is divided.
     fn look_for_base_keys(&mut self, text: &str) -> Result<(), Stop> {
         // Shards agree to a join first, each in one step.
-        if !self.slices.is_active() || self.placed.is_some() {
+        if !self.reads.slices.is_active() || self.base.placed.is_some() {
             return Ok(());
         }
         let Ok(Join { output, .. }) = Join::parse(text, &self.settings.limits) else {
             return Ok(());
         };
-        let mut look = self.in_the_way.current.take().unwrap_or_else(|| Look {
+        let mut look = self.views.in_the_way.current.take().unwrap_or_else(|| Look {
             at: output.range_of_all().first,
             output,
             complete: false,
@@ -136,9 +136,9 @@ impl Engine {
             new: BTreeSet::new(),
         });
         let goes_on = !look.complete && !self.look_on(&mut look);
-        self.in_the_way.current = Some(look);
+        self.views.in_the_way.current = Some(look);
         if goes_on {
-            self.slices.end_for_now();
+            self.reads.slices.end_for_now();
             return Err(self.stop());
         }
         Ok(())
@@ -171,14 +171,14 @@ impl Engine {
 
     /// Whether a stored key is one of clients that a join with this output may not find.
     fn is_in_the_way(&self, output: &Pattern, table: TableId, key: &[u8]) -> bool {
-        output.matches(key) && self.owns(key) && !self.catalog.gives(table, key)
+        output.matches(key) && self.owns(key) && !self.views.catalog.gives(table, key)
     }
 
     /// How many base keys match an output.
     pub(crate) fn base_keys_in_the_way(&mut self, output: &Pattern) -> u64 {
         let all = output.range_of_all();
         let Some(table) = self.store.table_of(&all.first) else { return 0 };
-        if let Some(look) = &self.in_the_way.current
+        if let Some(look) = &self.views.in_the_way.current
             && look.complete
             && look.output == *output
         {

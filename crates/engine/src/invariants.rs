@@ -18,16 +18,16 @@ impl Engine {
     /// # Panics
     /// Where an invariant does not hold.
     pub fn check_invariants(&self) {
-        assert!(self.queue.is_empty(), "changes are applied before an operation ends");
+        assert!(self.views.queue.is_empty(), "changes are applied before an operation ends");
         self.check_handles();
         self.check_replicas();
-        self.check_loads();
+        self.base.check_loads();
         let mut statuses = 0;
         let mut targets = 0;
-        for (join, installed) in self.catalog.iter() {
+        for (join, installed) in self.views.catalog.iter() {
             let mut end: Option<Vec<u8>> = None;
             for (first, &id) in &installed.cover {
-                let status = self.statuses.get(id);
+                let status = self.views.statuses.get(id);
                 assert!(status.join == join && status.first == *first, "the cover names its own");
                 assert!(!status.range().is_empty(), "R1");
                 // The range before must have an end, at or before this one's start.
@@ -38,51 +38,62 @@ impl Engine {
             }
             assert!(
                 installed.is_layered()
-                    == (self.catalog.collides(join) && installed.mode() != Mode::Pull),
+                    == (self.views.catalog.collides(join) && installed.mode() != Mode::Pull),
                 "C3"
             );
             self.check_kept(join);
             self.check_tallies(join);
-            assert_eq!(installed.rivals as usize, self.catalog.rivals(join).len(), "C3");
-            let above = installed.upstream.iter().flatten().map(|&up| self.catalog.join(up).depth);
+            assert_eq!(installed.rivals as usize, self.views.catalog.rivals(join).len(), "C3");
+            let above =
+                installed.upstream.iter().flatten().map(|&up| self.views.catalog.join(up).depth);
             assert_eq!(installed.depth, 1 + above.max().unwrap_or(0), "C6");
             for &up in installed.upstream.iter().flatten() {
-                let push = |join: u32| self.catalog.join(join).mode() == Mode::Push;
+                let push = |join: u32| self.views.catalog.join(join).mode() == Mode::Push;
                 assert!(!push(join) || push(up), "C2");
             }
         }
         assert_eq!(
-            self.catalog.depths.values().map(|&joins| joins as usize).sum::<usize>(),
-            self.catalog.len(),
+            self.views.catalog.depths.values().map(|&joins| joins as usize).sum::<usize>(),
+            self.views.catalog.len(),
             "C6"
         );
         self.check_cells();
         self.check_followed();
-        for key in self.marks.keys() {
+        for key in self.notifications.marks.keys() {
             let stored = self.store.table_of(key).is_some_and(|table| {
-                self.store.table(table).get(key).is_some() || self.catalog.role(table).is_some()
+                self.store.table(table).get(key).is_some()
+                    || self.views.catalog.role(table).is_some()
             });
             assert!(stored, "Y1");
         }
-        self.updaters.check_counts();
-        assert_eq!(statuses, self.statuses.len(), "every status range is in its join's cover");
-        assert_eq!(targets, self.updaters.targets(), "R3: every target is its status range's");
+        self.views.updaters.check_counts();
+        assert_eq!(
+            statuses,
+            self.views.statuses.len(),
+            "every status range is in its join's cover"
+        );
+        assert_eq!(
+            targets,
+            self.views.updaters.targets(),
+            "R3: every target is its status range's"
+        );
     }
 
     /// Checks who holds cells (V1), and that the outputs of a source key's are it (V2).
     fn check_cells(&self) {
-        for (_, installed) in self.catalog.iter() {
+        for (_, installed) in self.views.catalog.iter() {
             if installed.is_layered() {
                 self.each_cell(installed.layer, &mut |_, _| panic!("V1: no layer holds cells"));
             }
         }
         for (table, _) in self.store.tables() {
             self.each_cell(table, &mut |key, cell| {
-                let role = self.catalog.role(table).expect("V1: somebody reads or writes cells");
-                let mut keepers = role.writers.iter().filter(|&&join| self.keeps_cells(join));
-                let is_copy =
-                    keepers.any(|&join| self.catalog.join(join).plan.join.output.matches(key));
-                assert!(!is_copy || !self.has_readers(table), "V1");
+                let role =
+                    self.views.catalog.role(table).expect("V1: somebody reads or writes cells");
+                let mut keepers = role.writers.iter().filter(|&&join| self.views.keeps_cells(join));
+                let is_copy = keepers
+                    .any(|&join| self.views.catalog.join(join).plan.join.output.matches(key));
+                assert!(!is_copy || !self.views.has_readers(table), "V1");
                 for &reader in &role.readers {
                     self.check_copies(reader, key, cell);
                 }
@@ -104,28 +115,28 @@ impl Engine {
 
     /// Checks that what a reader who keeps cells shows for a source key is its cell.
     fn check_copies(&self, reader: Reader, key: &[u8], cell: ValueRef) {
-        let plan = &self.catalog.join(reader.join).plan;
+        let plan = &self.views.catalog.join(reader.join).plan;
         let source = reader.source as usize;
         let pattern = plan.pattern(source);
-        let copies = source == plan.value_source() && self.keeps_cells(reader.join);
+        let copies = source == plan.value_source() && self.views.keeps_cells(reader.join);
         if !copies || !pattern.matches(key) {
             return;
         }
         let mut targets = Vec::new();
         for depth in 0..=pattern.components.len() {
             let prefix = leading(key, depth, pattern.components.len());
-            if let Some(id) = self.updaters.find(reader, prefix) {
-                self.updaters.targets_of(id, key, &mut targets);
+            if let Some(id) = self.views.updaters.find(reader, prefix) {
+                self.views.updaters.targets_of(id, key, &mut targets);
             }
         }
         // What is noted for a range is applied before it is read (N1).
-        targets.retain(|target| !self.fan_outs.concern(target.status()));
+        targets.retain(|target| !self.views.fan_outs.concern(target.status()));
         for target in targets {
-            let status = self.statuses.get(target.status());
+            let status = self.views.statuses.get(target.status());
             let mut bindings = Bindings::new();
             let mut output = Vec::new();
             status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-            decode(self.updaters.contexts.get(target.context()), &mut bindings);
+            decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
             if pattern.bind(key, &mut bindings)
                 && plan.join.output.fill(&bindings, &mut output)
                 && status.contains(&output)
@@ -143,47 +154,50 @@ impl Engine {
             match Handle::of(value) {
                 None => {}
                 Some(Handle::Stream(number)) => {
-                    self.streams.get(number).check_invariants();
+                    self.base.streams.get(number).check_invariants();
                     streams += 1;
                 }
                 Some(Handle::Spilled(number)) => {
-                    self.spilled.get(number);
+                    self.base.spilled.get(number);
                     assert!(self.store.table_of(key).is_some_and(|id| self.may_spill(id)), "W2");
                     spilled += 1;
                 }
             }
             ControlFlow::Continue(())
         });
-        assert_eq!(streams, self.streams.len(), "F3");
-        assert_eq!(spilled, self.spilled.len(), "W1");
-        self.streams.check_filed();
+        assert_eq!(streams, self.base.streams.len(), "F3");
+        assert_eq!(spilled, self.base.spilled.len(), "W1");
+        self.base.streams.check_filed();
     }
 
     /// Checks one status range; the number of its targets.
     fn check_status(&self, id: StatusId) -> usize {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let mut targets = Vec::new();
         status.targets.extend(&mut targets);
         assert!(!status.is_invalid() || targets.is_empty(), "R3: an invalid range has no target");
         let range = status.filed();
         for &(updater, context) in &targets {
-            let span = self.span_of_target(id, &range, updater, context);
-            assert!(self.updaters.is_filed(updater, &span, Target::new(id, context)), "U1");
+            let span = self.views.span_of_target(id, &range, updater, context);
+            assert!(self.views.updaters.is_filed(updater, &span, Target::new(id, context)), "U1");
         }
         let gathering = status.work.as_ref().is_some_and(|work| work.gathering);
-        assert_eq!(gathering, self.gatherings.contains_key(&id), "J1");
+        assert_eq!(gathering, self.views.gatherings.contains_key(&id), "J1");
         if !status.is_clean() {
             for &dependent in &status.dependents {
-                let work = self.statuses.get(dependent).work.as_ref();
+                let work = self.views.statuses.get(dependent).work.as_ref();
                 let told = work.is_some_and(|work| work.invalid || work.upstream.contains(&id));
                 assert!(told, "R4");
             }
         }
         for &source in &status.sources {
-            assert!(self.statuses.get(source).dependents.contains(&id), "ranges know each other");
+            assert!(
+                self.views.statuses.get(source).dependents.contains(&id),
+                "ranges know each other"
+            );
         }
         if let Some(group) = status.group {
-            let layer = self.catalog.join(status.join).layer;
+            let layer = self.views.catalog.join(status.join).layer;
             let table = self.store.table(layer);
             let noted = table.note(group).ranges().iter().find(|noted| noted.status == id);
             let suffix = &status.first[table.group_prefix(group).len()..];

@@ -61,11 +61,11 @@ impl Engine {
             ));
         }
         let table = self.store.table_of(&join.output.range_of_all().first);
-        let others = table.map_or(Vec::new(), |it| self.catalog.writers_of(it, &join.output));
+        let others = table.map_or(Vec::new(), |it| self.views.catalog.writers_of(it, &join.output));
         for &other in others.iter().take(RIVALS_NAMED) {
             warnings.push(format!(
                 "join '{}' may give the same keys; this join's values will be seen",
-                self.catalog.join(other).name
+                self.views.catalog.join(other).name
             ));
         }
         if let Some(more) = others.len().checked_sub(RIVALS_NAMED).filter(|&more| more > 0) {
@@ -85,9 +85,9 @@ impl Engine {
         let sources = join.sources.len();
         let canonical = join.to_string();
         let plan = Rc::new(Plan::new(join, output_table, &tables));
-        self.catalog.installs += 1;
+        self.views.catalog.installs += 1;
         let secret = self.settings.secret;
-        let id = self.catalog.add(Installed {
+        let id = self.views.catalog.add(Installed {
             name: String::from(name),
             canonical,
             plan,
@@ -96,7 +96,7 @@ impl Engine {
             vacated: 0,
             gatherings: 0,
             layer: output_table,
-            installed: self.catalog.installs,
+            installed: self.views.catalog.installs,
             cover: BTreeMap::new(),
             frontiers: Vec::new(),
             part_ends: Vec::new(),
@@ -108,10 +108,10 @@ impl Engine {
             depth: 1,
             counters: JoinCounters::default(),
         });
-        self.catalog.relate(id);
-        let about = self.cells_about(id);
+        self.views.catalog.relate(id);
+        let about = self.views.cells_about(id);
         // As it was before the join came, which gives nothing yet.
-        let kept = self.keepers_before(id, &about);
+        let kept = self.views.keepers_before(id, &about);
         // Readers of the table have yet to learn of the keys that the join gives.
         self.reset_join(id);
         self.forget_elsewhere(output_table);
@@ -136,8 +136,8 @@ impl Engine {
     /// longer do (C3).
     fn settle_layers(&mut self, joins: impl Iterator<Item = u32>) {
         for id in joins {
-            let installed = self.catalog.join(id);
-            let hide = self.catalog.collides(id) && installed.mode() != Mode::Pull;
+            let installed = self.views.catalog.join(id);
+            let hide = self.views.catalog.collides(id) && installed.mode() != Mode::Pull;
             if hide == installed.is_layered() {
                 continue;
             }
@@ -151,8 +151,8 @@ impl Engine {
                 self.store.drop_layer(old);
                 public
             };
-            self.catalog.join_mut(id).layer = layer;
-            self.catalog.count_merged(public, hide);
+            self.views.catalog.join_mut(id).layer = layer;
+            self.views.catalog.count_merged(public, hide);
         }
     }
 
@@ -161,7 +161,7 @@ impl Engine {
     /// # Errors
     /// No join has this name.
     pub fn join_drop(&mut self, name: &str) -> Result<(), EngineError> {
-        let id = self.catalog.find(name);
+        let id = self.views.catalog.find(name);
         let id = id.ok_or_else(|| EngineError::NoSuchJoin(String::from(name)))?;
         self.drop_join(id);
         Ok(())
@@ -173,7 +173,7 @@ impl Engine {
     /// [`EngineError::NoSuchJoin`].
     pub fn has_join(&self, name: &str) -> Result<(), EngineError> {
         let missing = || EngineError::NoSuchJoin(String::from(name));
-        self.catalog.find(name).map(|_| ()).ok_or_else(missing)
+        self.views.catalog.find(name).map(|_| ()).ok_or_else(missing)
     }
 
     /// Does, in slices, most of the work of [`Engine::join_drop`], if there is such a join.
@@ -192,7 +192,7 @@ impl Engine {
     pub(crate) fn join_replace_ahead(&mut self, name: &str, text: &str) -> Result<(), Stop> {
         let Some(old) = self.vacated_ahead(name) else { return Ok(()) };
         // What would be refused drops nothing. To ask takes time where there are many joins, so later slices do not.
-        if self.catalog.join(old).vacated == 0 {
+        if self.views.catalog.join(old).vacated == 0 {
             self.accept(name, text, true)?;
         }
         self.vacate(old)
@@ -201,16 +201,16 @@ impl Engine {
     /// The join of this name, if what it and its readers have materialized is to go before it does: not where all is
     /// one step anyway.
     fn vacated_ahead(&self, name: &str) -> Option<u32> {
-        let is_sliced = self.slices.is_active() && self.placed.is_none();
-        let join = self.catalog.find(name).filter(|_| is_sliced)?;
-        let mut all = self.catalog.downstream(join).into_iter();
-        all.any(|id| !self.catalog.join(id).cover.is_empty()).then_some(join)
+        let is_sliced = self.reads.slices.is_active() && self.base.placed.is_none();
+        let join = self.views.catalog.find(name).filter(|_| is_sliced)?;
+        let mut all = self.views.catalog.downstream(join).into_iter();
+        all.any(|id| !self.views.catalog.join(id).cover.is_empty()).then_some(join)
     }
 
     /// Drops, in slices, what a join and those that read it have materialized, so that dropping the join takes
     /// little. It changes no answer: what is read meanwhile is computed anew.
     fn vacate(&mut self, join: u32) -> Result<(), Stop> {
-        for id in self.catalog.downstream(join) {
+        for id in self.views.catalog.downstream(join) {
             self.vacate_outputs(id, join)?;
         }
         Ok(())
@@ -219,37 +219,39 @@ impl Engine {
     /// Drops, in slices, what a join has materialized, on behalf of another one; or of itself, where all keys are to go.
     pub(crate) fn vacate_outputs(&mut self, id: u32, of: u32) -> Result<(), Stop> {
         // Who follows outputs would be told of each range by itself.
-        if self.is_followed(self.catalog.join(id).plan.output_table) {
+        if self.is_followed(self.views.catalog.join(id).plan.output_table) {
             return Ok(());
         }
-        while self.catalog.join(of).vacated < VACATED_MAX {
-            let Some((_, &status)) = self.catalog.join(id).cover.first_key_value() else { break };
-            if self.slices.lets_others() {
-                self.catalog.join_mut(of).vacated += 1;
+        while self.views.catalog.join(of).vacated < VACATED_MAX {
+            let Some((_, &status)) = self.views.catalog.join(id).cover.first_key_value() else {
+                break;
+            };
+            if self.reads.slices.lets_others() {
+                self.views.catalog.join_mut(of).vacated += 1;
                 return Err(self.stop());
             }
-            let rows = self.statuses.get(status).rows as usize;
+            let rows = self.views.statuses.get(status).rows as usize;
             self.discard(status);
-            self.slices.keep(rows + RANGE_ROWS);
+            self.reads.slices.keep(rows + RANGE_ROWS);
         }
         Ok(())
     }
 
     fn drop_join(&mut self, id: u32) {
         self.feed_all();
-        let mut about = self.cells_about(id);
+        let mut about = self.views.cells_about(id);
         about.retain(|&other| other != id);
         let mut kept = about.clone();
-        kept.retain(|&other| self.keeps_cells(other));
+        kept.retain(|&other| self.views.keeps_cells(other));
         self.forget_hidden(id);
         self.reset_join(id);
-        self.forget_elsewhere(self.catalog.join(id).plan.output_table);
-        self.catalog.unrelate(id);
-        let installed = self.catalog.take(id);
+        self.forget_elsewhere(self.views.catalog.join(id).plan.output_table);
+        self.views.catalog.unrelate(id);
+        let installed = self.views.catalog.take(id);
         let table = installed.plan.output_table;
         if installed.is_layered() {
             self.store.drop_layer(installed.layer);
-            self.catalog.count_merged(table, false);
+            self.views.catalog.count_merged(table, false);
         }
         self.settle_layers(about.iter().copied());
         self.settle_cells(&about, &kept);
@@ -260,25 +262,25 @@ impl Engine {
         }
         // Who waits for what the join read needs it no more: where the join's table is a source of its source's from now on,
         // shards that went on waiting would wait for one another.
-        self.loads.waits.wake_all();
+        self.base.loads.waits.wake_all();
     }
 
     /// How often a join was installed.
     #[must_use]
     pub fn join_installs(&self) -> u64 {
-        self.catalog.installs
+        self.views.catalog.installs
     }
 
     /// How many joins read one another's outputs in a row, at most.
     #[must_use]
     pub fn join_depth(&self) -> u32 {
-        self.catalog.depths.last_key_value().map_or(1, |(&depth, _)| depth)
+        self.views.catalog.depths.last_key_value().map_or(1, |(&depth, _)| depth)
     }
 
     /// The installed joins, in the order of their installation.
     #[must_use]
     pub fn joins(&self) -> Vec<JoinReport> {
-        let mut joins: Vec<_> = self.catalog.iter().map(|(_, join)| join).collect();
+        let mut joins: Vec<_> = self.views.catalog.iter().map(|(_, join)| join).collect();
         joins.sort_by_key(|join| join.installed);
         joins.into_iter().map(|join| self.report_join(join)).collect()
     }
@@ -286,12 +288,12 @@ impl Engine {
     /// The installed join of this name.
     #[must_use]
     pub fn join_report(&self, name: &str) -> Option<JoinReport> {
-        let id = self.catalog.find(name)?;
-        Some(self.report_join(self.catalog.join(id)))
+        let id = self.views.catalog.find(name)?;
+        Some(self.report_join(self.views.catalog.join(id)))
     }
 
     fn report_join(&self, join: &Installed) -> JoinReport {
-        let statuses = || join.cover.values().map(|&id| self.statuses.get(id));
+        let statuses = || join.cover.values().map(|&id| self.views.statuses.get(id));
         JoinReport {
             name: join.name.clone(),
             canonical: join.canonical.clone(),
@@ -345,7 +347,7 @@ impl Engine {
 
     /// Has a table stay, keys or not.
     pub(crate) fn declare_table(&mut self, table: TableId) {
-        let role = self.catalog.role_for(table);
+        let role = self.views.catalog.role_for(table);
         if !role.declared {
             role.declared = true;
             self.store.pin(table);
@@ -365,30 +367,34 @@ impl Engine {
         let table = self.store.table_for(&prefix);
         self.declare_table(table);
         if let Some(keep) = options.keep {
-            self.catalog.role_for(table).keep = Some(keep);
+            self.views.catalog.role_for(table).keep = Some(keep);
             if keep {
                 self.keep_table(table);
             }
         }
         if options.evict.is_some() {
-            self.catalog.role_for(table).evict = options.evict;
+            self.views.catalog.role_for(table).evict = options.evict;
         }
         match options.source.as_deref() {
             Some("") => self.end_source(table),
-            Some(source) if self.loads.own(table).is_none() => self.begin_source(table, source),
+            Some(source) if self.base.loads.own(table).is_none() => {
+                self.begin_source(table, source)
+            }
             _ => {}
         }
         if options.boundary.is_some() {
-            self.catalog.role_for(table).boundary_set = true;
+            self.views.catalog.role_for(table).boundary_set = true;
         }
         if let Some(boundary) = options.boundary
             && boundary != self.store.table(table).boundary()
         {
-            let writers = self.catalog.role_for(table).writers.clone();
+            let writers = self.views.catalog.role_for(table).writers.clone();
             for &id in &writers {
                 self.reset_join(id);
             }
-            for layer in writers.into_iter().map(|id| self.catalog.join(id).layer).chain([table]) {
+            for layer in
+                writers.into_iter().map(|id| self.views.catalog.join(id).layer).chain([table])
+            {
                 let (table, pool) = self.store.table_mut(layer);
                 table.set_boundary(pool, boundary);
             }
@@ -409,7 +415,7 @@ impl Engine {
         let Ok(join) = Join::parse(text, &self.settings.limits) else { return Ok(()) };
         let range = join.output.range_of_all();
         let Some(table) = self.store.table_of(&range.first) else { return Ok(()) };
-        if !self.is_kept(table) {
+        if !self.base.is_kept(table) {
             return Ok(());
         }
         self.need(table, &range).map_err(|Missing| self.stop())
@@ -442,7 +448,7 @@ impl Engine {
             ));
         }
         let existing = self.store.find(prefix);
-        let held = existing.and_then(|id| self.loads.own(id));
+        let held = existing.and_then(|id| self.base.loads.own(id));
         if held.is_some_and(|held| held.source() != source) {
             return refused(format!("table '{shown}' has another source already"));
         }
@@ -467,7 +473,7 @@ impl Engine {
                 "there is no store on disk: start the server with --data",
             ));
         }
-        let is_kept = existing.is_some_and(|id| self.is_kept(id));
+        let is_kept = existing.is_some_and(|id| self.base.is_kept(id));
         let keys = existing.map_or(0, |id| self.own_keys(id));
         if keep != is_kept && keys > 0 {
             return refused(format!(

@@ -23,6 +23,7 @@ use crate::fold::Folded;
 use crate::logged::prefix_overlaps;
 use crate::rows::lead;
 use crate::status::StatusId;
+use crate::views::Views;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -62,10 +63,10 @@ impl Engine {
     /// Leaves out of computed outputs what a join does not keep of each group, and notes what is there of the groups in
     /// `range`, of which these are all outputs.
     pub(crate) fn keep_best(&mut self, join: u32, range: &KeyRange, folded: &mut Vec<Folded>) {
-        let Some(keep) = self.catalog.join(join).plan.join.keep else { return };
-        self.forget_kept(join, range);
+        let Some(keep) = self.views.catalog.join(join).plan.join.keep else { return };
+        self.views.forget_kept(join, range);
         for (group, kept) in self.retain_best(&keep, folded) {
-            self.catalog.join_mut(join).kept.insert(group, kept);
+            self.views.catalog.join_mut(join).kept.insert(group, kept);
         }
     }
 
@@ -113,7 +114,7 @@ impl Engine {
         join: u32,
         range: &KeyRange,
     ) -> Result<Vec<Folded>, Missing> {
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let Some(keep) = &plan.join.keep else { return self.compute_all(join, range) };
         let mut folded = self.compute_all(join, &plan.whole_groups(range))?;
         self.retain_best(keep, &mut folded);
@@ -133,7 +134,7 @@ impl Engine {
     /// Which outputs are better than the others is known before all are where the sources have them in their order: not where what a value
     /// says is a part of it.
     pub(crate) fn compute_best(&mut self, join: u32, group: &KeyRange) -> Option<Vec<Folded>> {
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         let plan = installed.plan.clone();
         let keep = plan.join.keep.as_ref()?;
         let is_group = lead(&group.first, keep.components) == Some(&*group.first)
@@ -143,7 +144,7 @@ impl Engine {
         let by_value =
             ordered.any(|each| each.slot().is_some_and(|slot| plan.join.is_value_slot(slot)));
         let is_push = plan.join.mode == headwater_pattern::Mode::Push;
-        if !is_group || !is_base || !is_push || by_value || self.placed.is_some() {
+        if !is_group || !is_base || !is_push || by_value || self.base.placed.is_some() {
             return None;
         }
         let cut = self.dividing_hint(join, group, keep.most + 1, keep.last)?;
@@ -168,6 +169,112 @@ impl Engine {
         }
     }
 
+    pub(crate) fn put_kept(
+        &mut self,
+        join: u32,
+        keep: Keep,
+        key: &[u8],
+        value: ValueRef,
+        fold: Option<Fold>,
+    ) {
+        let Some(group) = lead(key, keep.components) else { return };
+        if self.output(join, key).is_some() {
+            self.set_output(join, key, value, fold);
+            return;
+        }
+        let mut kept = self.views.catalog.join_mut(join).kept.remove(group).unwrap_or_default();
+        let edge = kept.edge.as_ref();
+        if edge.is_some_and(|edge| is_worse(&keep, key, edge)) {
+            self.store.pool.release(value);
+        } else {
+            self.set_output(join, key, value, fold);
+            kept.count += 1;
+            if kept.count > keep.most {
+                let [worst, next] = self.worst_two(join, &keep, group);
+                if let Some(worst) = worst {
+                    self.unset_output(join, &worst);
+                    kept.count -= 1;
+                }
+                kept.edge = next.map(Vec::into_boxed_slice);
+            }
+        }
+        self.views.catalog.join_mut(join).kept.insert(group.into(), kept);
+    }
+
+    pub(crate) fn remove_kept(&mut self, join: u32, keep: Keep, key: &[u8]) {
+        let was_there = self.output(join, key).is_some();
+        self.unset_output(join, key);
+        let Some(group) = lead(key, keep.components).filter(|_| was_there) else { return };
+        let groups = &mut self.views.catalog.join_mut(join).kept;
+        let Some(kept) = groups.get_mut(group) else { return };
+        kept.count -= 1;
+        if kept.edge.is_some() {
+            if let Some(id) = self.views.status_at(join, key) {
+                self.mark_stale(id, group);
+            }
+        } else if kept.count == 0 {
+            groups.remove(group);
+        }
+    }
+
+    /// The worst output of a group that is there, and the next one.
+    fn worst_two(&self, join: u32, keep: &Keep, group: &[u8]) -> [Option<Vec<u8>>; 2] {
+        let installed = self.views.catalog.join(join);
+        let (output, range) = (&installed.plan.join.output, KeyRange::prefix(group));
+        let reverse = !keep.last;
+        let scan = Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse };
+        let mut found = [None, None];
+        let _ = self.store.table(installed.layer).scan(&scan, &mut Vec::new(), &mut |key, _| {
+            if !output.matches(key) {
+                return ControlFlow::Continue(());
+            }
+            let is_first = found[0].is_none();
+            found[usize::from(!is_first)] = Some(key.to_vec());
+            if is_first { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        found
+    }
+
+    /// Asserts KP1, for tests.
+    pub(crate) fn check_kept(&self, join: u32) {
+        let installed = self.views.catalog.join(join);
+        let plan = &installed.plan;
+        let Some(keep) = &plan.join.keep else { return };
+        if plan.join.mode == headwater_pattern::Mode::Pull {
+            return;
+        }
+        for &id in installed.cover.values() {
+            let status = self.views.statuses.get(id);
+            if status.is_invalid() {
+                continue;
+            }
+            let range = status.range();
+            let mut counts = alloc::collections::BTreeMap::<&[u8], usize>::new();
+            let keys = self.outputs_in(join, &range, status.sifted);
+            for key in &keys {
+                *counts
+                    .entry(lead(key, keep.components).expect("an output has a group"))
+                    .or_default() += 1;
+            }
+            let known = installed.kept.iter().filter(|(group, _)| range.contains(group));
+            for (group, kept) in known {
+                let count = counts.remove(&**group).unwrap_or(0);
+                assert_eq!(count, kept.count, "KP1: {group:?} {kept:?} {status:?}");
+                assert!(count <= keep.most, "KP1: {count}");
+                let stale = status.work.as_ref().is_some_and(|work| {
+                    work.stale.contains(group) || work.refolding.contains_key(group)
+                });
+                assert!(
+                    kept.edge.is_none() || count == keep.most || stale,
+                    "KP1: short {group:?} {kept:?} {status:?}"
+                );
+            }
+            assert!(counts.is_empty(), "KP1: {counts:?} {status:?}");
+        }
+    }
+}
+
+impl Views {
     /// Forgets what there is of the groups in a range, whose outputs go or are known anew.
     pub(crate) fn forget_kept(&mut self, join: u32, range: &KeyRange) {
         let kept = &mut self.catalog.join_mut(join).kept;
@@ -200,72 +307,6 @@ impl Engine {
         kept.is_some_and(|kept| kept.edge.is_some() && kept.count < most)
     }
 
-    pub(crate) fn put_kept(
-        &mut self,
-        join: u32,
-        keep: Keep,
-        key: &[u8],
-        value: ValueRef,
-        fold: Option<Fold>,
-    ) {
-        let Some(group) = lead(key, keep.components) else { return };
-        if self.output(join, key).is_some() {
-            self.set_output(join, key, value, fold);
-            return;
-        }
-        let mut kept = self.catalog.join_mut(join).kept.remove(group).unwrap_or_default();
-        let edge = kept.edge.as_ref();
-        if edge.is_some_and(|edge| is_worse(&keep, key, edge)) {
-            self.store.pool.release(value);
-        } else {
-            self.set_output(join, key, value, fold);
-            kept.count += 1;
-            if kept.count > keep.most {
-                let [worst, next] = self.worst_two(join, &keep, group);
-                if let Some(worst) = worst {
-                    self.unset_output(join, &worst);
-                    kept.count -= 1;
-                }
-                kept.edge = next.map(Vec::into_boxed_slice);
-            }
-        }
-        self.catalog.join_mut(join).kept.insert(group.into(), kept);
-    }
-
-    pub(crate) fn remove_kept(&mut self, join: u32, keep: Keep, key: &[u8]) {
-        let was_there = self.output(join, key).is_some();
-        self.unset_output(join, key);
-        let Some(group) = lead(key, keep.components).filter(|_| was_there) else { return };
-        let groups = &mut self.catalog.join_mut(join).kept;
-        let Some(kept) = groups.get_mut(group) else { return };
-        kept.count -= 1;
-        if kept.edge.is_some() {
-            if let Some(id) = self.status_at(join, key) {
-                self.mark_stale(id, group);
-            }
-        } else if kept.count == 0 {
-            groups.remove(group);
-        }
-    }
-
-    /// The worst output of a group that is there, and the next one.
-    fn worst_two(&self, join: u32, keep: &Keep, group: &[u8]) -> [Option<Vec<u8>>; 2] {
-        let installed = self.catalog.join(join);
-        let (output, range) = (&installed.plan.join.output, KeyRange::prefix(group));
-        let reverse = !keep.last;
-        let scan = Scan { pool: &self.store.pool, first: &range.first, last: &range.last, reverse };
-        let mut found = [None, None];
-        let _ = self.store.table(installed.layer).scan(&scan, &mut Vec::new(), &mut |key, _| {
-            if !output.matches(key) {
-                return ControlFlow::Continue(());
-            }
-            let is_first = found[0].is_none();
-            found[usize::from(!is_first)] = Some(key.to_vec());
-            if is_first { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        found
-    }
-
     /// What is there of the group that a range is a part of; nothing where a join keeps all, or it is a part of none.
     pub(crate) fn explain_kept(&self, join: u32, range: &KeyRange) -> Option<String> {
         let installed = self.catalog.join(join);
@@ -286,43 +327,5 @@ impl Engine {
             "{count} of at most {} outputs of '{shown}' are materialized; {rest}",
             keep.most
         ))
-    }
-
-    /// Asserts KP1, for tests.
-    pub(crate) fn check_kept(&self, join: u32) {
-        let installed = self.catalog.join(join);
-        let plan = &installed.plan;
-        let Some(keep) = &plan.join.keep else { return };
-        if plan.join.mode == headwater_pattern::Mode::Pull {
-            return;
-        }
-        for &id in installed.cover.values() {
-            let status = self.statuses.get(id);
-            if status.is_invalid() {
-                continue;
-            }
-            let range = status.range();
-            let mut counts = alloc::collections::BTreeMap::<&[u8], usize>::new();
-            let keys = self.outputs_in(join, &range, status.sifted);
-            for key in &keys {
-                *counts
-                    .entry(lead(key, keep.components).expect("an output has a group"))
-                    .or_default() += 1;
-            }
-            let known = installed.kept.iter().filter(|(group, _)| range.contains(group));
-            for (group, kept) in known {
-                let count = counts.remove(&**group).unwrap_or(0);
-                assert_eq!(count, kept.count, "KP1: {group:?} {kept:?} {status:?}");
-                assert!(count <= keep.most, "KP1: {count}");
-                let stale = status.work.as_ref().is_some_and(|work| {
-                    work.stale.contains(group) || work.refolding.contains_key(group)
-                });
-                assert!(
-                    kept.edge.is_none() || count == keep.most || stale,
-                    "KP1: short {group:?} {kept:?} {status:?}"
-                );
-            }
-            assert!(counts.is_empty(), "KP1: {counts:?} {status:?}");
-        }
     }
 }

@@ -187,9 +187,9 @@ impl KeyspaceEvents {
 impl Engine {
     /// Lists events of these kinds from now on.
     pub fn set_keyspace_events(&mut self, kinds: EventKinds) {
-        self.events.kinds = kinds;
+        self.notifications.events.kinds = kinds;
         if kinds == EventKinds::NONE {
-            self.events.list = Vec::new();
+            self.notifications.events.list = Vec::new();
         }
     }
 
@@ -197,24 +197,24 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn tells_keyspace_events(&self) -> bool {
-        self.events.is_on()
+        self.notifications.events.is_on()
     }
 
     /// Names the events of what is written next; gives what was said before.
     pub fn begin_writing(&mut self, kind: WriteKind) -> WriteKind {
-        core::mem::replace(&mut self.events.writing, kind)
+        core::mem::replace(&mut self.notifications.events.writing, kind)
     }
 
     /// Whether there are events to be taken.
     #[inline]
     #[must_use]
     pub fn has_keyspace_events(&self) -> bool {
-        !self.events.list.is_empty()
+        !self.notifications.events.list.is_empty()
     }
 
     /// Takes the events since the last time, in their order.
     pub fn take_keyspace_events(&mut self) -> Vec<KeyspaceEvent> {
-        core::mem::take(&mut self.events.list)
+        core::mem::take(&mut self.notifications.events.list)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::span::Span;
 use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
+use crate::views::Views;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -15,7 +16,7 @@ use headwater_pattern::{Bindings, Mode, containing_range};
 impl Engine {
     /// A new status range over `range`, without targets.
     pub(super) fn make_status(&mut self, join: u32, range: &KeyRange) -> StatusId {
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         let plan = installed.plan.clone();
         let layer = installed.layer;
         let group = self.store.table_mut(layer).0.group_around(range);
@@ -24,10 +25,10 @@ impl Engine {
             Mode::Snapshot { millis } => Some(self.now.plus(millis)),
             _ => None,
         };
-        let sifted = self.spans_homes(range);
+        let sifted = self.base.spans_homes(range);
         let hash = self.memory.range_hash(join, &range.first);
-        let heat = self.memory.ranges.inserted(hash, self.statuses.len());
-        let id = self.statuses.add(Status {
+        let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
+        let id = self.views.statuses.add(Status {
             join,
             first: range.first.as_slice().into(),
             last: range.last.as_slice().into(),
@@ -48,22 +49,22 @@ impl Engine {
         });
         self.note(id);
         if let Some(at) = expires_at {
-            self.snapshots.insert((at, id));
+            self.views.snapshots.insert((at, id));
         }
-        self.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
+        self.views.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
         id
     }
 
     /// Changes a status range's ends and files its targets anew, where that matters.
     pub(super) fn resize(&mut self, id: StatusId, whole: &KeyRange, rooted: bool) {
-        debug_assert!(!self.fan_outs.concern(id), "N1");
-        let sifted = self.spans_homes(whole);
-        let status = self.statuses.get_mut(id);
+        debug_assert!(!self.views.fan_outs.concern(id), "N1");
+        let sifted = self.base.spans_homes(whole);
+        let status = self.views.statuses.get_mut(id);
         status.sifted = sifted;
         let old = status.filed();
         let join = status.join;
         if *status.first != *whole.first {
-            let cover = &mut self.catalog.join_mut(join).cover;
+            let cover = &mut self.views.catalog.join_mut(join).cover;
             cover.remove(&*status.first);
             cover.insert(whole.first.as_slice().into(), id);
             status.first = whole.first.as_slice().into();
@@ -76,9 +77,9 @@ impl Engine {
             let mut targets = Vec::new();
             status.targets.extend(&mut targets);
             for (updater, context) in targets {
-                let before = self.span_of_target(id, &old, updater, context);
-                let after = self.span_of_target(id, &filed, updater, context);
-                self.updaters.refile(updater, &before, &after, Target::new(id, context));
+                let before = self.views.span_of_target(id, &old, updater, context);
+                let after = self.views.span_of_target(id, &filed, updater, context);
+                self.views.updaters.refile(updater, &before, &after, Target::new(id, context));
             }
         }
         self.note(id);
@@ -86,13 +87,13 @@ impl Engine {
 
     /// Notes on the group of a status range how it stands.
     pub(crate) fn note(&mut self, id: StatusId) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let Some(group) = status.group else { return };
-        let layer = self.catalog.join(status.join).layer;
+        let layer = self.views.catalog.join(status.join).layer;
         let table = self.store.table_mut(layer).0;
         let prefix = table.group_prefix(group);
-        self.statuses.set_landing(id, prefix);
-        let status = self.statuses.get(id);
+        self.views.statuses.set_landing(id, prefix);
+        let status = self.views.statuses.get(id);
         let suffix = &status.first[prefix.len()..];
         let reaches_end = is_open(prefix, &status.last);
         table.note_mut(group).set(id, status, suffix, reaches_end);
@@ -101,12 +102,186 @@ impl Engine {
     /// Notes on the group of a status range whether it is clean.
     #[inline]
     pub(crate) fn note_clean(&mut self, id: StatusId, clean: bool) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let Some(group) = status.group else { return };
-        let layer = self.catalog.join(status.join).layer;
+        let layer = self.views.catalog.join(status.join).layer;
         self.store.table_mut(layer).0.note_mut(group).set_clean(id, clean);
     }
 
+    /// Adds targets for the spans, and notes the status ranges read.
+    pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+        debug_assert!(!self.views.fan_outs.concern(id), "N1");
+        let join = self.views.statuses.get(id).join;
+        if self.views.catalog.join(join).mode() != Mode::Push {
+            return;
+        }
+        // All are found before the first is changed: the misses of many finds overlap.
+        let mut found = core::mem::take(&mut self.scratch.updater_room);
+        found.clear();
+        for span in &spans {
+            let reader = Reader { join, source: span.source as u32 };
+            let updater = self.views.updaters.find_or_create(reader, span.prefix());
+            self.views.updaters.fetch_end(updater);
+            found.push(updater);
+        }
+        for (span, &updater) in spans.iter().zip(&found) {
+            let context = self.views.updaters.contexts.intern(&span.context);
+            let target = Target::new(id, context);
+            let depths = &mut self.views.catalog.join_mut(join).depths[span.source];
+            let listens = core::mem::replace(depths, *depths | 1 << span.depth) != 0;
+            if !listens {
+                self.views.catalog.listen(Reader { join, source: span.source as u32 }, true);
+            }
+            if self.views.statuses.get_mut(id).targets.insert((updater, context)) {
+                self.views.updaters.add(updater, span.prefix(), &span.range, target);
+            } else {
+                self.views.updaters.contexts.release(context);
+            }
+        }
+        self.scratch.updater_room = found;
+        for source in read {
+            self.depend(id, source);
+        }
+    }
+
+    /// Notes that `id` has read `source`.
+    fn depend(&mut self, id: StatusId, source: StatusId) {
+        // A range that was read early in an execution may have been merged into another since,
+        // which was read too; its id may even name a range of another join by now.
+        let Some(status) = self.views.statuses.find(source) else { return };
+        let reader = self.views.catalog.join(self.views.statuses.get(id).join);
+        if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
+            return;
+        }
+        self.views.statuses.get_mut(id).sources.insert(source);
+        self.views.statuses.get_mut(source).dependents.insert(id);
+        if !self.views.statuses.get(source).is_clean() {
+            self.dirty(id).upstream.insert(source);
+        }
+    }
+
+    /// Complete invalidation: the whole range is recomputed by the next read.
+    pub(crate) fn invalidate(&mut self, id: StatusId) {
+        self.counters.invalidations += 1;
+        self.views.drop_targets(id);
+        self.views.end_gathering(id);
+        let work = self.dirty(id);
+        work.invalid = true;
+        work.gathering = false;
+        work.stale.clear();
+        work.refolding.clear();
+        work.upstream.clear();
+        let log = core::mem::take(&mut work.log);
+        for (entry, _) in log.iter() {
+            self.views.updaters.contexts.release(entry.context);
+        }
+        let sources = core::mem::take(&mut self.views.statuses.get_mut(id).sources);
+        for source in sources {
+            if self.views.statuses.find(source).is_some() {
+                self.views.statuses.get_mut(source).dependents.remove(&id);
+            }
+        }
+    }
+
+    /// Drops a status range's record; its outputs stay, for its successor to compare with.
+    pub(crate) fn forget(&mut self, id: StatusId) {
+        self.invalidate(id);
+        let status = self.views.statuses.take(id);
+        let installed = self.views.catalog.join_mut(status.join);
+        installed.cover.remove(&status.first);
+        let layer = installed.layer;
+        if let Some(at) = status.expires_at {
+            self.views.snapshots.remove(&(at, id));
+        }
+        if let Some(group) = status.group {
+            let table = self.store.table_mut(layer).0;
+            table.note_mut(group).remove(id);
+            table.forget_if_idle(group);
+        }
+        for dependent in status.dependents {
+            if self.views.statuses.find(dependent).is_some() {
+                self.views.statuses.get_mut(dependent).sources.remove(&id);
+                self.invalidate(dependent);
+            }
+        }
+    }
+
+    /// Makes two ranges of an invalid one; what depends on it depends on both.
+    pub(crate) fn divide(&mut self, id: StatusId, at: &[u8]) {
+        debug_assert!(
+            self.views.statuses.get(id).is_invalid(),
+            "only what is invalid has no targets"
+        );
+        let status = self.views.statuses.get_mut(id);
+        let (join, whole) = (status.join, status.range());
+        let mut dependents = core::mem::take(&mut status.dependents);
+        dependents.retain(|&dependent| self.views.statuses.find(dependent).is_some());
+        for &dependent in &dependents {
+            let dependent = self.views.statuses.get_mut(dependent);
+            dependent.sources.remove(&id);
+            if let Some(work) = &mut dependent.work {
+                work.upstream.remove(&id);
+            }
+        }
+        self.forget(id);
+        for part in [KeyRange::new(&whole.first, at), KeyRange::new(at, &whole.last)] {
+            let part = self.make_status(join, &part);
+            for &dependent in &dependents {
+                self.views.statuses.get_mut(dependent).sources.insert(part);
+                self.views.statuses.get_mut(part).dependents.insert(dependent);
+            }
+            self.dirty(part).invalid = true;
+        }
+    }
+
+    /// Drops a status range and its outputs, of which nobody is told.
+    pub(crate) fn discard(&mut self, id: StatusId) {
+        let status = self.views.statuses.get(id);
+        let (join, range, sifted) = (status.join, status.range(), status.sifted);
+        self.forget(id);
+        if self.views.catalog.join(join).mode() == Mode::Push {
+            self.tell_reset(&range);
+        }
+        let layer = self.views.catalog.join(join).layer;
+        self.views.forget_kept(join, &range);
+        for key in self.outputs_in(join, &range, sifted) {
+            self.views.catalog.join_mut(join).folds.remove(&*key);
+            self.save_pair(layer, &key);
+            if let Some(value) = self.store.remove(layer, &key) {
+                self.store.pool.release(value);
+            }
+        }
+    }
+
+    /// Drops everything that `join`, and what reads it, has materialized.
+    pub(crate) fn reset_join(&mut self, join: u32) {
+        self.reset_each(self.views.catalog.downstream(join));
+    }
+
+    /// Drops everything that joins have materialized.
+    pub(crate) fn reset_joins(&mut self) {
+        self.reset_each(self.views.catalog.ids());
+    }
+
+    fn reset_each(&mut self, joins: Vec<u32>) {
+        self.reads.long_reads.collections.change_all();
+        for id in joins {
+            let statuses: Vec<_> = self.views.catalog.join(id).cover.values().copied().collect();
+            for status in statuses {
+                self.discard(status);
+            }
+            let outputs = self.views.catalog.join(id).plan.join.output.range_of_all();
+            self.tell_reset(&outputs);
+            for source in 0..self.views.catalog.join(id).depths.len() {
+                if core::mem::take(&mut self.views.catalog.join_mut(id).depths[source]) != 0 {
+                    self.views.catalog.listen(Reader { join: id, source: source as u32 }, false);
+                }
+            }
+        }
+    }
+}
+
+impl Views {
     /// The source span under which a target is filed while those of its status range are filed for `range`.
     pub(crate) fn span_of_target(
         &self,
@@ -132,42 +307,6 @@ impl Engine {
             .expect("a target was added for a span that contributes")
     }
 
-    /// Adds targets for the spans, and notes the status ranges read.
-    pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
-        debug_assert!(!self.fan_outs.concern(id), "N1");
-        let join = self.statuses.get(id).join;
-        if self.catalog.join(join).mode() != Mode::Push {
-            return;
-        }
-        // All are found before the first is changed: the misses of many finds overlap.
-        let mut found = core::mem::take(&mut self.updater_room);
-        found.clear();
-        for span in &spans {
-            let reader = Reader { join, source: span.source as u32 };
-            let updater = self.updaters.find_or_create(reader, span.prefix());
-            self.updaters.fetch_end(updater);
-            found.push(updater);
-        }
-        for (span, &updater) in spans.iter().zip(&found) {
-            let context = self.updaters.contexts.intern(&span.context);
-            let target = Target::new(id, context);
-            let depths = &mut self.catalog.join_mut(join).depths[span.source];
-            let listens = core::mem::replace(depths, *depths | 1 << span.depth) != 0;
-            if !listens {
-                self.catalog.listen(Reader { join, source: span.source as u32 }, true);
-            }
-            if self.statuses.get_mut(id).targets.insert((updater, context)) {
-                self.updaters.add(updater, span.prefix(), &span.range, target);
-            } else {
-                self.updaters.contexts.release(context);
-            }
-        }
-        self.updater_room = found;
-        for source in read {
-            self.depend(id, source);
-        }
-    }
-
     /// Removes the targets of spans that led to nothing any more.
     pub(super) fn unlink(&mut self, id: StatusId, spans: Vec<Span>) {
         debug_assert!(!self.fan_outs.concern(id), "N1");
@@ -184,45 +323,6 @@ impl Engine {
         }
     }
 
-    /// Notes that `id` has read `source`.
-    fn depend(&mut self, id: StatusId, source: StatusId) {
-        // A range that was read early in an execution may have been merged into another since,
-        // which was read too; its id may even name a range of another join by now.
-        let Some(status) = self.statuses.find(source) else { return };
-        let reader = self.catalog.join(self.statuses.get(id).join);
-        if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
-            return;
-        }
-        self.statuses.get_mut(id).sources.insert(source);
-        self.statuses.get_mut(source).dependents.insert(id);
-        if !self.statuses.get(source).is_clean() {
-            self.dirty(id).upstream.insert(source);
-        }
-    }
-
-    /// Complete invalidation: the whole range is recomputed by the next read.
-    pub(crate) fn invalidate(&mut self, id: StatusId) {
-        self.counters.invalidations += 1;
-        self.drop_targets(id);
-        self.end_gathering(id);
-        let work = self.dirty(id);
-        work.invalid = true;
-        work.gathering = false;
-        work.stale.clear();
-        work.refolding.clear();
-        work.upstream.clear();
-        let log = core::mem::take(&mut work.log);
-        for (entry, _) in log.iter() {
-            self.updaters.contexts.release(entry.context);
-        }
-        let sources = core::mem::take(&mut self.statuses.get_mut(id).sources);
-        for source in sources {
-            if self.statuses.find(source).is_some() {
-                self.statuses.get_mut(source).dependents.remove(&id);
-            }
-        }
-    }
-
     fn drop_targets(&mut self, id: StatusId) {
         self.fan_outs.forget(id);
         let range = self.statuses.get(id).filed();
@@ -234,99 +334,5 @@ impl Engine {
             self.updaters.contexts.release(context);
         }
         self.statuses.get_mut(id).targets = crate::updaters::SortedSet::default();
-    }
-
-    /// Drops a status range's record; its outputs stay, for its successor to compare with.
-    pub(crate) fn forget(&mut self, id: StatusId) {
-        self.invalidate(id);
-        let status = self.statuses.take(id);
-        let installed = self.catalog.join_mut(status.join);
-        installed.cover.remove(&status.first);
-        let layer = installed.layer;
-        if let Some(at) = status.expires_at {
-            self.snapshots.remove(&(at, id));
-        }
-        if let Some(group) = status.group {
-            let table = self.store.table_mut(layer).0;
-            table.note_mut(group).remove(id);
-            table.forget_if_idle(group);
-        }
-        for dependent in status.dependents {
-            if self.statuses.find(dependent).is_some() {
-                self.statuses.get_mut(dependent).sources.remove(&id);
-                self.invalidate(dependent);
-            }
-        }
-    }
-
-    /// Makes two ranges of an invalid one; what depends on it depends on both.
-    pub(crate) fn divide(&mut self, id: StatusId, at: &[u8]) {
-        debug_assert!(self.statuses.get(id).is_invalid(), "only what is invalid has no targets");
-        let status = self.statuses.get_mut(id);
-        let (join, whole) = (status.join, status.range());
-        let mut dependents = core::mem::take(&mut status.dependents);
-        dependents.retain(|&dependent| self.statuses.find(dependent).is_some());
-        for &dependent in &dependents {
-            let dependent = self.statuses.get_mut(dependent);
-            dependent.sources.remove(&id);
-            if let Some(work) = &mut dependent.work {
-                work.upstream.remove(&id);
-            }
-        }
-        self.forget(id);
-        for part in [KeyRange::new(&whole.first, at), KeyRange::new(at, &whole.last)] {
-            let part = self.make_status(join, &part);
-            for &dependent in &dependents {
-                self.statuses.get_mut(dependent).sources.insert(part);
-                self.statuses.get_mut(part).dependents.insert(dependent);
-            }
-            self.dirty(part).invalid = true;
-        }
-    }
-
-    /// Drops a status range and its outputs, of which nobody is told.
-    pub(crate) fn discard(&mut self, id: StatusId) {
-        let status = self.statuses.get(id);
-        let (join, range, sifted) = (status.join, status.range(), status.sifted);
-        self.forget(id);
-        if self.catalog.join(join).mode() == Mode::Push {
-            self.tell_reset(&range);
-        }
-        let layer = self.catalog.join(join).layer;
-        self.forget_kept(join, &range);
-        for key in self.outputs_in(join, &range, sifted) {
-            self.catalog.join_mut(join).folds.remove(&*key);
-            self.save_pair(layer, &key);
-            if let Some(value) = self.store.remove(layer, &key) {
-                self.store.pool.release(value);
-            }
-        }
-    }
-
-    /// Drops everything that `join`, and what reads it, has materialized.
-    pub(crate) fn reset_join(&mut self, join: u32) {
-        self.reset_each(self.catalog.downstream(join));
-    }
-
-    /// Drops everything that joins have materialized.
-    pub(crate) fn reset_joins(&mut self) {
-        self.reset_each(self.catalog.ids());
-    }
-
-    fn reset_each(&mut self, joins: Vec<u32>) {
-        self.long_reads.collections.change_all();
-        for id in joins {
-            let statuses: Vec<_> = self.catalog.join(id).cover.values().copied().collect();
-            for status in statuses {
-                self.discard(status);
-            }
-            let outputs = self.catalog.join(id).plan.join.output.range_of_all();
-            self.tell_reset(&outputs);
-            for source in 0..self.catalog.join(id).depths.len() {
-                if core::mem::take(&mut self.catalog.join_mut(id).depths[source]) != 0 {
-                    self.catalog.listen(Reader { join: id, source: source as u32 }, false);
-                }
-            }
-        }
     }
 }

@@ -103,15 +103,15 @@ impl Engine {
 
     /// The join that alone gives keys in `range`, a part of one table, if less than all of them can be computed for a limited read.
     fn join_to_limit(&self, table: TableId, range: &KeyRange, limit: u64) -> Option<u32> {
-        if limit == 0 || limit > LIMIT_MAX || self.placed.is_some() {
+        if limit == 0 || limit > LIMIT_MAX || self.base.placed.is_some() {
             return None;
         }
-        let role = self.catalog.role(table)?;
-        if role.merged > 0 || self.loads.own(table).is_some() {
+        let role = self.views.catalog.role(table)?;
+        if role.merged > 0 || self.base.loads.own(table).is_some() {
             return None;
         }
-        let [join] = self.catalog.writers_within(table, range)[..] else { return None };
-        let installed = self.catalog.join(join);
+        let [join] = self.views.catalog.writers_within(table, range)[..] else { return None };
+        let installed = self.views.catalog.join(join);
         let is_own = installed.upstream.iter().all(Vec::is_empty);
         let plan = &installed.plan;
         (installed.mode() == Mode::Push && is_own && plan.together_at.is_none()).then_some(join)
@@ -127,19 +127,19 @@ impl Engine {
     ) -> (KeyRange, bool) {
         let all = (rest.clone(), true);
         // What is there already costs nothing.
-        let cover = &self.catalog.join(join).cover;
+        let cover = &self.views.catalog.join(join).cover;
         if reverse {
             let below = (Bound::Unbounded, end_bound(&rest.last));
             if let Some((first, &id)) = cover.range::<[u8], _>(below).next_back()
-                && headwater_base::key::end_at_most(&rest.last, &self.statuses.get(id).last)
+                && headwater_base::key::end_at_most(&rest.last, &self.views.statuses.get(id).last)
             {
                 if **first <= *rest.first {
                     return all;
                 }
                 return (KeyRange::new(first, &rest.last), false);
             }
-        } else if let Some(id) = self.status_at(join, &rest.first) {
-            let end = self.statuses.get(id).last.to_vec();
+        } else if let Some(id) = self.views.status_at(join, &rest.first) {
+            let end = self.views.statuses.get(id).last.to_vec();
             if end.is_empty() || !before_end(&end, &rest.last) {
                 return all;
             }
@@ -174,7 +174,7 @@ impl Engine {
         wanted: usize,
         reverse: bool,
     ) -> Option<Vec<u8>> {
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let bindings = fixed_slots(&plan.join.output, range)?;
         let rows = ROWS_MAX.saturating_add(wanted);
         let mut best = Best { range, reverse, wanted, keys: BTreeSet::new(), rows };

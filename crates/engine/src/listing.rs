@@ -86,7 +86,7 @@ impl Engine {
     /// How many keys the operation under way may look at before others go first.
     #[must_use]
     pub fn keys_at_once(&self) -> usize {
-        self.slices.rows_max().saturating_mul(LOOKED_AT_A_ROW)
+        self.reads.slices.rows_max().saturating_mul(LOOKED_AT_A_ROW)
     }
 
     /// Lists the stored or materialized keys that are `wanted`: how many there are. [`Engine::give_listed`] gives them then. Where
@@ -99,9 +99,9 @@ impl Engine {
         &mut self,
         wanted: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<Option<usize>, Stop> {
-        let mut listing = self.listings.resumed.take().unwrap_or_default();
+        let mut listing = self.reads.listings.resumed.take().unwrap_or_default();
         if listing.complete {
-            self.listings.resumed = Some(listing);
+            self.reads.listings.resumed = Some(listing);
             return Ok(None);
         }
         if listing.next.is_none() {
@@ -119,28 +119,28 @@ impl Engine {
         if next.is_empty() {
             listing.complete = true;
             let count = listing.ends.len();
-            self.listings.resumed = Some(listing);
+            self.reads.listings.resumed = Some(listing);
             return Ok(Some(count));
         }
         listing.next = Some(next);
-        self.slices.end_for_now();
+        self.reads.slices.end_for_now();
         let stop = self.stop();
         if let Stop::Wait(ticket) = stop {
-            self.listings.kept.insert(ticket, listing);
+            self.reads.listings.kept.insert(ticket, listing);
         }
         Err(stop)
     }
 
     fn check_listed(&mut self, bytes: usize) -> Result<(), Stop> {
-        let most = self.long_reads.bytes_max();
+        let most = self.reads.long_reads.bytes_max();
         if most > 0 && bytes > most {
             let text = format!(
                 "the keys take more than {most} bytes (output-bytes-max): ask for them in parts, by SCAN"
             );
             return Err(EngineError::Refused(text).into());
         }
-        if bytes > self.allowance().max(self.part_of_limit(LISTED_SHARE)) {
-            self.gave_up(bytes);
+        if bytes > self.allowance().max(self.memory.part_of_limit(LISTED_SHARE)) {
+            self.memory.gave_up(bytes);
             return Err(self.stop());
         }
         Ok(())
@@ -149,15 +149,16 @@ impl Engine {
     /// Gives the next slice of the keys that were listed. If there are more: the ticket under which to list them again in the
     /// next turn, when they were taken ([`Engine::resume`]).
     pub fn give_listed(&mut self, each: &mut dyn FnMut(&[u8])) -> Option<Ticket> {
-        let mut listing = self.listings.resumed.take()?;
+        let mut listing = self.reads.listings.resumed.take()?;
         // What another shard puts together with others' keys it takes as a whole.
-        let most = if self.placed.is_some() { usize::MAX } else { self.slices.rows_max() };
+        let most =
+            if self.base.placed.is_some() { usize::MAX } else { self.reads.slices.rows_max() };
         let start = listing.given;
         let mut bytes = 0;
         while listing.given < listing.ends.len() {
             if listing.given - start == most || (most < usize::MAX && bytes >= GIVEN_BYTES) {
                 let ticket = self.next_ticket();
-                self.listings.kept.insert(ticket, listing);
+                self.reads.listings.kept.insert(ticket, listing);
                 return Some(ticket);
             }
             let key = listing.key(listing.given);

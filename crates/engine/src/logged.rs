@@ -9,6 +9,7 @@ use crate::exec::{Execution, Missing, Tuples};
 use crate::log::LogEntry;
 use crate::status::StatusId;
 use crate::updaters::{Reader, Target, decode};
+use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -36,7 +37,7 @@ impl Engine {
         was_there: bool,
     ) {
         let id = target.status();
-        if self.statuses.get(id).is_invalid() {
+        if self.views.statuses.get(id).is_invalid() {
             return;
         }
         let entry = LogEntry { source: reader.source, context: target.context(), key };
@@ -45,29 +46,29 @@ impl Engine {
             // It was there, went and came back (or the reverse): nothing to apply.
             if applied != was_there {
                 work.log.remove(&entry);
-                self.updaters.contexts.release(target.context());
+                self.views.updaters.contexts.release(target.context());
                 self.settle(id);
             }
             return;
         }
         work.log.insert(&entry, was_there);
-        self.updaters.contexts.retain(target.context());
+        self.views.updaters.contexts.retain(target.context());
         self.counters.checks_logged += 1;
     }
 
     /// Applies the logged check keys that concern `wanted`; whether there were any.
     pub(crate) fn apply_log(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
-        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
+        let Some(work) = &self.views.statuses.get(id).work else { return Ok(false) };
         if work.log.is_empty() {
             return Ok(false);
         }
         if let Some((LogEntry { source, context, key }, was_there)) = work.log.only() {
-            let mut room = core::mem::take(&mut self.entry_room);
+            let mut room = core::mem::take(&mut self.scratch.entry_room);
             room.clear();
             room.extend_from_slice(key);
             let entry = LogEntry { source, context, key: room.as_slice() };
             let step = self.apply_logged(id, &entry, was_there, wanted);
-            self.entry_room = room;
+            self.scratch.entry_room = room;
             let step = step?;
             if step != Step::Gone {
                 self.settle(id);
@@ -81,17 +82,17 @@ impl Engine {
         let mut applied = false;
         let mut gone = entries.iter().filter(|(_, was_there)| *was_there).count();
         for (LogEntry { source, context, key }, was_there) in entries {
-            if was_there && self.is_dearer_to_take_out(id, gone) {
+            if was_there && self.views.is_dearer_to_take_out(id, gone) {
                 self.invalidate(id);
                 return Ok(true);
             }
             gone -= usize::from(was_there);
             let entry = LogEntry { source, context, key: &*key };
-            let log = self.statuses.get(id).work.as_ref().map(|work| &work.log);
+            let log = self.views.statuses.get(id).work.as_ref().map(|work| &work.log);
             if log.is_none_or(|log| log.get(&entry).is_none()) {
                 continue;
             }
-            if self.slices.lets_others() {
+            if self.reads.slices.lets_others() {
                 return Err(Missing);
             }
             match self.apply_logged(id, &entry, was_there, wanted)? {
@@ -99,7 +100,7 @@ impl Engine {
                 Step::Unconcerned => {}
                 Step::Gone => return Ok(true),
             }
-            let Some(work) = &self.statuses.get(id).work else { return Ok(true) };
+            let Some(work) = &self.views.statuses.get(id).work else { return Ok(true) };
             if work.invalid || !work.upstream.is_empty() {
                 break;
             }
@@ -116,17 +117,17 @@ impl Engine {
         was_there: bool,
         wanted: &KeyRange,
     ) -> Result<Step, Missing> {
-        let status = self.statuses.get(id);
-        let plan = self.catalog.join(status.join).plan.clone();
-        let mut range = self.range_room.take().unwrap_or_else(KeyRange::all);
+        let status = self.views.statuses.get(id);
+        let plan = self.views.catalog.join(status.join).plan.clone();
+        let mut range = self.scratch.range_room.take().unwrap_or_else(KeyRange::all);
         status.copy_range(&mut range);
         let fixed = status.fixed;
-        let context = self.updaters.contexts.get(entry.context).to_vec();
+        let context = self.views.updaters.contexts.get(entry.context).to_vec();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         decode(&context, &mut bindings);
         let bound = plan.source(entry.source as usize).bind(entry.key, &mut bindings);
-        let mut prefix = core::mem::take(&mut self.prefix_room);
+        let mut prefix = core::mem::take(&mut self.scratch.prefix_room);
         prefix.clear();
         let output = &plan.join.output;
         let whole = output.bound_prefix(&bindings, &mut prefix) == output.components.len();
@@ -137,7 +138,7 @@ impl Engine {
         };
         let step = if concerns(wanted) { Step::Applied } else { Step::Unconcerned };
         let keep = step == Step::Unconcerned && concerns(&range);
-        self.prefix_room = prefix;
+        self.scratch.prefix_room = prefix;
         let done = match step {
             Step::Applied => {
                 let bindings = bound.then_some(&bindings);
@@ -145,14 +146,14 @@ impl Engine {
             }
             _ => Ok(()),
         };
-        self.range_room = Some(range);
+        self.scratch.range_room = Some(range);
         done?;
         if keep {
             return Ok(step);
         }
-        let Some(work) = &mut self.statuses.get_mut(id).work else { return Ok(Step::Gone) };
+        let Some(work) = &mut self.views.statuses.get_mut(id).work else { return Ok(Step::Gone) };
         if work.log.remove(entry) {
-            self.updaters.contexts.release(entry.context);
+            self.views.updaters.contexts.release(entry.context);
         }
         Ok(step)
     }
@@ -170,10 +171,10 @@ impl Engine {
     ) -> Result<(), Missing> {
         let source = entry.source as usize;
         let table = plan.source_tables[source];
-        let role = self.catalog.role(table);
-        let is_base =
-            role.is_some_and(|role| role.writers.is_empty()) && self.loads.own(table).is_none();
-        if is_base && self.placed.is_none() {
+        let role = self.views.catalog.role(table);
+        let is_base = role.is_some_and(|role| role.writers.is_empty())
+            && self.base.loads.own(table).is_none();
+        if is_base && self.base.placed.is_none() {
             // A change of a base key is logged or undoes one that is (R2): it differs now.
             debug_assert_eq!(self.is_row_visible(plan, source, entry.key), Ok(!was_there), "R2");
         } else if self.is_row_visible(plan, source, entry.key)? == was_there {
@@ -182,7 +183,7 @@ impl Engine {
         let is_there = !was_there;
         self.counters.checks_applied += 1;
         let Some(bindings) = bindings else { return Ok(()) };
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, fixed) = (status.join, status.fixed);
         let wider = status.filed_wider();
         let filed = wider.as_ref().unwrap_or(range);
@@ -192,12 +193,12 @@ impl Engine {
         // What came meanwhile comes before what is about to change (N1).
         self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
-        if self.statuses.get(id).is_invalid() {
+        self.reads.slices.keep(rows);
+        if self.views.statuses.get(id).is_invalid() {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         if is_there {
             status.visited += visited;
             self.link(id, spans, read);
@@ -206,7 +207,7 @@ impl Engine {
             if let Some(work) = &mut status.work {
                 work.taken_out.took(visited);
             }
-            self.unlink(id, spans);
+            self.views.unlink(id, spans);
         }
         self.apply_tuples(id, &tuples, is_there);
         tuples.release(&mut self.store.pool);
@@ -214,6 +215,21 @@ impl Engine {
         Ok(())
     }
 
+    pub(crate) fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
+        debug_assert!(!self.views.fan_outs.concern(id), "N1");
+        let plan = self.views.catalog.join(self.views.statuses.get(id).join).plan.clone();
+        for (at, tuple) in tuples.tuples.iter().enumerate() {
+            let (key, source_key) = (tuples.key(at), tuples.source_key(at));
+            if added {
+                self.add_tuple(id, &plan, key, source_key, tuple.value);
+            } else {
+                self.remove_tuple(id, &plan, key, source_key, tuple.value);
+            }
+        }
+    }
+}
+
+impl Views {
     /// Whether taking out what so many more check keys gave that went visits more rows than recomputing
     /// what they leave. What check keys that came give is visited by a recomputation too.
     fn is_dearer_to_take_out(&self, id: StatusId, more: usize) -> bool {
@@ -224,19 +240,6 @@ impl Engine {
         }
         let rows = status.work.as_ref().map_or(0, |work| work.taken_out.rows_of(more));
         rows > status.visited.saturating_sub(rows).max(1)
-    }
-
-    pub(crate) fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {
-        debug_assert!(!self.fan_outs.concern(id), "N1");
-        let plan = self.catalog.join(self.statuses.get(id).join).plan.clone();
-        for (at, tuple) in tuples.tuples.iter().enumerate() {
-            let (key, source_key) = (tuples.key(at), tuples.source_key(at));
-            if added {
-                self.add_tuple(id, &plan, key, source_key, tuple.value);
-            } else {
-                self.remove_tuple(id, &plan, key, source_key, tuple.value);
-            }
-        }
     }
 }
 

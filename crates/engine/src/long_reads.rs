@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::long_read::{ENTRY_BYTES, LongRead, ReadPart, ReadPhase, ReadPlace};
 use crate::read::within_one_table;
+use crate::reads::Reads;
 use crate::report::{RangeOptions, Ticket};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -104,7 +105,7 @@ impl LongReads {
 impl Engine {
     /// Bounds what each long read may save of pairs that change while it is under way (L2); 0: it may save any number of bytes.
     pub fn set_long_read_bytes_max(&mut self, bytes: usize) {
-        self.long_reads.bytes_max = bytes;
+        self.reads.long_reads.bytes_max = bytes;
     }
 
     /// How much of a range may be read at once; `None`: all, because the operation under way is not sliced, or the range is none that
@@ -112,15 +113,15 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn at_once(&self, first: &[u8], last: &[u8]) -> Option<AtOnce> {
-        if !self.slices.is_active() || self.placed.is_some() {
+        if !self.reads.slices.is_active() || self.base.placed.is_some() {
             return None;
         }
-        if self.catalog.merges()
+        if self.views.catalog.merges()
             && self.parts_of(first, last).iter().any(|part| !self.may_collect(part.0))
         {
             return None;
         }
-        let pairs = self.slices.rows_max() as u64;
+        let pairs = self.reads.slices.rows_max() as u64;
         Some(AtOnce { pairs, bytes: GIVEN_BYTES })
     }
 
@@ -142,11 +143,11 @@ impl Engine {
     fn parts_to_read(&mut self, first: &[u8], last: &[u8]) -> Vec<ReadPart> {
         let mut parts = Vec::new();
         for (table, range) in self.parts_of(first, last) {
-            if self.catalog.role(table).is_none_or(|role| role.merged == 0) {
+            if self.views.catalog.role(table).is_none_or(|role| role.merged == 0) {
                 parts.push(ReadPart { table, range, collected: None });
                 continue;
             }
-            for piece in self.long_reads.collections.take(table, &range).unwrap_or_default() {
+            for piece in self.reads.long_reads.collections.take(table, &range).unwrap_or_default() {
                 parts.push(ReadPart { table, range: piece.range, collected: Some(piece.rows) });
             }
         }
@@ -157,7 +158,7 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn goes_on_reading(&self) -> bool {
-        self.long_reads.resumed.is_some()
+        self.reads.long_reads.resumed.is_some()
     }
 
     /// Begins a long read of what is there now: the range has just been [read](Engine::range) in this operation, and is current.
@@ -187,14 +188,14 @@ impl Engine {
         };
         read.at = read.start_of(0);
         read.phase = ReadPhase::Counting { at: read.at.clone(), count: 0 };
-        self.long_reads.list.push(read);
-        self.long_reads.resumed = Some(ticket);
+        self.reads.long_reads.list.push(read);
+        self.reads.long_reads.resumed = Some(ticket);
     }
 
     /// The next slice of the long read that the operation under way goes on with. The pairs that it gives go to `each`.
     pub fn go_on_reading(&mut self, each: &mut dyn FnMut(&[u8], Value<'_>)) -> ReadProgress {
-        let resumed = self.long_reads.resumed.take();
-        let list = &mut self.long_reads.list;
+        let resumed = self.reads.long_reads.resumed.take();
+        let list = &mut self.reads.long_reads.list;
         let Some(at) = list.iter().position(|read| Some(read.ticket) == resumed) else {
             return ReadProgress::GivenUp { begun: true };
         };
@@ -211,7 +212,7 @@ impl Engine {
         if let ReadProgress::Done | ReadProgress::GivenUp { .. } = progress {
             self.end_long_read(read);
         } else {
-            self.long_reads.list.push(read);
+            self.reads.long_reads.list.push(read);
         }
         progress
     }
@@ -222,7 +223,7 @@ impl Engine {
         mut place: ReadPlace,
         mut count: u64,
     ) -> ReadProgress {
-        let mut most = self.slices.rows_max().saturating_mul(COUNTED_A_ROW) as u64;
+        let mut most = self.reads.slices.rows_max().saturating_mul(COUNTED_A_ROW) as u64;
         most = most.min(read.left - count);
         read.visit(&self.store, &mut place, &mut |_, _, _| {
             count += 1;
@@ -244,10 +245,11 @@ impl Engine {
         each: &mut dyn FnMut(&[u8], Value<'_>),
     ) -> ReadProgress {
         let mut place = read.at.clone();
-        let mut most = self.slices.rows_max() as u64;
+        let mut most = self.reads.slices.rows_max() as u64;
         most = most.min(read.left);
         let (mut given, mut bytes, mut lost) = (0, 0, None);
-        let (pool, spilled, spilling) = (&self.store.pool, &self.spilled, &mut self.spilling);
+        let (pool, spilled, spilling) =
+            (&self.store.pool, &self.base.spilled, &mut self.base.spilling);
         read.visit(&self.store, &mut place, &mut |table, key, word| {
             let value = match Handle::spilled(word) {
                 None => pool.view(word),
@@ -281,8 +283,8 @@ impl Engine {
 
     /// Ends a long read, if this is the ticket of one.
     pub(crate) fn forget_long_read(&mut self, ticket: Ticket) {
-        if let Some(at) = self.long_reads.list.iter().position(|read| read.ticket == ticket) {
-            let read = self.long_reads.list.swap_remove(at);
+        if let Some(at) = self.reads.long_reads.list.iter().position(|read| read.ticket == ticket) {
+            let read = self.reads.long_reads.list.swap_remove(at);
             self.end_long_read(read);
         }
     }
@@ -294,31 +296,24 @@ impl Engine {
         }
     }
 
-    /// The operation of this ticket is run again next: it goes on with its long read, if it has one.
-    pub(crate) fn resume_long_read(&mut self, ticket: Ticket) {
-        if self.long_reads.list.iter().any(|read| read.ticket == ticket) {
-            self.long_reads.resumed = Some(ticket);
-        }
-    }
-
     /// The operation that was to go on with a long read has come to something else.
     #[inline]
     pub(crate) fn forget_resumed_read(&mut self) {
-        if let Some(ticket) = self.long_reads.resumed.take() {
+        if let Some(ticket) = self.reads.long_reads.resumed.take() {
             self.forget_long_read(ticket);
         }
     }
 
     /// What long reads are to read goes as a whole: those that have not begun to give it will begin anew.
     pub(crate) fn give_up_long_reads(&mut self) {
-        for mut read in take(&mut self.long_reads.list) {
+        for mut read in take(&mut self.reads.long_reads.list) {
             let begun = !matches!(read.phase, ReadPhase::Counting { .. });
             read.give_up(&mut self.store.pool);
             for part in take(&mut read.parts) {
                 self.store.unpin(part.table);
             }
             if begun {
-                self.long_reads.list.push(read);
+                self.reads.long_reads.list.push(read);
             }
         }
     }
@@ -326,23 +321,15 @@ impl Engine {
     /// Saves a pair for the long reads that are still to give it. To be called before the pair changes (L1).
     #[inline]
     pub(crate) fn save_pair(&mut self, table: TableId, key: &[u8]) {
-        if !self.long_reads.is_empty() {
+        if !self.reads.long_reads.is_empty() {
             self.save_for_reads(table, key);
-        }
-    }
-
-    /// Notes that a pair changes in its place, for merged reads that have collected it.
-    #[inline]
-    pub(crate) fn note_collected_changed(&mut self, table: TableId, key: &[u8]) {
-        if !self.long_reads.collections.is_empty() {
-            self.long_reads.collections.note_changed(table, key);
         }
     }
 
     #[cold]
     fn save_for_reads(&mut self, table: TableId, key: &[u8]) {
-        self.note_collected_changed(table, key);
-        let mut reads = take(&mut self.long_reads.list);
+        self.reads.note_collected_changed(table, key);
+        let mut reads = take(&mut self.reads.long_reads.list);
         for read in &mut reads {
             if read.is_given_up() || read.saved.contains_key(key) || !read.awaits(table, key) {
                 continue;
@@ -355,8 +342,8 @@ impl Engine {
                     read.save(&self.store.pool, key, Some(value));
                 }
                 Some((_, Some(Handle::Spilled(number)))) => {
-                    if self.spilling.fetch_value(&self.spilled.get(number)) {
-                        let value = self.store.pool.insert(self.spilling.fetched());
+                    if self.base.spilling.fetch_value(&self.base.spilled.get(number)) {
+                        let value = self.store.pool.insert(self.base.spilling.fetched());
                         read.save(&self.store.pool, key, Some(value));
                         self.store.pool.release(value);
                     } else {
@@ -364,19 +351,19 @@ impl Engine {
                     }
                 }
             }
-            let most = self.long_reads.bytes_max;
+            let most = self.reads.long_reads.bytes_max;
             if lost || (most > 0 && read.bytes > most) {
                 read.give_up(&mut self.store.pool);
             }
         }
-        self.long_reads.list = reads;
+        self.reads.long_reads.list = reads;
     }
 
     /// Saves what a cell holds for the long reads. To be called before it is set (L1).
     #[inline]
     pub(crate) fn save_cell(&mut self, cell: ValueRef) {
         let pool = &self.store.pool;
-        for read in &mut self.long_reads.list {
+        for read in &mut self.reads.long_reads.list {
             if read.is_given_up() {
                 continue;
             }
@@ -384,6 +371,23 @@ impl Engine {
                 pool.retain(cell);
                 pool.content(cell)
             });
+        }
+    }
+}
+
+impl Reads {
+    /// The operation of this ticket is run again next: it goes on with its long read, if it has one.
+    pub(crate) fn resume_long_read(&mut self, ticket: Ticket) {
+        if self.long_reads.list.iter().any(|read| read.ticket == ticket) {
+            self.long_reads.resumed = Some(ticket);
+        }
+    }
+
+    /// Notes that a pair changes in its place, for merged reads that have collected it.
+    #[inline]
+    pub(crate) fn note_collected_changed(&mut self, table: TableId, key: &[u8]) {
+        if !self.long_reads.collections.is_empty() {
+            self.long_reads.collections.note_changed(table, key);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::memory::FED_TOGETHER;
 use crate::rows::{Rows, rows_of};
 use crate::status::{Landing, StatusId, Work, head};
 use crate::updaters::{Reader, Target, decode};
+use crate::views::Views;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -47,19 +48,19 @@ struct Fan {
 impl Engine {
     /// Applies a change to all that reads the key's table. The caller keeps the references.
     pub(crate) fn notify(&mut self, table: TableId, key: &[u8], change: Change) {
-        self.writing = true;
+        self.views.writing = true;
         let alone = self.begin_calls();
         self.apply_change(table, key, change);
         self.drain();
         if alone {
             self.end_calls();
         }
-        self.writing = false;
+        self.views.writing = false;
     }
 
     /// Applies the queued changes of outputs.
     pub(crate) fn drain(&mut self) {
-        while let Some(Changed { table, key, change }) = self.queue.pop_front() {
+        while let Some(Changed { table, key, change }) = self.views.queue.pop_front() {
             self.apply_change(table, &key, change);
             for value in [change.old, change.new].into_iter().flatten() {
                 self.store.pool.release(value);
@@ -69,22 +70,23 @@ impl Engine {
 
     fn apply_change(&mut self, table: TableId, key: &[u8], mut change: Change) {
         let elsewhere = !self.owns(key);
-        if let Some(some) = self.catalog.some_readers(table, key) {
+        if let Some(some) = self.views.catalog.some_readers(table, key) {
             for reader in some {
-                let depths = self.catalog.join(reader.join).depths[reader.source as usize];
+                let depths = self.views.catalog.join(reader.join).depths[reader.source as usize];
                 if depths != 0 {
                     self.tell_reader(reader, depths, (table, key, elsewhere), &mut change);
                 }
             }
             return;
         }
-        let Some(role) = self.catalog.role(table) else { return };
+        let Some(role) = self.views.catalog.role(table) else { return };
         for at in 0..role.readers.len() {
-            let Some(&reader) = self.catalog.role(table).and_then(|role| role.readers.get(at))
+            let Some(&reader) =
+                self.views.catalog.role(table).and_then(|role| role.readers.get(at))
             else {
                 return;
             };
-            let depths = self.catalog.join(reader.join).depths[reader.source as usize];
+            let depths = self.views.catalog.join(reader.join).depths[reader.source as usize];
             if depths != 0 {
                 self.tell_reader(reader, depths, (table, key, elsewhere), &mut change);
             }
@@ -99,12 +101,12 @@ impl Engine {
         change: &mut Change,
     ) {
         self.counters.readers_told += 1;
-        let plan = self.catalog.join(reader.join).plan.clone();
+        let plan = self.views.catalog.join(reader.join).plan.clone();
         let source = reader.source as usize;
         if !plan.pattern(source).matches(key) {
             return;
         }
-        if elsewhere && self.is_aligned(&plan, source) {
+        if elsewhere && self.base.is_aligned(&plan, source) {
             return;
         }
         let is_value = source == plan.value_source();
@@ -133,25 +135,25 @@ impl Engine {
     ) {
         let source = reader.source as usize;
         let is_value = source == plan.value_source();
-        let keeps_cells = is_value && self.keeps_cells(reader.join);
+        let keeps_cells = is_value && self.views.keeps_cells(reader.join);
         let shows = keeps_cells && change.in_place;
         if shows && !self.is_followed(plan.output_table) {
             return;
         }
         self.bound_fan_outs();
-        let mut targets = core::mem::take(&mut self.target_room);
+        let mut targets = core::mem::take(&mut self.scratch.target_room);
         let components = plan.pattern(source).components.len();
         for depth in 0..=components {
             if depths & (1 << depth) == 0 {
                 continue;
             }
-            let Some(id) = self.updaters.find(reader, leading(key, depth, components)) else {
+            let Some(id) = self.views.updaters.find(reader, leading(key, depth, components)) else {
                 continue;
             };
             targets.clear();
-            self.updaters.targets_of(id, key, &mut targets);
-            if !self.gatherings.is_empty() {
-                targets.retain(|&target| !self.is_ahead(reader, target, key));
+            self.views.updaters.targets_of(id, key, &mut targets);
+            if !self.views.gatherings.is_empty() {
+                targets.retain(|&target| !self.views.is_ahead(reader, target, key));
             }
             if shows {
                 self.tell_copies(plan, &targets, key, change.new);
@@ -182,13 +184,13 @@ impl Engine {
                 }
             }
         }
-        self.target_room = targets;
+        self.scratch.target_room = targets;
     }
 
     /// Tells that copies of a source key, which are its cell, have its new value.
     fn tell_copies(&mut self, plan: &Plan, targets: &[Target], key: &[u8], new: Option<ValueRef>) {
         let Some(value) = new else { return };
-        let mut output = core::mem::take(&mut self.output_room);
+        let mut output = core::mem::take(&mut self.scratch.output_room);
         for &target in targets {
             if self.output_of(plan, target, key, &mut output)
                 && self.store.table(plan.output_table).get(&output).is_some()
@@ -196,12 +198,12 @@ impl Engine {
                 self.tell_set(&output, value);
             }
         }
-        self.output_room = output;
+        self.scratch.output_room = output;
     }
 
     /// Whether a change of outputs in the layer concerns those alone who read them.
     pub(crate) fn is_quiet(&self, layer: TableId, plan: &Plan) -> bool {
-        layer == plan.output_table && !self.has_readers(layer) && !self.is_followed(layer)
+        layer == plan.output_table && !self.views.has_readers(layer) && !self.is_followed(layer)
     }
 
     pub(crate) fn update_targets(
@@ -222,16 +224,16 @@ impl Engine {
         }
         self.counters.updates += targets.len() as u64;
         let mut fan: Option<Fan> = None;
-        let mut output = core::mem::take(&mut self.output_room);
-        let join = targets.first().map(|target| self.statuses.get(target.status()).join);
+        let mut output = core::mem::take(&mut self.scratch.output_room);
+        let join = targets.first().map(|target| self.views.statuses.get(target.status()).join);
         let layer = join.map(|join| {
-            let join = self.catalog.join_mut(join);
+            let join = self.views.catalog.join_mut(join);
             join.counters.updates += targets.len() as u64;
             join.layer
         });
         let quiet = layer.filter(|&layer| self.is_quiet(layer, plan));
         // What changes under a long read is saved first.
-        let direct = quiet.filter(|_| self.long_reads.is_empty());
+        let direct = quiet.filter(|_| self.reads.long_reads.is_empty());
         // Outputs that nothing is computed from may go while there are more to come: they are computed again when
         // they are read.
         let (may_go, mut unfed, mut gone) = (quiet.is_some() && new.is_some(), false, false);
@@ -240,23 +242,23 @@ impl Engine {
                 self.fetch_ahead(layer, &targets[at..]);
             }
             if may_go && at.is_multiple_of(FED_TOGETHER) {
-                unfed = self.writing && self.lacks_room_to_feed();
+                unfed = self.views.writing && self.lacks_room_to_feed();
                 gone |= unfed;
             }
-            if gone && self.statuses.find(target.status()).is_none() {
+            if gone && self.views.statuses.find(target.status()).is_none() {
                 continue;
             }
             if unfed {
                 self.evict_unfed(target.status());
                 continue;
             }
-            let landing = *self.statuses.landing(target.status());
+            let landing = *self.views.statuses.landing(target.status());
             let components = match landing.group {
                 Some(_) => landing.components as usize,
-                None => self.statuses.get(target.status()).fixed.components,
+                None => self.views.statuses.get(target.status()).fixed.components,
             };
             if fan.as_ref().is_none_or(|fan| fan.components != components) {
-                let status = self.statuses.get(target.status());
+                let status = self.views.statuses.get(target.status());
                 // A fixed slot that the key holds too would have to be compared, unless all
                 // keys of the updater have it.
                 let slots = status.fixed.slots;
@@ -292,13 +294,13 @@ impl Engine {
                 if let Some(old) = table.insert_in(pool, group, suffix, value) {
                     pool.release(old);
                 }
-            } else if self.statuses.get(target.status()).ends_by_suffix() {
+            } else if self.views.statuses.get(target.status()).ends_by_suffix() {
                 self.copy_to(target.status(), suffix, new, &mut output);
             } else {
                 self.update_target(plan, target, (key, rows.as_ref()), (old, new), &mut output);
             }
         }
-        self.output_room = output;
+        self.scratch.output_room = output;
     }
 
     /// Copies a value to where a context says, if the output lands in a group and its range
@@ -312,10 +314,10 @@ impl Engine {
         value: ValueRef,
         output: &mut Vec<u8>,
     ) -> bool {
-        let landing = *self.statuses.landing(target.status());
+        let landing = *self.views.statuses.landing(target.status());
         let Some(group) = landing.group else { return false };
         let mut bindings = Bindings::new();
-        decode(self.updaters.contexts.get(target.context()), &mut bindings);
+        decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
         output.clear();
         let certain = plan.pattern(plan.value_source()).bind(key, &mut bindings)
             && fill_rest(plan, landing.components as usize, &bindings, output)
@@ -337,15 +339,15 @@ impl Engine {
     fn fetch_ahead(&self, layer: TableId, targets: &[Target]) {
         let table = self.store.table(layer);
         if let Some(target) = targets.get(12) {
-            headwater_pool::prefetch(self.statuses.landing(target.status()));
+            headwater_pool::prefetch(self.views.statuses.landing(target.status()));
         }
         if let Some(group) =
-            targets.get(8).and_then(|target| self.statuses.landing(target.status()).group)
+            targets.get(8).and_then(|target| self.views.statuses.landing(target.status()).group)
         {
             table.fetch_record(group);
         }
         if let Some(group) =
-            targets.get(4).and_then(|target| self.statuses.landing(target.status()).group)
+            targets.get(4).and_then(|target| self.views.statuses.landing(target.status()).group)
         {
             table.fetch_end(group);
         }
@@ -360,7 +362,7 @@ impl Engine {
         new: Option<ValueRef>,
         output: &mut Vec<u8>,
     ) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         if status.is_invalid() || !status.contains_suffix(suffix) {
             return;
         }
@@ -369,7 +371,7 @@ impl Engine {
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);
-        let sifted = self.statuses.get(id).sifted;
+        let sifted = self.views.statuses.get(id).sifted;
         if output.len() > Limits::KEY_BYTES_CEILING || (sifted && !self.owns(output)) {
             return;
         }
@@ -384,13 +386,13 @@ impl Engine {
 
     /// The output key of a row of the value source, by a target; `false` where there is none.
     fn output_of(&self, plan: &Plan, target: Target, row: &[u8], output: &mut Vec<u8>) -> bool {
-        let status = self.statuses.get(target.status());
+        let status = self.views.statuses.get(target.status());
         if status.is_invalid() {
             return false;
         }
         let mut bindings = Bindings::new();
         status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-        decode(self.updaters.contexts.get(target.context()), &mut bindings);
+        decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
         output.clear();
         plan.source(plan.value_source()).bind(row, &mut bindings)
             && plan.join.output.fill(&bindings, output)
@@ -439,7 +441,7 @@ impl Engine {
         (output, key): (&[u8], &[u8]),
         change: (Option<ValueRef>, Option<ValueRef>),
     ) {
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         match change {
             (None, Some(new)) => {
                 status.visited += 1;
@@ -458,34 +460,37 @@ impl Engine {
     /// (R4).
     pub(crate) fn dirty(&mut self, id: StatusId) -> &mut Work {
         self.note_work(id);
-        if self.statuses.get(id).is_clean() {
-            let dependents: Vec<_> = self.statuses.get(id).dependents.iter().copied().collect();
+        if self.views.statuses.get(id).is_clean() {
+            let dependents: Vec<_> =
+                self.views.statuses.get(id).dependents.iter().copied().collect();
             for dependent in dependents {
                 self.dirty(dependent).upstream.insert(id);
             }
-            self.statuses.get_mut(id).work = Some(Box::default());
+            self.views.statuses.get_mut(id).work = Some(Box::default());
             self.note_clean(id, false);
         }
-        self.statuses.get_mut(id).work.get_or_insert_default()
+        self.views.statuses.get_mut(id).work.get_or_insert_default()
     }
 
     /// Makes a status range clean if no work is left.
     pub(crate) fn settle(&mut self, id: StatusId) {
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         if status.work.as_ref().is_some_and(|work| work.is_empty()) {
             status.work = None;
             self.note_clean(id, true);
         }
     }
 
-    pub(crate) fn is_stale(&self, status: StatusId, key: &[u8]) -> bool {
-        let work = self.statuses.get(status).work.as_ref();
-        work.is_some_and(|work| work.stale.contains(key))
-    }
-
     pub(crate) fn mark_stale(&mut self, status: StatusId, key: &[u8]) {
         self.dirty(status).note_stale(key);
         self.counters.folds_stale += 1;
+    }
+}
+
+impl Views {
+    pub(crate) fn is_stale(&self, status: StatusId, key: &[u8]) -> bool {
+        let work = self.statuses.get(status).work.as_ref();
+        work.is_some_and(|work| work.stale.contains(key))
     }
 }
 

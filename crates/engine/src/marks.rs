@@ -197,10 +197,10 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn mark(&self, key: &[u8]) -> Mark {
-        if self.marks.is_empty() {
+        if self.notifications.marks.is_empty() {
             return Mark::default();
         }
-        let mark = self.marks.get(key);
+        let mark = self.notifications.marks.get(key);
         // The key may have become an output since.
         if mark.says_nothing() || self.check_owner(key).is_err() { Mark::default() } else { mark }
     }
@@ -208,7 +208,7 @@ impl Engine {
     /// Changes the mark of `key`, which must be there. Its version stays.
     pub fn set_mark(&mut self, key: &[u8], how: impl FnOnce(&mut Mark)) {
         if self.check_owner(key).is_ok() {
-            self.marks.change(key, how);
+            self.notifications.marks.change(key, how);
         }
     }
 
@@ -222,9 +222,9 @@ impl Engine {
         if self.check_owner(key).is_err() {
             return self.version_of_value(key);
         }
-        let version = self.marks.next_version();
+        let version = self.notifications.marks.next_version();
         if self.has_room(size_of::<Entry>() + 2 * key.len()) {
-            self.marks.change(key, |mark| mark.version = version);
+            self.notifications.marks.change(key, |mark| mark.version = version);
         }
         version
     }
@@ -235,7 +235,7 @@ impl Engine {
         let value = match self.get(key) {
             Ok(Some(value)) => value.to_vec(),
             // What is not known now is none that was seen.
-            Ok(None) | Err(_) => return self.marks.next_version(),
+            Ok(None) | Err(_) => return self.notifications.marks.next_version(),
         };
         // All shards hash alike: a partition may move.
         OF_VALUE | stable_hash(0, &value)
@@ -243,17 +243,19 @@ impl Engine {
 
     /// Versions that are given out from now on are greater than `floor`.
     pub fn begin_versions(&mut self, floor: u64) {
-        self.marks.last_version = self.marks.last_version.max(floor.min(u64::MAX >> 2));
+        self.notifications.marks.last_version =
+            self.notifications.marks.last_version.max(floor.min(u64::MAX >> 2));
     }
 
     /// Gives `key`, which must be there, a version of the client's own, or another one of the
     /// engine's.
     pub fn set_version(&mut self, key: &[u8], version: Option<u64>) {
-        let version = version.unwrap_or_else(|| self.marks.next_version());
+        let version = version.unwrap_or_else(|| self.notifications.marks.next_version());
         // What is given out later is greater, whatever clients give (Y2).
-        self.marks.last_version = self.marks.last_version.max(version.min(u64::MAX >> 1));
+        self.notifications.marks.last_version =
+            self.notifications.marks.last_version.max(version.min(u64::MAX >> 1));
         if self.check_owner(key).is_ok() {
-            self.marks.change(key, |mark| mark.version = version);
+            self.notifications.marks.change(key, |mark| mark.version = version);
         }
     }
 }
@@ -272,12 +274,12 @@ mod tests {
     #[test]
     fn keys_without_marks_cost_nothing() {
         let mut engine = marked(0);
-        assert!(engine.marks.is_empty());
+        assert!(engine.notifications.marks.is_empty());
         engine.set_flagged(b"k", b"v", Expiry::Never, 7).unwrap();
         assert_eq!(engine.mark(b"k").flags, 7);
-        assert!(engine.marks.bytes() > 0);
+        assert!(engine.notifications.marks.bytes() > 0);
         engine.set(b"k", b"w", Expiry::Never).unwrap();
-        assert!(engine.marks.is_empty());
+        assert!(engine.notifications.marks.is_empty());
         engine.check_invariants();
     }
 
@@ -300,7 +302,7 @@ mod tests {
         for end in ends {
             let mut engine = marked(7);
             end(&mut engine);
-            assert!(engine.marks.is_empty());
+            assert!(engine.notifications.marks.is_empty());
             engine.check_invariants();
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::engine::Engine;
 use crate::report::EngineError;
+use crate::views::Views;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_pattern::Pattern;
@@ -56,32 +57,32 @@ impl Engine {
     pub fn note_table(&mut self, prefix: &[u8], on: bool) {
         let table = self.store.table_for(prefix);
         self.declare_table(table);
-        self.catalog.role_for(table).noted = on;
-        self.notes.on = self.catalog.any_noted();
+        self.views.catalog.role_for(table).noted = on;
+        self.notifications.notes.on = self.views.catalog.any_noted();
     }
 
     /// Whether the table of `key` is kept by a source that clients do not write.
     #[must_use]
     pub fn is_sourced(&self, key: &[u8]) -> bool {
         let table = self.store.table_of(key);
-        table.is_some_and(|table| self.loads.own(table).is_some_and(|data| !data.is_kept()))
+        table.is_some_and(|table| self.base.loads.own(table).is_some_and(|data| !data.is_kept()))
     }
 
     /// Whether writes were noted.
     #[inline]
     #[must_use]
     pub fn has_noted(&self) -> bool {
-        !self.notes.list.is_empty()
+        !self.notifications.notes.list.is_empty()
     }
 
     /// Takes the writes that were noted, in their order.
     pub fn take_noted(&mut self) -> Vec<Noted> {
-        core::mem::take(&mut self.notes.list)
+        core::mem::take(&mut self.notifications.notes.list)
     }
 
     #[inline]
     pub(crate) fn notes(&self, table: TableId) -> bool {
-        self.notes.on && self.catalog.role(table).is_some_and(|role| role.noted)
+        self.notifications.notes.on && self.views.catalog.role(table).is_some_and(|role| role.noted)
     }
 
     /// Notes that a key has a value now.
@@ -89,7 +90,7 @@ impl Engine {
     pub(crate) fn note_set(&mut self, table: TableId, key: &[u8], value: &[u8]) {
         if self.notes(table) {
             let (key, value) = (key.to_vec(), value.to_vec());
-            self.notes.list.push(Noted { change: NotedChange::Set, key, value });
+            self.notifications.notes.list.push(Noted { change: NotedChange::Set, key, value });
         }
     }
 
@@ -105,14 +106,18 @@ impl Engine {
     #[inline]
     pub(crate) fn note_gone(&mut self, table: TableId, key: &[u8], change: NotedChange) {
         if self.notes(table) {
-            self.notes.list.push(Noted { change, key: key.to_vec(), value: Vec::new() });
+            self.notifications.notes.list.push(Noted {
+                change,
+                key: key.to_vec(),
+                value: Vec::new(),
+            });
         }
     }
 
     /// Refuses writes of keys that `pattern` matches, with this text, until [`Engine::open_keys`].
     pub fn close_keys(&mut self, pattern: &Pattern, text: String, may_wait: bool) {
         let table = self.store.table_for(&pattern.range_of_all().first);
-        let busy = &mut self.catalog.role_for(table).busy;
+        let busy = &mut self.views.catalog.role_for(table).busy;
         busy.retain(|busy| busy.pattern != *pattern);
         busy.push(Busy { pattern: pattern.clone(), text, may_wait });
     }
@@ -120,9 +125,11 @@ impl Engine {
     /// Ends what [`Engine::close_keys`] began.
     pub fn open_keys(&mut self, pattern: &Pattern) {
         let table = self.store.table_for(&pattern.range_of_all().first);
-        self.catalog.role_for(table).busy.retain(|busy| busy.pattern != *pattern);
+        self.views.catalog.role_for(table).busy.retain(|busy| busy.pattern != *pattern);
     }
+}
 
+impl Views {
     /// Refuses keys that take no writes for now.
     #[inline]
     pub(crate) fn check_busy(&self, table: TableId, key: &[u8]) -> Result<(), EngineError> {

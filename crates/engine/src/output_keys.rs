@@ -16,7 +16,8 @@ impl Engine {
     /// There is no such join, its output has no such slot, or the value cannot stand for it.
     pub fn join_key(&self, name: &str, slots: &[(&[u8], &[u8])]) -> Result<Vec<u8>, EngineError> {
         let missing = || EngineError::NoSuchJoin(String::from(name));
-        let plan = &self.catalog.join(self.catalog.find(name).ok_or_else(missing)?).plan;
+        let plan =
+            &self.views.catalog.join(self.views.catalog.find(name).ok_or_else(missing)?).plan;
         let join = &plan.join;
         let mut given: Vec<(usize, Vec<u8>)> = Vec::with_capacity(slots.len());
         for &(slot, value) in slots {
@@ -54,7 +55,7 @@ impl Engine {
     #[must_use]
     pub fn join_decode(&self, key: &[u8]) -> Option<Vec<Vec<u8>>> {
         let table = self.store.table_of(key)?;
-        let join = &self.catalog.join(self.catalog.writer_of(table, key)?).plan.join;
+        let join = &self.views.catalog.join(self.views.catalog.writer_of(table, key)?).plan.join;
         let mut components = Vec::new();
         for (at, component) in key.split(|&byte| byte == SEPARATOR).enumerate() {
             let form = match at.checked_sub(1).and_then(|at| join.output.components.get(at)) {

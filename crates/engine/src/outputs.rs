@@ -6,6 +6,7 @@ use crate::catalog::Fold;
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::maintain::Changed;
+use crate::views::Views;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
@@ -13,14 +14,9 @@ use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
 impl Engine {
-    #[inline]
-    pub(crate) fn has_readers(&self, table: TableId) -> bool {
-        self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
-    }
-
     /// The keys that a join has materialized in `range`; own ones alone where the range is `sifted`.
     pub(crate) fn outputs_in(&self, join: u32, range: &KeyRange, sifted: bool) -> Vec<Vec<u8>> {
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         let (output, pool) = (&installed.plan.join.output, &self.store.pool);
         let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
         let mut held = Vec::new();
@@ -35,7 +31,7 @@ impl Engine {
 
     /// The value that a join has materialized for `key`.
     pub(crate) fn output(&self, join: u32, key: &[u8]) -> Option<ValueRef> {
-        self.store.table(self.catalog.join(join).layer).get(key)
+        self.store.table(self.views.catalog.join(join).layer).get(key)
     }
 
     /// Gives an output its value, of which one reference is taken over. Where the join keeps some of each group, another one may go for it, or
@@ -48,7 +44,7 @@ impl Engine {
         value: ValueRef,
         fold: Option<Fold>,
     ) {
-        match self.catalog.join(join).plan.join.keep {
+        match self.views.catalog.join(join).plan.join.keep {
             None => self.set_output(join, key, value, fold),
             Some(keep) => self.put_kept(join, keep, key, value, fold),
         }
@@ -57,7 +53,7 @@ impl Engine {
     /// Removes an output, if it is there. Where the join keeps some of each group, another one may be missing then.
     #[inline]
     pub(crate) fn remove_output(&mut self, join: u32, key: &[u8]) {
-        match self.catalog.join(join).plan.join.keep {
+        match self.views.catalog.join(join).plan.join.keep {
             None => self.unset_output(join, key),
             Some(keep) => self.remove_kept(join, keep, key),
         }
@@ -72,14 +68,14 @@ impl Engine {
         fold: Option<Fold>,
     ) {
         let value = self.kept_value(join, value);
-        let installed = self.catalog.join_mut(join);
+        let installed = self.views.catalog.join_mut(join);
         let (layer, table) = (installed.layer, installed.plan.output_table);
         if let Some(fold) = fold {
             installed.folds.insert(key.into(), fold);
         }
-        let told = self.has_readers(table);
+        let told = self.views.has_readers(table);
         if told && let Some(change) = self.set_in_place(layer, key, value) {
-            self.note_collected_changed(layer, key);
+            self.reads.note_collected_changed(layer, key);
             if self.is_followed(table) {
                 self.tell_output(table, key);
             }
@@ -107,7 +103,7 @@ impl Engine {
 
     /// As [`Engine::remove_output`], whatever is missing then.
     pub(crate) fn unset_output(&mut self, join: u32, key: &[u8]) {
-        let installed = self.catalog.join_mut(join);
+        let installed = self.views.catalog.join_mut(join);
         let (layer, table) = (installed.layer, installed.plan.output_table);
         if !installed.folds.is_empty() {
             installed.folds.remove(key);
@@ -117,7 +113,7 @@ impl Engine {
             if self.is_followed(table) {
                 self.tell_output(table, key);
             }
-            if self.has_readers(table) {
+            if self.views.has_readers(table) {
                 let was = self.store.pool.content(old);
                 self.output_changed(join, key, Change::new(Some(was), None));
             }
@@ -127,8 +123,8 @@ impl Engine {
 
     /// Queues the change for the readers of the output's table, if what they see changes.
     fn output_changed(&mut self, join: u32, key: &[u8], mut change: Change) {
-        let table = self.catalog.join(join).plan.output_table;
-        if self.catalog.join(join).is_layered() {
+        let table = self.views.catalog.join(join).plan.output_table;
+        if self.views.catalog.join(join).is_layered() {
             let (above, below) = self.other_layers(join, key);
             if above {
                 return;
@@ -139,15 +135,15 @@ impl Engine {
         for value in [change.old, change.new].into_iter().flatten() {
             self.store.pool.retain(value);
         }
-        self.queue.push_back(Changed { table, key: key.into(), change });
+        self.views.queue.push_back(Changed { table, key: key.into(), change });
     }
 
     /// Whether a later-installed join gives `key` too, and the value that the next earlier gives.
     fn other_layers(&self, join: u32, key: &[u8]) -> (bool, Option<ValueRef>) {
-        let mine = self.catalog.join(join);
+        let mine = self.views.catalog.join(join);
         let mut below: Option<(u64, ValueRef)> = None;
-        for id in self.catalog.writers_within(mine.plan.output_table, &KeyRange::point(key)) {
-            let other = self.catalog.join(id);
+        for id in self.views.catalog.writers_within(mine.plan.output_table, &KeyRange::point(key)) {
+            let other = self.views.catalog.join(id);
             if id == join || !other.is_layered() {
                 continue;
             }
@@ -161,5 +157,12 @@ impl Engine {
             }
         }
         (false, below.map(|(_, value)| value))
+    }
+}
+
+impl Views {
+    #[inline]
+    pub(crate) fn has_readers(&self, table: TableId) -> bool {
+        self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
     }
 }

@@ -42,13 +42,13 @@ impl Engine {
     /// Whether joins may give keys that begin so; `first` is a key, or the prefix of some.
     #[must_use]
     pub fn may_derive(&self, first: &[u8]) -> bool {
-        if self.catalog.len() == 0 {
+        if self.views.catalog.len() == 0 {
             return false;
         }
         if !first.contains(&SEPARATOR) {
             return true;
         }
-        let role = self.store.table_of(first).and_then(|table| self.catalog.role(table));
+        let role = self.store.table_of(first).and_then(|table| self.views.catalog.role(table));
         role.is_some_and(|role| !role.writers.is_empty())
     }
 
@@ -94,7 +94,7 @@ impl Engine {
         }
         self.remove_dead(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
-        if self.catalog.role(table).is_some() {
+        if self.views.catalog.role(table).is_some() {
             return self.get_derived(table, key).map_err(|Missing| self.stop());
         }
         Ok(self.stored(table, key))
@@ -103,15 +103,15 @@ impl Engine {
     /// As [`Engine::get`], for a table that joins read or write. The value lives until the next
     /// operation.
     fn get_derived(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef>, Missing> {
-        if self.catalog.role(table).is_some_and(|role| !role.writers.is_empty()) {
+        if self.views.catalog.role(table).is_some_and(|role| !role.writers.is_empty()) {
             self.remove_dead_or_wait(Looks::Derived)?;
         }
         self.release_row_holds();
         self.ensure_key(table, key)?;
-        let role = self.catalog.role(table);
+        let role = self.views.catalog.role(table);
         if role.is_some_and(|role| role.merged > 0) {
             let point = KeyRange::point(key);
-            let writers = self.catalog.writers_within(table, &point);
+            let writers = self.views.catalog.writers_within(table, &point);
             let mut found = None;
             self.merged_rows(table, &writers, &point, &mut |_, value| {
                 found = Some(value);
@@ -123,16 +123,18 @@ impl Engine {
 
     /// Makes what joins and sources give for `key` current.
     fn ensure_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
-        if role.writers.is_empty() && self.loads.own(table).is_none() {
+        let Some(role) = self.views.catalog.role(table) else { return Ok(()) };
+        if role.writers.is_empty() && self.base.loads.own(table).is_none() {
             return Ok(());
         }
         let mut missing = Ok(());
         let mut point: Option<KeyRange> = None;
-        let some = self.catalog.some_writers_of(table, key);
+        let some = self.views.catalog.some_writers_of(table, key);
         for at in 0.. {
-            let Some(join) = self.catalog.nth_writer(table, some.as_deref(), at) else { break };
-            if !self.catalog.join(join).plan.join.output.matches(key) {
+            let Some(join) = self.views.catalog.nth_writer(table, some.as_deref(), at) else {
+                break;
+            };
+            if !self.views.catalog.join(join).plan.join.output.matches(key) {
                 continue;
             }
             let point = point.get_or_insert_with(|| KeyRange::point(key));
@@ -151,8 +153,8 @@ impl Engine {
     /// which lies in the group.
     #[inline]
     fn is_ready(&mut self, table: TableId, group: GroupId, first: &[u8]) -> bool {
-        let Some(role) = self.catalog.role(table) else { return false };
-        if !self.fan_outs.is_empty() {
+        let Some(role) = self.views.catalog.role(table) else { return false };
+        if !self.views.fan_outs.is_empty() {
             return false;
         }
         let (table, _) = self.store.table_mut(table);
@@ -173,12 +175,12 @@ impl Engine {
     ) -> Result<(), Missing> {
         if let Some(group) = group {
             for noted in self.store.table(table).note(group).ranges() {
-                let status = self.statuses.get(noted.status);
+                let status = self.views.statuses.get(noted.status);
                 if noted.join == join
                     && status.expires_at.is_none()
                     && status.covers(&range.first, &range.last)
                 {
-                    self.catalog.join_mut(join).counters.hits += 1;
+                    self.views.catalog.join_mut(join).counters.hits += 1;
                     return self.refresh(noted.status, range);
                 }
             }
@@ -199,13 +201,15 @@ impl Engine {
         mut group: Option<GroupId>,
         range: &KeyRange,
     ) -> Result<(), Missing> {
-        if self.catalog.role(table).is_none() {
+        if self.views.catalog.role(table).is_none() {
             return Ok(());
         }
         let mut missing = Ok(());
-        let some = self.catalog.some_writers(table, range);
+        let some = self.views.catalog.some_writers(table, range);
         for at in 0.. {
-            let Some(join) = self.catalog.nth_writer(table, some.as_deref(), at) else { break };
+            let Some(join) = self.views.catalog.nth_writer(table, some.as_deref(), at) else {
+                break;
+            };
             if at > 0 {
                 // Groups may be made as joins are computed, so each further join looks again.
                 group = self.store.table(table).group_holding(&range.first, &range.last);
@@ -277,13 +281,13 @@ impl Engine {
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
             let mut group = self.store.table(table).group_holding(first, last);
-            if let Some(role) = self.catalog.role(table)
-                && (!role.writers.is_empty() || self.loads.own(table).is_some())
+            if let Some(role) = self.views.catalog.role(table)
+                && (!role.writers.is_empty() || self.base.loads.own(table).is_some())
             {
-                let simple = self.loads.own(table).is_none() && role.merged == 0;
+                let simple = self.base.loads.own(table).is_none() && role.merged == 0;
                 let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if ready {
-                    self.catalog.count_hits(table);
+                    self.views.catalog.count_hits(table);
                 }
                 if !ready && options.limit.is_some() {
                     let range = KeyRange::new(first, last);
@@ -307,7 +311,7 @@ impl Engine {
         let mut parts = self.store.parts(first, last);
         let mut missing = Ok(());
         for (table, from, to) in &parts {
-            if self.catalog.role(*table).is_some()
+            if self.views.catalog.role(*table).is_some()
                 && self.ensure_table(*table, &KeyRange::new(from, to)).is_err()
             {
                 missing = Err(Missing);
@@ -316,7 +320,7 @@ impl Engine {
         missing.map_err(|Missing| self.stop())?;
         for (table, from, to) in &parts {
             // All of it is of one moment, also where `each` ends the read before it comes to this part.
-            let is_merged = self.catalog.role(*table).is_some_and(|role| role.merged > 0);
+            let is_merged = self.views.catalog.role(*table).is_some_and(|role| role.merged > 0);
             if is_merged && self.collects(*table) {
                 let most = if options.reverse { u64::MAX } else { limit };
                 self.collect(*table, &KeyRange::new(from, to), most, false)?;
@@ -353,7 +357,7 @@ impl Engine {
         if limit == 0 {
             return Ok((found, flow));
         }
-        if let Some(role) = self.catalog.role(table)
+        if let Some(role) = self.views.catalog.role(table)
             && role.merged > 0
         {
             let range = KeyRange::new(first, last);
@@ -361,12 +365,12 @@ impl Engine {
                 return self.give_collected(table, &range, (reverse, limit), each);
             }
             let mut rows = Vec::new();
-            let writers = self.catalog.writers_within(table, &range);
+            let writers = self.views.catalog.writers_within(table, &range);
             self.merged_rows(table, &writers, &range, &mut |key, value| {
                 rows.push((Box::<[u8]>::from(key), value));
             })
             .map_err(|Missing| self.stop())?;
-            if part.group.is_none() && self.has_replicas(table) {
+            if part.group.is_none() && self.base.has_replicas(table) {
                 rows.retain(|(key, _)| self.owns(key));
             }
             if reverse {
@@ -383,12 +387,12 @@ impl Engine {
             self.release_row_holds();
             return Ok((found, flow));
         }
-        let sifted = group.is_none() && self.has_replicas(table);
-        let others = self.placed.as_deref().filter(|_| sifted);
+        let sifted = group.is_none() && self.base.has_replicas(table);
+        let others = self.base.placed.as_deref().filter(|_| sifted);
         let mut lost = Vec::new();
-        let mut room = core::mem::take(&mut self.key_room);
+        let mut room = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
-        let (spilled, spilling) = (&self.spilled, &mut self.spilling);
+        let (spilled, spilling) = (&self.base.spilled, &mut self.base.spilling);
         let mut visit = |key: &[u8], value: ValueRef| {
             if others.is_some_and(|placed| !placed.owns(key)) {
                 return ControlFlow::Continue(());
@@ -414,7 +418,7 @@ impl Engine {
             Some(group) => keys.scan_in(group, &scan, &mut room, &mut visit),
             None => keys.scan(&scan, &mut room, &mut visit),
         };
-        self.key_room = room;
+        self.scratch.key_room = room;
         lost.iter().for_each(|key| self.lose_key(table, key));
         Ok((found, flow))
     }
@@ -429,7 +433,7 @@ impl Engine {
     ) -> Result<(u64, ControlFlow<()>), Stop> {
         self.collect(table, range, if reverse { u64::MAX } else { limit }, true)?;
         let (mut found, mut flow) = (0, ControlFlow::Continue(()));
-        let mut rows = self.collected();
+        let mut rows = self.reads.collected();
         while found < limit
             && flow.is_continue()
             && let Some((key, value)) = if reverse { rows.next_back() } else { rows.next() }
@@ -453,10 +457,10 @@ impl Engine {
         let mut rows = Vec::new();
         let mut missing = Ok(());
         for &join in writers {
-            let installed = self.catalog.join(join);
+            let installed = self.views.catalog.join(join);
             let (installed, layer, mode, layered) =
                 (installed.installed, installed.layer, installed.mode(), installed.is_layered());
-            let computed = mode == Mode::Pull || (self.from_scratch && mode == Mode::Push);
+            let computed = mode == Mode::Pull || (self.views.from_scratch && mode == Mode::Push);
             if computed {
                 match self.compute(join, span) {
                     Ok(folded) => rows.extend(folded.into_iter().map(|folded| Row {
@@ -468,7 +472,7 @@ impl Engine {
                 }
             } else if layered {
                 let mut found = Vec::new();
-                self.long_reads.collections.note_read(layer, span);
+                self.reads.long_reads.collections.note_read(layer, span);
                 self.scan_table(layer, span, &mut |key, value| {
                     found.push(Row { key: key.into(), installed, value });
                 });
@@ -476,20 +480,20 @@ impl Engine {
                 rows.append(&mut found);
             }
         }
-        if self.slices.is_over() {
-            self.row_holds.extend(rows.iter().map(|row| row.value));
+        if self.reads.slices.is_over() {
+            self.scratch.row_holds.extend(rows.iter().map(|row| row.value));
             return Err(Missing);
         }
         let mut public = Vec::new();
-        let outputs: Vec<_> = if self.from_scratch {
-            let ids = self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-            let push = |id: &&u32| self.catalog.join(**id).mode() == Mode::Push;
-            ids.iter().filter(push).map(|&id| self.catalog.join(id).plan.clone()).collect()
+        let outputs: Vec<_> = if self.views.from_scratch {
+            let ids = self.views.catalog.role(table).map_or(&[][..], |role| &role.writers);
+            let push = |id: &&u32| self.views.catalog.join(**id).mode() == Mode::Push;
+            ids.iter().filter(push).map(|&id| self.views.catalog.join(id).plan.clone()).collect()
         } else {
             Vec::new()
         };
-        let placed = self.placed.take();
-        self.long_reads.collections.note_read(table, span);
+        let placed = self.base.placed.take();
+        self.reads.long_reads.collections.note_read(table, span);
         self.scan_table(table, span, &mut |key, value| {
             if !outputs.iter().any(|plan| plan.join.output.matches(key))
                 || placed.as_ref().is_some_and(|placed| !placed.owns(key))
@@ -497,12 +501,12 @@ impl Engine {
                 public.push(Row { key: key.into(), installed: 0, value });
             }
         });
-        self.placed = placed;
+        self.base.placed = placed;
         self.hold(&public);
         rows.append(&mut public);
         rows.sort_by(|a, b| (&a.key, Reverse(a.installed)).cmp(&(&b.key, Reverse(b.installed))));
         rows.chunk_by(|a, b| a.key == b.key).for_each(|same| each(&same[0].key, same[0].value));
-        self.row_holds.extend(rows.iter().map(|row| row.value));
+        self.scratch.row_holds.extend(rows.iter().map(|row| row.value));
         missing
     }
 
@@ -514,23 +518,24 @@ impl Engine {
 
     /// Gives back the references that merged reads hold.
     pub(crate) fn release_row_holds(&mut self) {
-        while let Some(value) = self.row_holds.pop() {
+        while let Some(value) = self.scratch.row_holds.pop() {
             self.store.pool.release(value);
         }
     }
 
     /// Whether a reader of `table` sees `key`.
     pub(crate) fn is_visible(&mut self, table: TableId, key: &[u8]) -> Result<bool, Missing> {
-        let own = self.placed.is_none() || self.need_elsewhere(table, &KeyRange::point(key))?;
+        let own =
+            self.base.placed.is_none() || self.need_elsewhere(table, &KeyRange::point(key))?;
         if own {
             self.need_key(table, key)?;
         }
         if self.store.table(table).get(key).is_some() {
             return Ok(true);
         }
-        let Some(role) = self.catalog.role(table) else { return Ok(false) };
+        let Some(role) = self.views.catalog.role(table) else { return Ok(false) };
         Ok(role.writers.iter().any(|&join| {
-            let installed = self.catalog.join(join);
+            let installed = self.views.catalog.join(join);
             installed.is_layered() && self.store.table(installed.layer).get(key).is_some()
         }))
     }

@@ -22,6 +22,7 @@ use crate::gather::{FIRST_SHARE, Step, fitting};
 use crate::kept::{is_group, is_short_group};
 use crate::rows::lead;
 use crate::status::{StatusId, Work};
+use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pattern::{Operator, fixed_slots};
@@ -66,8 +67,8 @@ impl Engine {
         id: StatusId,
         key: &[u8],
     ) -> Result<Vec<Folded>, Missing> {
-        let join = self.statuses.get(id).join;
-        let plan = self.catalog.join(join).plan.clone();
+        let join = self.views.statuses.get(id).join;
+        let plan = self.views.catalog.join(join).plan.clone();
         let range = stale_range(key);
         let Some(bindings) = fixed_slots(&plan.join.output, &range) else { return Ok(Vec::new()) };
         let mut execution = Execution::new(join, plan.clone(), &range);
@@ -77,7 +78,7 @@ impl Engine {
         // How many outputs of a group there are is told with one that is stale.
         let is_whole = is_group(key) || plan.join.keep.is_none();
         if is_whole && self.may_gather(join) && self.holds_few_outputs(join, &range) {
-            execution.rows_max = self.slices.rows_max();
+            execution.rows_max = self.reads.slices.rows_max();
             execution.may_gather = true;
         }
         if self.run(&mut execution, 0, &bindings).is_err() {
@@ -93,7 +94,7 @@ impl Engine {
     fn begin_refolding(&mut self, id: StatusId, key: &[u8], visited: u64) {
         // What was noted for the range by changes before it must not be applied to what comes of it (N1).
         self.feed(id);
-        let Some(work) = &mut self.statuses.get_mut(id).work else { return };
+        let Some(work) = &mut self.views.statuses.get_mut(id).work else { return };
         if work.stale.remove(key) {
             work.refolding.insert(key.into(), Refolding::default());
             work.refolded.took_part(visited, true);
@@ -103,27 +104,15 @@ impl Engine {
 
     /// Removes outputs that are looked for anew.
     fn clear_refolded(&mut self, id: StatusId, key: &[u8]) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, sifted, range) = (status.join, status.sifted, stale_range(key));
         for key in self.outputs_in(join, &range, sifted) {
             self.unset_output(join, &key);
         }
         if is_group(key) {
-            self.forget_kept(join, &range);
+            self.views.forget_kept(join, &range);
         }
-        self.catalog.join_mut(join).gatherings += 1;
-    }
-
-    /// Whether a change of an output has it, or its group, begin anew.
-    pub(crate) fn is_undone(&mut self, id: StatusId, plan: &Plan, key: &[u8]) -> bool {
-        let Some(work) = &mut self.statuses.get_mut(id).work else { return false };
-        if work.refolding.is_empty() || adds_once(plan) {
-            return false;
-        }
-        let group = plan.join.keep.and_then(|keep| lead(key, keep.components));
-        let of = if work.refolding.contains_key(key) { Some(key) } else { group };
-        let refolding = of.and_then(|of| work.refolding.get_mut(of));
-        refolding.map(|refolding| refolding.begins_anew = true).is_some()
+        self.views.catalog.join_mut(join).gatherings += 1;
     }
 
     /// Takes a step with the first of what is being refolded in `wanted`; whether there was any.
@@ -132,7 +121,7 @@ impl Engine {
         id: StatusId,
         wanted: &KeyRange,
     ) -> Result<bool, Missing> {
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         let visited_whole = status.visited.max(1);
         let Some(work) = &mut status.work else { return Ok(false) };
         let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
@@ -152,11 +141,11 @@ impl Engine {
             return Ok(true);
         }
         let (from, rows) = (refolding.at.clone(), refolding.rows);
-        let join = self.statuses.get(id).join;
-        let plan = self.catalog.join(join).plan.clone();
+        let join = self.views.statuses.get(id).join;
+        let plan = self.views.catalog.join(join).plan.clone();
         let most = match rows {
             _ if !self.may_gather(join) => usize::MAX,
-            0 => (self.slices.rows_max() / FIRST_SHARE).max(1),
+            0 => (self.reads.slices.rows_max() / FIRST_SHARE).max(1),
             rows => rows,
         };
         let range = stale_range(&key);
@@ -167,11 +156,11 @@ impl Engine {
         // What came meanwhile concerns what was added before (N1).
         self.feed(id);
         let Execution { tuples, visited, step, .. } = execution;
-        self.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
+        self.reads.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
         let next = step.and_then(|step| step.next);
-        let rows_max = self.slices.rows_max();
+        let rows_max = self.reads.slices.rows_max();
         // While it is taken out, what is added is no change of it.
-        let work = self.statuses.get_mut(id).work.as_mut();
+        let work = self.views.statuses.get_mut(id).work.as_mut();
         let taken = work.and_then(|work| {
             work.refolded.took_part(visited, false);
             work.refolding.remove(&key)
@@ -186,11 +175,11 @@ impl Engine {
             refolding.at = next;
             self.dirty(id).refolding.insert(key, refolding);
         } else {
-            if self.is_short(join, &key) {
+            if self.views.is_short(join, &key) {
                 self.mark_stale(id, &key);
             }
             self.counters.folds_gathered += 1;
-            self.catalog.join_mut(join).gatherings = 0;
+            self.views.catalog.join_mut(join).gatherings = 0;
             self.settle(id);
         }
         self.drain();
@@ -203,5 +192,19 @@ impl Engine {
             self.add_tuple(id, plan, key, source_key, tuples.tuples[at].value);
         }
         tuples.release(&mut self.store.pool);
+    }
+}
+
+impl Views {
+    /// Whether a change of an output has it, or its group, begin anew.
+    pub(crate) fn is_undone(&mut self, id: StatusId, plan: &Plan, key: &[u8]) -> bool {
+        let Some(work) = &mut self.statuses.get_mut(id).work else { return false };
+        if work.refolding.is_empty() || adds_once(plan) {
+            return false;
+        }
+        let group = plan.join.keep.and_then(|keep| lead(key, keep.components));
+        let of = if work.refolding.contains_key(key) { Some(key) } else { group };
+        let refolding = of.and_then(|of| work.refolding.get_mut(of));
+        refolding.map(|refolding| refolding.begins_anew = true).is_some()
     }
 }

@@ -14,6 +14,7 @@ use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::kept::{is_group, is_short_group};
 use crate::status::StatusId;
+use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
@@ -33,28 +34,28 @@ impl Engine {
         range: &KeyRange,
         mut read: Option<&mut Vec<StatusId>>,
     ) -> Result<(), Missing> {
-        if self.is_pull(join) || self.is_elsewhere(range) {
+        if self.views.is_pull(join) || self.base.is_elsewhere(range) {
             return Ok(());
         }
         self.feed_below_or_wait(join)?;
         if range.first.len().max(range.last.len()) > Limits::KEY_BYTES_CEILING + 1 {
             return self.ensure(join, &range.clone().cut(Limits::KEY_BYTES_CEILING), read);
         }
-        if let Some(id) = self.status_at(join, &range.first) {
-            let status = self.statuses.get(id);
+        if let Some(id) = self.views.status_at(join, &range.first) {
+            let status = self.views.statuses.get(id);
             if status.expires_at.is_none() && status.covers(&range.first, &range.last) {
-                self.catalog.join_mut(join).counters.hits += 1;
+                self.views.catalog.join_mut(join).counters.hits += 1;
                 if let Some(read) = read {
                     read.push(id);
                 }
                 return self.refresh(id, range);
             }
         }
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let wanted = range.intersection(&plan.join.output.range_of_all());
         let wanted = plan.widened(wanted);
         if wanted.is_empty()
-            || self.is_elsewhere(&wanted)
+            || self.base.is_elsewhere(&wanted)
             || fixed_slots(&plan.join.output, &wanted).is_none()
         {
             return Ok(());
@@ -65,7 +66,7 @@ impl Engine {
         let mut resumed = self.frontier(join, &wanted)?;
         let mut missing = Ok(());
         let mut at = resumed.clone().unwrap_or_else(|| wanted.first.clone());
-        if self.slices.is_active() {
+        if self.reads.slices.is_active() {
             self.merge_scattered(join, &KeyRange::new(&at, &wanted.last), RANGES_MERGED_TOGETHER);
         } else {
             self.merge_scattered(join, &wanted, usize::MAX);
@@ -73,11 +74,11 @@ impl Engine {
         let mut is_filled = false;
         loop {
             let was_there = !core::mem::take(&mut is_filled);
-            if was_there && self.slices.lets_others() {
-                self.note_frontier(join, &wanted, at);
+            if was_there && self.reads.slices.lets_others() {
+                self.views.note_frontier(join, &wanted, at);
                 return Err(Missing);
             }
-            let end = match self.status_at(join, &at) {
+            let end = match self.views.status_at(join, &at) {
                 Some(id) => {
                     if self.refresh(id, &wanted).is_err() {
                         missing = Err(Missing);
@@ -85,9 +86,9 @@ impl Engine {
                     if let Some(read) = &mut read {
                         read.push(id);
                     }
-                    self.note_snapshot(id);
-                    self.catalog.join_mut(join).counters.hits += u64::from(was_there);
-                    self.statuses.get(id).last.to_vec()
+                    self.views.note_snapshot(id);
+                    self.views.catalog.join_mut(join).counters.hits += u64::from(was_there);
+                    self.views.statuses.get(id).last.to_vec()
                 }
                 None => {
                     let gap = self.next_part(join, &at, &wanted.last);
@@ -103,17 +104,17 @@ impl Engine {
                     gap.last
                 }
             };
-            if self.lacks_memory() {
+            if self.memory.lacks() {
                 // What comes behind would give up, too.
-                if self.slices.is_active() {
-                    self.note_frontier(join, &wanted, at);
+                if self.reads.slices.is_active() {
+                    self.views.note_frontier(join, &wanted, at);
                 } else {
-                    self.forget_frontier(join, &wanted);
+                    self.views.forget_frontier(join, &wanted);
                 }
                 return Err(Missing);
             }
-            if self.slices.is_over() {
-                self.note_frontier(join, &wanted, at);
+            if self.reads.slices.is_over() {
+                self.views.note_frontier(join, &wanted, at);
                 return Err(Missing);
             }
             if !end.is_empty() && before_end(&end, &wanted.last) {
@@ -131,29 +132,11 @@ impl Engine {
         }
     }
 
-    /// The status range of `join` in which `key` lies.
-    pub(crate) fn status_at(&self, join: u32, key: &[u8]) -> Option<StatusId> {
-        let cover = &self.catalog.join(join).cover;
-        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
-        let (_, &id) = cover.range::<[u8], _>(upto).next_back()?;
-        self.statuses.get(id).contains(key).then_some(id)
-    }
-
-    /// The gap from `at` to the next status range, or to `last`.
-    pub(crate) fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
-        match cover.range::<[u8], _>(from).next() {
-            Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
-            _ => KeyRange::new(at, last),
-        }
-    }
-
     /// What is to be filled next from `at` on: the gap, or the part of it that fits into a slice.
     fn next_part(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
-        let mut gap = self.gap_from(join, at, last);
-        if self.slices.is_active() {
-            let ends = self.catalog.join(join).part_ends.iter();
+        let mut gap = self.views.gap_from(join, at, last);
+        if self.reads.slices.is_active() {
+            let ends = self.views.catalog.join(join).part_ends.iter();
             let inside = ends.filter(|end| ***end > *at && before_end(end, &gap.last));
             if let Some(end) = inside.min() {
                 gap.last = end.to_vec();
@@ -162,37 +145,27 @@ impl Engine {
         gap
     }
 
-    /// The status ranges of `join` that overlap `range`.
-    pub(crate) fn overlapping(&self, join: u32, range: &KeyRange) -> Vec<StatusId> {
-        let mut found: Vec<_> = self.status_at(join, &range.first).into_iter().collect();
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Excluded(&*range.first), core::ops::Bound::Unbounded);
-        let rest = cover.range::<[u8], _>(from).take_while(|(at, _)| before_end(at, &range.last));
-        found.extend(rest.map(|(_, &id)| id));
-        found
-    }
-
     /// Makes one invalid range of many small ones with gaps between them, the first `most` of them: filling each gap by
     /// itself would leave ever more ranges behind.
     fn merge_scattered(&mut self, join: u32, wanted: &KeyRange, most: usize) {
-        let cover = &self.catalog.join(join).cover;
+        let cover = &self.views.catalog.join(join).cover;
         let from = (core::ops::Bound::Excluded(&*wanted.first), core::ops::Bound::Unbounded);
         let within = || {
             let within = cover.range::<[u8], _>(from);
             within.take_while(|(at, _)| before_end(at, &wanted.last)).map(|(_, &id)| id)
         };
         if within().take(RANGES_MERGED_MIN).count() < RANGES_MERGED_MIN
-            || self.catalog.join(join).mode() != Mode::Push
+            || self.views.catalog.join(join).mode() != Mode::Push
         {
             return;
         }
-        let first = self.status_at(join, &wanted.first);
+        let first = self.views.status_at(join, &wanted.first);
         let ids: Vec<_> = first.into_iter().chain(within()).take(most).collect();
         let mut at = wanted.first.as_slice();
         let mut whole = wanted.clone();
         let mut gaps = false;
         for &id in &ids {
-            let status = self.statuses.get(id);
+            let status = self.views.statuses.get(id);
             gaps |= *status.first > *at;
             at = &status.last;
             if *status.first < *whole.first {
@@ -234,17 +207,17 @@ impl Engine {
 
     /// Does the work that a read of `wanted` needs of a status range.
     pub(crate) fn refresh(&mut self, id: StatusId, wanted: &KeyRange) -> Result<(), Missing> {
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         status.heat = self.memory.ranges.hit(status.heat);
-        let plan = &self.catalog.join(status.join).plan;
+        let plan = &self.views.catalog.join(status.join).plan;
         // Which outputs of a group are kept is decided by all that is to be done for it.
         let group = plan.join.keep.is_some().then(|| plan.whole_groups(wanted));
         let wanted = group.as_ref().unwrap_or(wanted);
         loop {
             // What is done below may change what the range reads, and so note more for it.
             self.feed_or_wait(id)?;
-            let Some(work) = &self.statuses.get(id).work else { return Ok(()) };
-            if self.slices.lets_others() {
+            let Some(work) = &self.views.statuses.get(id).work else { return Ok(()) };
+            if self.reads.slices.lets_others() {
                 return Err(Missing);
             }
             if work.invalid {
@@ -260,7 +233,7 @@ impl Engine {
                 continue;
             }
             if work.gathering {
-                let whole = self.statuses.get(id).range();
+                let whole = self.views.statuses.get(id).range();
                 if !self.apply_log(id, &whole)? {
                     self.gather(id)?;
                 }
@@ -278,17 +251,18 @@ impl Engine {
     }
 
     fn refresh_upstream(&mut self, id: StatusId) -> Result<(), Missing> {
-        let work = self.statuses.get(id).work.as_ref().expect("refreshed because of its work");
+        let work =
+            self.views.statuses.get(id).work.as_ref().expect("refreshed because of its work");
         let upstream: Vec<_> = work.upstream.iter().copied().collect();
         let mut missing = Ok(());
         for source in upstream {
-            let Some(status) = self.statuses.find(source) else { continue };
+            let Some(status) = self.views.statuses.find(source) else { continue };
             let whole = status.range();
             if self.refresh(source, &whole).is_err() {
                 missing = Err(Missing);
                 continue;
             }
-            if let Some(work) = &mut self.statuses.get_mut(id).work {
+            if let Some(work) = &mut self.views.statuses.get_mut(id).work {
                 work.upstream.remove(&source);
             }
         }
@@ -298,19 +272,19 @@ impl Engine {
 
     /// Recomputes the stale folds of `wanted`; whether there were any.
     fn recompute_stale(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
-        let Some(work) = &self.statuses.get(id).work else { return Ok(false) };
+        let Some(work) = &self.views.statuses.get(id).work else { return Ok(false) };
         let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
         let mut stale: Vec<_> = work.stale.iter().filter(|key| concerns(key)).cloned().collect();
         // What of a group is missing is known when the outputs are that there are.
         stale.sort_by_key(|key| is_group(key));
-        let join = self.statuses.get(id).join;
+        let join = self.views.statuses.get(id).join;
         let mut missing = Ok(());
         for (at, key) in stale.iter().enumerate() {
-            if self.slices.lets_others() {
+            if self.reads.slices.lets_others() {
                 missing = Err(Missing);
                 break;
             }
-            let status = self.statuses.get(id);
+            let status = self.views.statuses.get(id);
             let rows = status.work.as_ref().map(|work| work.refolded.rows_after(stale.len() - at));
             if rows.is_some_and(|rows| rows > status.visited.max(1)) {
                 self.invalidate(id);
@@ -318,7 +292,7 @@ impl Engine {
             }
             let before = self.counters.rows_read;
             let group = is_group(key).then(|| KeyRange::prefix(key));
-            let is_full = group.is_some() && !self.is_short(join, key);
+            let is_full = group.is_some() && !self.views.is_short(join, key);
             let recomputed = match &group {
                 Some(_) if is_full => Ok(Vec::new()),
                 Some(group) => match self.compute_best(join, group) {
@@ -333,9 +307,9 @@ impl Engine {
             };
             // While the key is stale: what came meanwhile is in what was computed (N1).
             self.feed(id);
-            self.slices.keep(1);
+            self.reads.slices.keep(1);
             let visited = self.counters.rows_read - before;
-            if let Some(work) = &mut self.statuses.get_mut(id).work {
+            if let Some(work) = &mut self.views.statuses.get_mut(id).work {
                 work.stale.remove(key);
                 work.refolded.took(visited);
             }
@@ -357,16 +331,16 @@ impl Engine {
 
     /// Recomputes a range as a whole and changes only the outputs that differ.
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let filed = status.filed();
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), &range);
         execution.follow = Some((&filed, fixed));
         if plan.join.mode == Mode::Push {
-            execution.rows_max = self.slices.rows_max();
+            execution.rows_max = self.reads.slices.rows_max();
         }
         execution.may_gather = self.may_gather(join) && self.holds_few_outputs(join, &range);
         if self.run(&mut execution, 0, &bindings).is_err() {
@@ -379,28 +353,28 @@ impl Engine {
             return Err(Missing);
         }
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
-        self.slices.keep(rows);
+        self.reads.slices.keep(rows);
         self.note_whole(join, visited);
         let rows = spans.len() + 2 * tuples.tuples.len();
-        let status = self.statuses.get_mut(id);
+        let status = self.views.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
         status.visited = visited;
         let folded = self.fold(&plan, tuples);
-        if let Some(work) = &mut self.statuses.get_mut(id).work {
+        if let Some(work) = &mut self.views.statuses.get_mut(id).work {
             work.invalid = false;
         }
         self.link(id, spans, read);
-        self.statuses.get_mut(id).since = self.now;
+        self.views.statuses.get_mut(id).since = self.now;
         self.settle(id);
         self.replace_outputs(id, &range, folded);
-        self.catalog.join_mut(join).counters.rebuilds += 1;
+        self.views.catalog.join_mut(join).counters.rebuilds += 1;
         self.drain();
         Ok(())
     }
 
     /// Puts these outputs in the place of those that there are in a part of a status range, and changes only what differs.
     fn replace_outputs(&mut self, id: StatusId, range: &KeyRange, mut folded: Vec<Folded>) {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, sifted) = (status.join, status.sifted);
         self.keep_best(join, range, &mut folded);
         for key in self.outputs_in(join, range, sifted) {
@@ -413,10 +387,40 @@ impl Engine {
 
     /// Drops the snapshots that overlap `wanted` and whose time is over.
     fn drop_expired(&mut self, join: u32, wanted: &KeyRange) {
-        for id in self.overlapping(join, wanted) {
+        for id in self.views.overlapping(join, wanted) {
             if self.is_snapshot_over(id) {
                 self.discard(id);
             }
         }
+    }
+}
+
+impl Views {
+    /// The status range of `join` in which `key` lies.
+    pub(crate) fn status_at(&self, join: u32, key: &[u8]) -> Option<StatusId> {
+        let cover = &self.catalog.join(join).cover;
+        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
+        let (_, &id) = cover.range::<[u8], _>(upto).next_back()?;
+        self.statuses.get(id).contains(key).then_some(id)
+    }
+
+    /// The gap from `at` to the next status range, or to `last`.
+    pub(crate) fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
+        let cover = &self.catalog.join(join).cover;
+        let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
+        match cover.range::<[u8], _>(from).next() {
+            Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
+            _ => KeyRange::new(at, last),
+        }
+    }
+
+    /// The status ranges of `join` that overlap `range`.
+    pub(crate) fn overlapping(&self, join: u32, range: &KeyRange) -> Vec<StatusId> {
+        let mut found: Vec<_> = self.status_at(join, &range.first).into_iter().collect();
+        let cover = &self.catalog.join(join).cover;
+        let from = (core::ops::Bound::Excluded(&*range.first), core::ops::Bound::Unbounded);
+        let rest = cover.range::<[u8], _>(from).take_while(|(at, _)| before_end(at, &range.last));
+        found.extend(rest.map(|(_, &id)| id));
+        found
     }
 }

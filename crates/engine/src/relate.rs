@@ -5,9 +5,9 @@
 //! many joins finds those that it concerns by their literals; where a table has few, each is looked at.
 
 use crate::catalog::{Catalog, Role};
-use crate::engine::Engine;
 use crate::status::shared_prefix;
 use crate::updaters::Reader;
+use crate::views::Views;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -323,7 +323,7 @@ impl Catalog {
     }
 }
 
-impl Engine {
+impl Views {
     /// The joins whose outputs begin or cease to be cells with a join that comes or goes (V1): those that it may
     /// collide with, and those whose outputs nobody else reads.
     pub(crate) fn cells_about(&self, id: u32) -> Vec<u32> {

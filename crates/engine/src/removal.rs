@@ -141,7 +141,7 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where keys must be loaded first, or it is done in slices. A table in the range is kept by a source.
     pub fn remove_range(&mut self, first: &[u8], last: &[u8]) -> Result<u64, Stop> {
-        if let Some(ticket) = self.removals.resumed.take() {
+        if let Some(ticket) = self.base.removals.resumed.take() {
             return self.await_removal(ticket);
         }
         if !last.is_empty() && first >= last {
@@ -149,8 +149,8 @@ impl Engine {
         }
         self.know_range(first, last)?;
         let range = KeyRange::new(first, last);
-        let divides = self.slices.is_active() && self.may_divide_removal(&range);
-        let rows = if divides { self.slices.rows_max() } else { usize::MAX };
+        let divides = self.reads.slices.is_active() && self.may_divide_removal(&range);
+        let rows = if divides { self.reads.slices.rows_max() } else { usize::MAX };
         let found = self.base_keys(&range, rows);
         if found.next.is_none() {
             let mut removed = 0;
@@ -159,8 +159,8 @@ impl Engine {
             }
             return Ok(removed);
         }
-        if self.removals.is_under_way() {
-            self.slices.end_for_now();
+        if self.base.removals.is_under_way() {
+            self.reads.slices.end_for_now();
             return Err(self.stop());
         }
         let ticket = self.next_ticket();
@@ -172,22 +172,23 @@ impl Engine {
     fn may_divide_removal(&self, range: &KeyRange) -> bool {
         let tables = self.store.parts(&range.first, &range.last);
         !tables.iter().any(|&(table, ..)| self.notes(table))
-            && (self.placed.is_none() || !self.is_removal_followed(range, &self.joins_over(range)))
+            && (self.base.placed.is_none()
+                || !self.is_removal_followed(range, &self.joins_over(range)))
     }
 
     /// The joins that read keys of `range`, directly or through others.
     fn joins_over(&self, range: &KeyRange) -> BTreeSet<u32> {
         let tables = self.store.parts(&range.first, &range.last).into_iter();
-        let roles = tables.filter_map(|(table, ..)| self.catalog.role(table));
+        let roles = tables.filter_map(|(table, ..)| self.views.catalog.role(table));
         let readers: BTreeSet<u32> =
             roles.flat_map(|role| role.readers.iter().map(|reader| reader.join)).collect();
-        readers.into_iter().flat_map(|join| self.catalog.downstream(join)).collect()
+        readers.into_iter().flat_map(|join| self.views.catalog.downstream(join)).collect()
     }
 
     /// Whether somebody follows a table of `range`, or of the outputs of these joins.
     fn is_removal_followed(&self, range: &KeyRange, joins: &BTreeSet<u32>) -> bool {
         let tables = self.store.parts(&range.first, &range.last).into_iter();
-        let outputs = joins.iter().map(|&join| self.catalog.join(join).plan.output_table);
+        let outputs = joins.iter().map(|&join| self.views.catalog.join(join).plan.output_table);
         tables.map(|(table, ..)| table).chain(outputs).any(|table| self.is_followed(table))
     }
 
@@ -216,21 +217,21 @@ impl Engine {
     }
 
     fn is_own_base_key(&self, table: TableId, key: &[u8]) -> bool {
-        !self.catalog.gives(table, key) && self.owns(key)
+        !self.views.catalog.gives(table, key) && self.owns(key)
     }
 
     /// Tells who keeps keys of `range`, and who has copies of them, that they are gone; and removes the first slice.
     fn begin_removal(&mut self, range: KeyRange, ticket: Ticket) {
         self.erase_kept_range(&range);
-        if self.watches.changed().is_some() {
-            let Self { store, watches, .. } = self;
+        if self.notifications.watches.changed().is_some() {
+            let (store, watches) = (&self.store, &mut self.notifications.watches);
             let _ = store
                 .scan(&range.first, &range.last, false, &mut |key, _| watches.note_copied(key));
         }
         let joins = self.joins_over(&range);
         let is_followed = self.is_removal_followed(&range, &joins);
-        self.removals.begun += 1;
-        self.removals.under_way = Some(Removal {
+        self.base.removals.begun += 1;
+        self.base.removals.under_way = Some(Removal {
             left: range,
             spared: BTreeSet::new(),
             removed: 0,
@@ -238,16 +239,16 @@ impl Engine {
             is_followed,
             ticket: Some(ticket),
         });
-        self.remove_slice(self.slices.rows_max());
+        self.remove_slice(self.reads.slices.rows_max());
     }
 
     /// The answer of a removal, if it has ended.
     fn await_removal(&mut self, ticket: Ticket) -> Result<u64, Stop> {
-        if let Some(removed) = self.removals.done.remove(&ticket) {
+        if let Some(removed) = self.base.removals.done.remove(&ticket) {
             return Ok(removed);
         }
         let again = self.next_ticket();
-        if let Some(removal) = &mut self.removals.under_way {
+        if let Some(removal) = &mut self.base.removals.under_way {
             removal.ticket = Some(again);
         }
         Err(Stop::Wait(again))
@@ -256,18 +257,18 @@ impl Engine {
     /// Whether the operation that waits with this ticket has begun to remove keys, which ends only when all of them are gone.
     #[must_use]
     pub fn is_removing(&self, ticket: Ticket) -> bool {
-        self.removals.is_awaited(ticket)
+        self.base.removals.is_awaited(ticket)
     }
 
     /// How many removals in slices have begun.
     #[must_use]
     pub fn removals_begun(&self) -> u64 {
-        self.removals.begun
+        self.base.removals.begun
     }
 
     /// Whether `key` is stored and lies in the range that is being removed (X2).
     pub(crate) fn is_being_removed(&self, key: &[u8]) -> bool {
-        let Some(removal) = &self.removals.under_way else { return false };
+        let Some(removal) = &self.base.removals.under_way else { return false };
         removal.left.contains(key)
             && !removal.spared.contains(key)
             && self.store.table_of(key).is_some_and(|table| {
@@ -279,38 +280,38 @@ impl Engine {
     pub(crate) fn take_removed(&mut self, key: &[u8]) {
         let Some(table) = self.store.table_of(key) else { return };
         let taken = self.take(table, key, Gone::WithRange);
-        if let Some(removal) = &mut self.removals.under_way {
+        if let Some(removal) = &mut self.base.removals.under_way {
             removal.removed += u64::from(taken);
         }
     }
 
     /// Removes at once what is left of the range that is being removed.
     pub(crate) fn complete_removal(&mut self) {
-        while self.removals.is_under_way() {
+        while self.base.removals.is_under_way() {
             self.remove_slice(usize::MAX);
         }
     }
 
     /// Removes keys of the range that is being removed, of so many rows at most.
     pub(crate) fn remove_slice(&mut self, rows: usize) {
-        let Some(removal) = &self.removals.under_way else { return };
+        let Some(removal) = &self.base.removals.under_way else { return };
         let found = self.base_keys(&removal.left.clone(), rows);
         for (_, key) in found.keys {
             if self.is_being_removed(&key) {
                 self.take_removed(&key);
             }
         }
-        let Some(removal) = &mut self.removals.under_way else { return };
+        let Some(removal) = &mut self.base.removals.under_way else { return };
         if let Some(next) = found.next {
             removal.spared = removal.spared.split_off(&*next);
             removal.left.first = next;
             return;
         }
         let Removal { removed, ticket, .. } = *removal;
-        self.removals.under_way = None;
+        self.base.removals.under_way = None;
         if let Some(ticket) = ticket {
-            self.removals.done.insert(ticket, removed);
-            self.loads.waits.effects.push(Effect::Wake(ticket));
+            self.base.removals.done.insert(ticket, removed);
+            self.base.loads.waits.effects.push(Effect::Wake(ticket));
         }
     }
 }

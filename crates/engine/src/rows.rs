@@ -147,10 +147,10 @@ impl Engine {
         reverse: bool,
         each: &mut dyn FnMut(Option<&[u8]>) -> ControlFlow<()>,
     ) {
-        let plan = self.catalog.join(join).plan.clone();
+        let plan = self.views.catalog.join(join).plan.clone();
         let source_of = plan.source(source);
-        let mut row = core::mem::take(&mut self.row_room);
-        let mut key = core::mem::take(&mut self.key_room);
+        let mut row = core::mem::take(&mut self.scratch.row_room);
+        let mut key = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &span.first, last: &span.last, reverse };
         let table = self.store.table(plan.source_tables[source]);
@@ -164,8 +164,8 @@ impl Engine {
             let is_row = look(source_of, pool, key, value, &mut row) == Look::Row;
             each(is_row.then_some(&row[..]))
         });
-        self.key_room = key;
-        self.row_room = row;
+        self.scratch.key_room = key;
+        self.scratch.row_room = row;
     }
 
     /// Calls `each` with the keys of a source's pattern in `span` (base keys, and outputs of other joins as a client would see
@@ -177,12 +177,12 @@ impl Engine {
         LookedAt { span, passing, is_reverse }: LookedAt<'_>,
         each: &mut EachRow<'_>,
     ) -> Result<(), Missing> {
-        let installed = self.catalog.join(join);
+        let installed = self.views.catalog.join(join);
         let plan = installed.plan.clone();
         let source_of = plan.source(source);
         let table = plan.source_tables[source];
-        let merged = self.catalog.role(table).is_some_and(|role| role.merged > 0);
-        let mut row = core::mem::take(&mut self.row_room);
+        let merged = self.views.catalog.role(table).is_some_and(|role| role.merged > 0);
+        let mut row = core::mem::take(&mut self.scratch.row_room);
         let mut unreadable = 0;
         let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef| {
             if source_of.lens.is_none() {
@@ -194,7 +194,7 @@ impl Engine {
             each(key, (seen == Some(Look::Row)).then_some(&row[..]), value)
         };
         let mut done = Ok(());
-        if merged || (self.from_scratch && !installed.upstream[source].is_empty()) {
+        if merged || (self.views.from_scratch && !installed.upstream[source].is_empty()) {
             let upstream = installed.upstream[source].clone();
             let mut flow = ControlFlow::Continue(());
             let mut rows = Vec::new();
@@ -210,8 +210,8 @@ impl Engine {
                 }
             }
         } else {
-            self.long_reads.collections.note_read(table, span);
-            let mut room = core::mem::take(&mut self.key_room);
+            self.reads.long_reads.collections.note_read(table, span);
+            let mut room = core::mem::take(&mut self.scratch.key_room);
             let pool = &self.store.pool;
             let table = self.store.table(table);
             let mut from = Some(&span.first[..]);
@@ -230,9 +230,9 @@ impl Engine {
                     on_row(pool, key, value)
                 });
             }
-            self.key_room = room;
+            self.scratch.key_room = room;
         }
-        self.row_room = row;
+        self.scratch.row_room = row;
         self.counters.unreadable += unreadable;
         done
     }
@@ -257,11 +257,11 @@ impl Engine {
         span: &KeyRange,
         each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) {
-        let mut key = core::mem::take(&mut self.key_room);
+        let mut key = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
         let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| each(key, value));
-        self.key_room = key;
+        self.scratch.key_room = key;
     }
 
     /// Whether a reader of `table` sees a row of a source: the key, with a value that gives this row.
@@ -281,9 +281,9 @@ impl Engine {
             return Ok(true);
         }
         let mut value = self.store.table(table).get(key);
-        if self.catalog.role(table).is_some_and(|role| role.merged > 0) {
+        if self.views.catalog.role(table).is_some_and(|role| role.merged > 0) {
             let point = KeyRange::point(key);
-            let writers = self.catalog.writers_within(table, &point);
+            let writers = self.views.catalog.writers_within(table, &point);
             let merged = self.merged_rows(table, &writers, &point, &mut |_, seen| {
                 value = Some(seen);
             });

@@ -22,6 +22,7 @@ use crate::exec::Missing;
 use crate::explain::Verified;
 use crate::report::{Effect, Ticket};
 use crate::status::StatusId;
+use crate::views::Views;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -210,13 +211,13 @@ impl Engine {
     /// Sets how many source rows an operation may visit before others go first; `None`: all that it needs. Only
     /// what is run between [`Engine::begin_slice`] and [`Engine::end_slice`] is sliced.
     pub fn set_slice(&mut self, rows: Option<usize>) {
-        self.slices.rows = rows.map(|rows| rows.max(2));
+        self.reads.slices.rows = rows.map(|rows| rows.max(2));
     }
 
     /// What comes now is one operation, which is sliced.
     #[inline]
     pub fn begin_slice(&mut self) {
-        let slices = &mut self.slices;
+        let slices = &mut self.reads.slices;
         slices.active = slices.rows.is_some();
         slices.used = 0;
         slices.visited = 0;
@@ -231,98 +232,98 @@ impl Engine {
     /// The operation has ended, for now or for good.
     #[inline]
     pub fn end_slice(&mut self) {
-        self.slices.active = false;
-        self.slices.over = false;
-        self.slices.is_resumed = false;
-        self.loads.waits.forget_lacking();
-        self.removals.end_operation();
-        self.listings.end_operation();
-        self.in_the_way.end_operation();
-        if self.slices.resumed.is_some() {
-            self.slices.resumed = None;
+        self.reads.slices.active = false;
+        self.reads.slices.over = false;
+        self.reads.slices.is_resumed = false;
+        self.base.loads.waits.forget_lacking();
+        self.base.removals.end_operation();
+        self.reads.listings.end_operation();
+        self.views.in_the_way.end_operation();
+        if self.reads.slices.resumed.is_some() {
+            self.reads.slices.resumed = None;
         }
         self.forget_resumed_read();
-        if !self.long_reads.is_empty() {
+        if !self.reads.long_reads.is_empty() {
             self.forget_collected();
         }
     }
 
     /// The operation of this ticket is run again next.
     pub fn resume(&mut self, ticket: Ticket) {
-        self.removals.resume(ticket);
-        if let Some(short) = self.slices.short.remove(&ticket) {
-            self.slices.is_resumed = true;
-            (self.slices.losses_before, self.slices.short_passes) = short;
+        self.base.removals.resume(ticket);
+        if let Some(short) = self.reads.slices.short.remove(&ticket) {
+            self.reads.slices.is_resumed = true;
+            (self.reads.slices.losses_before, self.reads.slices.short_passes) = short;
         }
-        self.listings.resume(ticket);
-        self.in_the_way.resume(ticket);
-        if !self.slices.verified.is_empty() {
-            self.slices.resumed = self.slices.verified.remove(&ticket);
+        self.reads.listings.resume(ticket);
+        self.views.in_the_way.resume(ticket);
+        if !self.reads.slices.verified.is_empty() {
+            self.reads.slices.resumed = self.reads.slices.verified.remove(&ticket);
         }
-        self.resume_long_read(ticket);
-        self.long_reads.collections.resume(ticket);
+        self.reads.resume_long_read(ticket);
+        self.reads.long_reads.collections.resume(ticket);
     }
 
     /// Nobody waits for this ticket any more.
     pub fn forget_ticket(&mut self, ticket: Ticket) {
-        self.slices.verified.remove(&ticket);
-        self.slices.short.remove(&ticket);
+        self.reads.slices.verified.remove(&ticket);
+        self.reads.slices.short.remove(&ticket);
         self.forget_long_read(ticket);
         self.forget_collected_of(ticket);
-        self.removals.forget(ticket);
-        self.listings.forget(ticket);
-        self.in_the_way.forget(ticket);
+        self.base.removals.forget(ticket);
+        self.reads.listings.forget(ticket);
+        self.views.in_the_way.forget(ticket);
         self.forget_later(ticket);
     }
 
     /// The operation of this ticket is run again at once, not when its turn comes.
     pub fn forget_later(&mut self, ticket: Ticket) {
-        self.slices.later.retain(|later| *later != ticket);
+        self.reads.slices.later.retain(|later| *later != ticket);
     }
 
     /// Wakes the operation whose next slice it is, and does the next slice of a large fan-out, of a removal, of what is loaded, of what expires and of memory that
     /// is given back, and of keys that are grouped. To be called once in
     /// each turn of the loop.
     pub fn go_on(&mut self) {
-        if !self.fan_outs.is_empty() {
+        if !self.views.fan_outs.is_empty() {
             self.feed_in_turn();
-        } else if self.slices.later.is_empty() {
-            self.forget_waited();
+        } else if self.reads.slices.later.is_empty() {
+            self.views.forget_waited();
         }
-        if self.loads.are_arriving() || self.loads.have_arrived() {
+        if self.base.loads.are_arriving() || self.base.loads.have_arrived() {
             self.take_answers_in_turn();
         }
         if self.is_late() {
             self.expire_slice();
         }
         if self.has_discarded() {
-            self.dissolve(self.slices.rows().unwrap_or(usize::MAX));
+            self.dissolve(self.reads.slices.rows().unwrap_or(usize::MAX));
         }
         if self.store.is_regrouping() {
             self.regroup_slice();
         }
-        if self.removals.is_under_way() {
-            self.remove_slice(self.slices.rows().unwrap_or(usize::MAX));
+        if self.base.removals.is_under_way() {
+            self.remove_slice(self.reads.slices.rows().unwrap_or(usize::MAX));
         }
-        if let Some(ticket) = self.slices.later.pop_front() {
-            self.loads.waits.effects.push(Effect::Wake(ticket));
+        if let Some(ticket) = self.reads.slices.later.pop_front() {
+            self.base.loads.waits.effects.push(Effect::Wake(ticket));
         }
     }
 
     /// A ticket that is woken in one of the next turns.
     pub fn later_ticket(&mut self) -> Ticket {
         let ticket = self.next_ticket();
-        self.slices.postpone(ticket);
+        self.reads.slices.postpone(ticket);
         ticket
     }
 
     /// Whether something has had a slice and is to go on.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        !self.slices.later.is_empty()
-            || !self.fan_outs.is_empty()
-            || self.removals.is_under_way()
-            || self.loads.are_arriving()
+        !self.reads.slices.later.is_empty()
+            || !self.views.fan_outs.is_empty()
+            || self.base.removals.is_under_way()
+            || self.base.loads.are_arriving()
             || self.has_discarded()
             || self.store.is_regrouping()
             || self.is_late()
@@ -337,25 +338,83 @@ impl Engine {
         join: u32,
         wanted: &KeyRange,
     ) -> Result<Option<Vec<u8>>, Missing> {
-        if !self.slices.active {
+        if !self.reads.slices.active {
             return Ok(None);
         }
-        let frontiers = &self.catalog.join(join).frontiers;
+        let frontiers = &self.views.catalog.join(join).frontiers;
         let found = frontiers.iter().find(|frontier| frontier.wanted == *wanted);
         let Some(frontier) = found else { return Ok(None) };
-        let is_short = frontier.lost_at > self.slices.losses_before;
-        if is_short && self.slices.short_passes + 1 >= SHORT_PASSES_MAX {
-            self.forget_frontier(join, wanted);
-            self.gave_up_for_good();
+        let is_short = frontier.lost_at > self.reads.slices.losses_before;
+        if is_short && self.reads.slices.short_passes + 1 >= SHORT_PASSES_MAX {
+            self.views.forget_frontier(join, wanted);
+            self.memory.gave_up_for_good();
             return Err(Missing);
         }
         if frontier.passes >= PASSES_MAX {
-            self.slices.active = false;
+            self.reads.slices.active = false;
             return Ok(None);
         }
         Ok(Some(frontier.at.clone()))
     }
 
+    /// A read of `wanted` has come to its end, and looks at all of it once more; as a whole if that has happened too
+    /// often (Z2).
+    pub(crate) fn begin_anew(&mut self, join: u32, wanted: &KeyRange) {
+        let frontiers = &mut self.views.catalog.join_mut(join).frontiers;
+        if let Some(frontier) = frontiers.iter_mut().find(|frontier| frontier.wanted == *wanted) {
+            frontier.at.clone_from(&wanted.first);
+            frontier.was_whole = true;
+            if core::mem::take(&mut frontier.lost_at) > self.reads.slices.losses_before {
+                self.reads.slices.short_passes += 1;
+            } else {
+                frontier.passes += 1;
+            }
+            if frontier.passes >= PASSES_MAX {
+                self.reads.slices.active = false;
+            }
+        }
+    }
+
+    /// Whether a range was computed for a read that goes on: it goes last (Z3).
+    pub(crate) fn is_awaited(&self, id: StatusId) -> bool {
+        let status = self.views.statuses.get(id);
+        let frontiers = &self.views.catalog.join(status.join).frontiers;
+        frontiers.iter().any(|frontier| frontier.has_computed(&status.first, &status.last))
+            || self.reads.long_reads.await_some_of(
+                self.views.catalog.join(status.join).layer,
+                &status.first,
+                &status.last,
+            )
+    }
+
+    /// Notes for the reads that it was computed for that a range, which is about to be evicted, goes, and with it what was
+    /// computed from it (Z3).
+    pub(crate) fn note_short(&mut self, id: StatusId) {
+        if self.memory.evicts_at_will {
+            return;
+        }
+        self.reads.slices.losses += 1;
+        let mut going = alloc::vec![id];
+        while let Some(id) = going.pop() {
+            let Some(status) = self.views.statuses.find(id) else { continue };
+            going.extend(&status.dependents);
+            for frontier in &mut self.views.catalog.join_mut(status.join).frontiers {
+                if frontier.has_computed(&status.first, &status.last) {
+                    frontier.lost_at = self.reads.slices.losses;
+                }
+            }
+        }
+    }
+
+    /// A read of `wanted` has come to its end, and all of that is current.
+    pub(crate) fn end_at_frontier(&mut self, join: u32, wanted: &KeyRange) {
+        if self.views.forget_frontier(join, wanted).is_some() {
+            self.reads.slices.short_passes = 0;
+        }
+    }
+}
+
+impl Views {
     /// A read of `wanted` has come as far as `at`, and ends for now.
     pub(crate) fn note_frontier(&mut self, join: u32, wanted: &KeyRange, at: Vec<u8>) {
         let known = self.forget_frontier(join, wanted);
@@ -372,62 +431,6 @@ impl Engine {
             frontiers.remove(0);
         }
         frontiers.push(frontier);
-    }
-
-    /// A read of `wanted` has come to its end, and looks at all of it once more; as a whole if that has happened too
-    /// often (Z2).
-    pub(crate) fn begin_anew(&mut self, join: u32, wanted: &KeyRange) {
-        let frontiers = &mut self.catalog.join_mut(join).frontiers;
-        if let Some(frontier) = frontiers.iter_mut().find(|frontier| frontier.wanted == *wanted) {
-            frontier.at.clone_from(&wanted.first);
-            frontier.was_whole = true;
-            if core::mem::take(&mut frontier.lost_at) > self.slices.losses_before {
-                self.slices.short_passes += 1;
-            } else {
-                frontier.passes += 1;
-            }
-            if frontier.passes >= PASSES_MAX {
-                self.slices.active = false;
-            }
-        }
-    }
-
-    /// Whether a range was computed for a read that goes on: it goes last (Z3).
-    pub(crate) fn is_awaited(&self, id: StatusId) -> bool {
-        let status = self.statuses.get(id);
-        let frontiers = &self.catalog.join(status.join).frontiers;
-        frontiers.iter().any(|frontier| frontier.has_computed(&status.first, &status.last))
-            || self.long_reads.await_some_of(
-                self.catalog.join(status.join).layer,
-                &status.first,
-                &status.last,
-            )
-    }
-
-    /// Notes for the reads that it was computed for that a range, which is about to be evicted, goes, and with it what was
-    /// computed from it (Z3).
-    pub(crate) fn note_short(&mut self, id: StatusId) {
-        if self.memory.evicts_at_will {
-            return;
-        }
-        self.slices.losses += 1;
-        let mut going = alloc::vec![id];
-        while let Some(id) = going.pop() {
-            let Some(status) = self.statuses.find(id) else { continue };
-            going.extend(&status.dependents);
-            for frontier in &mut self.catalog.join_mut(status.join).frontiers {
-                if frontier.has_computed(&status.first, &status.last) {
-                    frontier.lost_at = self.slices.losses;
-                }
-            }
-        }
-    }
-
-    /// A read of `wanted` has come to its end, and all of that is current.
-    pub(crate) fn end_at_frontier(&mut self, join: u32, wanted: &KeyRange) {
-        if self.forget_frontier(join, wanted).is_some() {
-            self.slices.short_passes = 0;
-        }
     }
 
     /// A read of `wanted` begins at its start.

@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::exec::Tuples;
 use crate::fold::number;
 use crate::status::StatusId;
+use crate::views::Views;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -437,7 +438,7 @@ impl Engine {
         source_key: &[u8],
         (old, new): (Option<ValueRef>, Option<ValueRef>),
     ) {
-        let join = self.statuses.get(status).join;
+        let join = self.views.statuses.get(status).join;
         let (pool, operator) = (&self.store.pool, plan.operator);
         let old = old.and_then(|old| plan.item(pool, source_key, old));
         let new = new.and_then(|new| self.item_of(plan, source_key, new));
@@ -446,7 +447,7 @@ impl Engine {
         {
             return;
         }
-        let Some(Fold::Tally(tally)) = self.catalog.join_mut(join).folds.get_mut(key) else {
+        let Some(Fold::Tally(tally)) = self.views.catalog.join_mut(join).folds.get_mut(key) else {
             let mut tally = Tally::new(operator);
             let Some(new) = new else { return };
             tally.add(operator, new);
@@ -485,6 +486,31 @@ impl Engine {
         })
     }
 
+    /// Asserts TA2 and TA3, for tests.
+    pub(crate) fn check_tallies(&self, join: u32) {
+        let installed = self.views.catalog.join(join);
+        let plan = &installed.plan;
+        if !plan.tallies() {
+            return;
+        }
+        for (key, fold) in &installed.folds {
+            let Fold::Tally(tally) = fold else { panic!("TA2: {key:?}") };
+            let is_stale =
+                self.views.status_at(join, key).is_some_and(|id| self.views.is_stale(id, key));
+            let text = tally.text(plan.operator);
+            let is_said = text.as_ref().is_some_and(|text| self.says(join, key, text));
+            assert!(is_stale || is_said, "TA2: {key:?} {tally:?}");
+            if let Tally::Percentile(numbers) = &**tally {
+                let at = numbers.at.as_ref().expect("TA3");
+                let below: u64 = numbers.counts.range(..at).map(|(_, count)| count).sum();
+                assert_eq!(below, numbers.below, "TA3: {key:?}");
+                assert_eq!(numbers.counts.values().sum::<u64>(), numbers.total, "TA3: {key:?}");
+            }
+        }
+    }
+}
+
+impl Views {
     /// How many values are known of the output that is alone in a range; nothing where it has no tally.
     pub(crate) fn explain_tally(&self, join: u32, range: &KeyRange) -> Option<String> {
         let installed = self.catalog.join(join);
@@ -501,27 +527,5 @@ impl Engine {
                  read counts all anew",
             ),
         })
-    }
-
-    /// Asserts TA2 and TA3, for tests.
-    pub(crate) fn check_tallies(&self, join: u32) {
-        let installed = self.catalog.join(join);
-        let plan = &installed.plan;
-        if !plan.tallies() {
-            return;
-        }
-        for (key, fold) in &installed.folds {
-            let Fold::Tally(tally) = fold else { panic!("TA2: {key:?}") };
-            let is_stale = self.status_at(join, key).is_some_and(|id| self.is_stale(id, key));
-            let text = tally.text(plan.operator);
-            let is_said = text.as_ref().is_some_and(|text| self.says(join, key, text));
-            assert!(is_stale || is_said, "TA2: {key:?} {tally:?}");
-            if let Tally::Percentile(numbers) = &**tally {
-                let at = numbers.at.as_ref().expect("TA3");
-                let below: u64 = numbers.counts.range(..at).map(|(_, count)| count).sum();
-                assert_eq!(below, numbers.below, "TA3: {key:?}");
-                assert_eq!(numbers.counts.values().sum::<u64>(), numbers.total, "TA3: {key:?}");
-            }
-        }
     }
 }

@@ -9,6 +9,7 @@
 use crate::engine::Engine;
 use crate::maintain::leading;
 use crate::updaters::{Reader, Trail};
+use crate::views::Views;
 use headwater_pool::prefetch;
 use headwater_store::WARM_MAX;
 
@@ -24,9 +25,9 @@ impl Engine {
         let mut trails = [Trail::End; READERS_WARMED * WARM_MAX];
         let mut count = 0;
         for (table, key) in tables.into_iter().zip(keys) {
-            let readers = self.catalog.role(table).map_or(&[][..], |role| &role.readers);
+            let readers = self.views.catalog.role(table).map_or(&[][..], |role| &role.readers);
             for &reader in readers.iter().take(READERS_WARMED) {
-                trails[count] = self.warm_updater(reader, key);
+                trails[count] = self.views.warm_updater(reader, key);
                 count += usize::from(trails[count] != Trail::End);
             }
         }
@@ -40,10 +41,10 @@ impl Engine {
                     continue;
                 };
                 *trail = Trail::End;
-                let Some(status) = self.statuses.find(id) else { continue };
+                let Some(status) = self.views.statuses.find(id) else { continue };
                 match status.group {
                     Some(group) => {
-                        let layer = self.catalog.join(status.join).layer;
+                        let layer = self.views.catalog.join(status.join).layer;
                         self.store.table(layer).fetch_record(group);
                         *trail = Trail::Group(layer, group);
                     }
@@ -67,17 +68,19 @@ impl Engine {
     fn warm_next(&self, trail: Trail) -> Trail {
         match trail {
             Trail::Only(status) => {
-                self.statuses.fetch(status);
+                self.views.statuses.fetch(status);
                 Trail::Range(status)
             }
             Trail::Group(layer, group) => {
                 self.store.table(layer).fetch_end(group);
                 Trail::End
             }
-            trail => self.updaters.warm_next(trail),
+            trail => self.views.updaters.warm_next(trail),
         }
     }
+}
 
+impl Views {
     /// Begins to fetch what a reader does where `key` changes.
     #[inline]
     fn warm_updater(&self, reader: Reader, key: &[u8]) -> Trail {

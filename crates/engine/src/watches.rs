@@ -140,7 +140,7 @@ impl Engine {
         if let (Some(number), Some(table)) = (spilled, table) {
             // Where it is makes no difference.
             let there = self.fetch_spilled(table, key, number);
-            return Ok(there.then(|| self.spilling.fetched().to_vec()));
+            return Ok(there.then(|| self.base.spilling.fetched().to_vec()));
         }
         Ok(Some(self.store.pool.view(word).to_vec()))
     }
@@ -153,6 +153,7 @@ impl Engine {
     pub fn watch(&mut self, key: &[u8]) -> Result<u64, Stop> {
         let last = self.look(key)?;
         let watch = self
+            .notifications
             .watches
             .keys
             .entry(key.into())
@@ -171,7 +172,7 @@ impl Engine {
     /// As for [`Engine::get`].
     pub fn watched(&mut self, key: &[u8]) -> Result<u64, Stop> {
         let last = self.look(key)?;
-        let Some(watch) = self.watches.keys.get_mut(key) else { return Ok(0) };
+        let Some(watch) = self.notifications.watches.keys.get_mut(key) else { return Ok(0) };
         if watch.last != last {
             watch.changes += 1;
             watch.last = last;
@@ -181,10 +182,10 @@ impl Engine {
 
     /// Ends what one [`Engine::watch`] began.
     pub fn unwatch(&mut self, key: &[u8]) {
-        if let Some(watch) = self.watches.keys.get_mut(key) {
+        if let Some(watch) = self.notifications.watches.keys.get_mut(key) {
             watch.users -= 1;
             if !watch.is_used() {
-                self.watches.keys.remove(key);
+                self.notifications.watches.keys.remove(key);
             }
         }
     }

@@ -142,7 +142,8 @@ impl Engine {
         parts.iter().try_for_each(|&(table, ..)| self.check_source(table))?;
         let mut missing = Ok(());
         for (table, from, to) in parts {
-            if self.is_kept(table) && self.need(table, &KeyRange { first: from, last: to }).is_err()
+            if self.base.is_kept(table)
+                && self.need(table, &KeyRange { first: from, last: to }).is_err()
             {
                 missing = Err(Missing);
             }
@@ -182,22 +183,22 @@ impl Engine {
     /// Refuses keys that a join or a source maintains.
     #[inline]
     pub(crate) fn check_owner(&self, key: &[u8]) -> Result<(), EngineError> {
-        if self.catalog.prepared.is_some() {
-            self.check_prepared(key)?;
+        if self.views.catalog.prepared.is_some() {
+            self.views.check_prepared(key)?;
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
-        if self.catalog.role(table).is_none() {
+        if self.views.catalog.role(table).is_none() {
             return Ok(());
         }
-        if let Some(id) = self.catalog.writer_of(table, key) {
-            return Err(EngineError::Joined { join: self.catalog.join(id).name.clone() });
+        if let Some(id) = self.views.catalog.writer_of(table, key) {
+            return Err(EngineError::Joined { join: self.views.catalog.join(id).name.clone() });
         }
-        self.check_busy(table, key)?;
+        self.views.check_busy(table, key)?;
         self.check_source(table)
     }
 
     fn check_source(&self, table: TableId) -> Result<(), EngineError> {
-        match self.loads.own(table) {
+        match self.base.loads.own(table) {
             None => Ok(()),
             Some(data) if data.is_kept() => Ok(()),
             Some(data) => {
@@ -215,7 +216,7 @@ impl Engine {
     #[must_use]
     pub fn key_count(&self) -> u64 {
         let keys: u64 = self.store.tables().map(|(_, table)| table.sizes().keys as u64).sum();
-        keys - self.replica_count() as u64
+        keys - self.base.replica_count() as u64
     }
 
     /// Some stored key, chosen by the random number `draw`; `None` where there is none. Each key of a small table is as likely as
@@ -231,7 +232,7 @@ impl Engine {
                 continue;
             }
             let mut found = None;
-            let sifted = self.has_replicas(id);
+            let sifted = self.base.has_replicas(id);
             if keys > COUNTED_OFF_MAX {
                 table.sample(draw / count, SAMPLED, &mut |key, _, _| {
                     if found.is_none() && (!sifted || self.owns(key)) {
@@ -266,7 +267,7 @@ impl Engine {
     pub fn scan(&self, cursor: &[u8], count: usize, each: &mut dyn FnMut(&[u8])) -> Vec<u8> {
         let mut next = Vec::new();
         let mut left = count.max(1);
-        let sifted = self.replica_count() > 0;
+        let sifted = self.base.replica_count() > 0;
         let _ = self.store.scan(cursor, b"", false, &mut |key, _| {
             if left == 0 {
                 next = key.to_vec();

@@ -29,8 +29,10 @@ mod segments;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
+use crate::notifications::Notifications;
 use crate::report::{EngineError, Stop};
 use crate::status::StatusId;
+use crate::views::Views;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
@@ -126,14 +128,14 @@ impl Engine {
         self.remove_all_dead();
         let parts = self.store.parts(&range.first, &range.last);
         for (table, first, last) in &parts {
-            self.check_followable(*table, &KeyRange::new(first, last))?;
+            self.views.check_followable(*table, &KeyRange::new(first, last))?;
         }
         let mut missing = Ok(());
         for (table, first, last) in &parts {
             let part = KeyRange::new(first, last);
             // Of what lives elsewhere nothing is told, until it moves here and all that is followed is reset.
-            if self.catalog.role(*table).is_some()
-                && !self.is_elsewhere(&part)
+            if self.views.catalog.role(*table).is_some()
+                && !self.base.is_elsewhere(&part)
                 && self.ensure_table(*table, &part).is_err()
             {
                 missing = Err(Missing);
@@ -147,13 +149,13 @@ impl Engine {
                 continue;
             };
             let part = KeyRange { first, last };
-            for join in self.catalog.writers_within(table, &part) {
-                let mut dirty = self.overlapping(join, &part);
-                dirty.retain(|&id| !self.statuses.get(id).is_clean());
-                self.follows.pending.extend(dirty);
+            for join in self.views.catalog.writers_within(table, &part) {
+                let mut dirty = self.views.overlapping(join, &part);
+                dirty.retain(|&id| !self.views.statuses.get(id).is_clean());
+                self.notifications.follows.pending.extend(dirty);
             }
         }
-        self.follows.segments.add(range, by);
+        self.notifications.follows.segments.add(range, by);
         self.mark_tables(range);
         Ok(())
     }
@@ -163,14 +165,332 @@ impl Engine {
     pub fn given_in(&self, range: &KeyRange) -> Vec<KeyRange> {
         let parts = self.store.parts(&range.first, &range.last).into_iter();
         let is_given = |table: TableId| {
-            self.catalog.role(table).is_some_and(|role| {
-                !role.writers.is_empty() || self.loads.own(table).is_some_and(|it| !it.is_kept())
+            self.views.catalog.role(table).is_some_and(|role| {
+                !role.writers.is_empty()
+                    || self.base.loads.own(table).is_some_and(|it| !it.is_kept())
             })
         };
         let given = parts.filter(|(table, ..)| is_given(*table));
         given.map(|(_, first, last)| KeyRange { first, last }).collect()
     }
 
+    /// Whether outputs of the join may lie in `range` of which this is the home.
+    fn gives_own_in(&self, join: u32, range: &KeyRange) -> bool {
+        let plan = &self.views.catalog.join(join).plan;
+        !self.base.is_elsewhere(range)
+            && self.views.gives_in(join, range).is_some_and(|within| {
+                fixed_slots(&plan.join.output, &within)
+                    .is_some_and(|bindings| self.base.may_own(plan, &bindings))
+            })
+    }
+
+    /// Tells `by` of changes in `range` no more.
+    pub fn unfollow(&mut self, range: &KeyRange, by: Follower) {
+        let range = &range.clone().cut(Limits::KEY_BYTES_CEILING);
+        if !range.is_empty() && self.notifications.follows.segments.remove(range, by) {
+            self.mark_tables(range);
+        }
+    }
+
+    /// Tells `by` of nothing any more.
+    pub fn unfollow_all(&mut self, by: Follower) {
+        for range in self.notifications.follows.segments.parts_of(by) {
+            self.unfollow(&range, by);
+        }
+    }
+
+    /// Whether there is something to tell.
+    #[inline]
+    #[must_use]
+    pub fn has_notifications(&self) -> bool {
+        !self.notifications.follows.notifications.is_empty()
+    }
+
+    /// Takes what has happened in followed ranges, in order.
+    pub fn take_notifications(&mut self) -> Vec<Notification> {
+        core::mem::take(&mut self.notifications.follows.notifications)
+    }
+
+    /// Does the work that joins have left to the next read of what is followed, so that the changes that
+    /// come of it are told. To be called at the end of an operation.
+    #[inline]
+    pub fn keep_followed(&mut self) {
+        if !self.notifications.follows.pending.is_empty() {
+            self.do_pending();
+        }
+    }
+
+    #[cold]
+    fn do_pending(&mut self) {
+        let mut later = BTreeSet::new();
+        while let Some(id) = self.notifications.follows.pending.pop_first() {
+            let Some(status) = self.views.statuses.find(id).filter(|status| !status.is_clean())
+            else {
+                continue;
+            };
+            let reads_others = self.views.catalog.join(status.join).depth > 1;
+            let is_fed = self.views.fan_outs.is_any_deep()
+                && (reads_others || self.views.fan_outs.concern(id));
+            if is_fed || self.base.removals.delays(status.join) {
+                later.insert(id);
+                continue;
+            }
+            // What lies between two followed ranges is not worth two looks at the work.
+            let Some(wanted) = self.notifications.follows.segments.hull(&status.range()) else {
+                continue;
+            };
+            if self.refresh(id, &wanted).is_ok() {
+                continue;
+            }
+            self.base.loads.waits.forget_lacking();
+            if self.memory.ends_lacking() {
+                self.tell_reset(&wanted);
+            } else {
+                self.notifications.follows.waiting.insert(id);
+            }
+        }
+        self.notifications.follows.pending = later;
+    }
+
+    /// Whether all that is followed is as current as what was applied here.
+    #[must_use]
+    pub fn is_followed_current(&self) -> bool {
+        self.notifications.follows.pending.is_empty()
+            && self.notifications.follows.waiting.is_empty()
+            && !self.views.fan_outs.is_any_deep()
+            && !self.base.removals.has_news()
+    }
+
+    /// Whether anything is followed.
+    #[must_use]
+    pub fn is_anything_followed(&self) -> bool {
+        !self.notifications.follows.segments.is_empty()
+    }
+
+    /// Tells resets of the followed ranges that `concerned` names.
+    pub(crate) fn tell_resets_where(&mut self, concerned: &dyn Fn(&KeyRange) -> bool) {
+        let ranges: Vec<_> =
+            self.notifications.follows.segments.iter().map(|(range, _)| range).collect();
+        for range in ranges.into_iter().filter(concerned) {
+            self.tell_reset(&range);
+        }
+    }
+
+    /// Gives up what waits for data: some will not come.
+    pub(crate) fn give_up_followed(&mut self) {
+        for id in core::mem::take(&mut self.notifications.follows.waiting) {
+            if let Some(range) = self.views.statuses.find(id).map(|status| status.range()) {
+                self.tell_reset(&range);
+            }
+        }
+    }
+
+    /// Notes that a status range is about to get work to do.
+    #[inline]
+    pub(crate) fn note_work(&mut self, id: StatusId) {
+        if !self.notifications.follows.segments.is_empty() {
+            let status = self.views.statuses.get(id);
+            let table = self.views.catalog.join(status.join).plan.output_table;
+            if self.is_followed(table)
+                && self.notifications.follows.segments.overlaps(&status.range())
+            {
+                self.notifications.follows.pending.insert(id);
+            }
+        }
+    }
+
+    /// Whether keys of a table may be followed (O3).
+    #[inline]
+    pub(crate) fn is_followed(&self, table: TableId) -> bool {
+        self.store.table(table).is_marked()
+    }
+
+    /// Tells that a key holds `word` now.
+    #[cold]
+    pub(crate) fn tell_set(&mut self, key: &[u8], word: ValueRef) {
+        // Replicas are told of by their home.
+        if !self.owns(key) {
+            return;
+        }
+        let Some(followers) = self.notifications.follows.segments.of(key) else { return };
+        let followers = followers.clone();
+        let key = key.into();
+        let what = match Handle::of(word) {
+            Some(Handle::Stream(_)) => NotifiedChange::Gone { key },
+            // Where its value lies is nobody's concern.
+            Some(Handle::Spilled(_)) => return,
+            None => {
+                let value = self.store.pool.content(word);
+                self.store.pool.retain(value);
+                NotifiedChange::Set { key, value }
+            }
+        };
+        self.notifications.follows.notifications.push(Notification { followers, what });
+    }
+
+    /// Tells that a key is gone.
+    #[cold]
+    pub(crate) fn tell_gone(&mut self, key: &[u8]) {
+        if self.owns(key)
+            && let Some(followers) = self.notifications.follows.segments.of(key)
+        {
+            let (followers, key) = (followers.clone(), key.into());
+            self.notifications
+                .follows
+                .notifications
+                .push(Notification { followers, what: NotifiedChange::Gone { key } });
+        }
+    }
+
+    /// Tells what a read gives for an output of `table`, which a join has changed.
+    #[cold]
+    pub(crate) fn tell_output(&mut self, table: TableId, key: &[u8]) {
+        if self.notifications.follows.segments.of(key).is_none() {
+            return;
+        }
+        let some = self.views.catalog.some_writers_of(table, key);
+        let all = || self.views.catalog.role(table).map_or(&[][..], |role| &role.writers);
+        let writers = some.as_deref().unwrap_or_else(all);
+        let mut seen: Option<(u64, ValueRef)> = None;
+        for installed in writers.iter().map(|&id| self.views.catalog.join(id)) {
+            if installed.is_layered()
+                && seen.is_none_or(|(before, _)| before < installed.installed)
+                && let Some(value) = self.store.table(installed.layer).get(key)
+            {
+                seen = Some((installed.installed, value));
+            }
+        }
+        match seen.map(|(_, value)| value).or_else(|| self.store.table(table).get(key)) {
+            Some(value) => self.tell_set(key, value),
+            None => self.tell_gone(key),
+        }
+    }
+
+    /// What `by` follows, in disjoint parts: for tests.
+    #[must_use]
+    pub fn followed_by(&self, by: Follower) -> Vec<KeyRange> {
+        self.notifications.follows.segments.parts_of(by)
+    }
+
+    /// Tells that what `range` holds is not known any more, and ends that it is followed.
+    #[inline]
+    pub(crate) fn tell_reset(&mut self, range: &KeyRange) {
+        if !self.notifications.follows.segments.is_empty() {
+            self.reset_followed(range);
+        }
+    }
+
+    #[cold]
+    fn reset_followed(&mut self, range: &KeyRange) {
+        let parts = self.notifications.follows.segments.cut(range);
+        if parts.is_empty() {
+            return;
+        }
+        if self.notifications.follows.segments.is_empty() {
+            self.notifications.follows.pending.clear();
+            self.notifications.follows.waiting.clear();
+        }
+        for (range, followers) in parts {
+            let followers = self.tell_copies_gone(&range, followers);
+            if !followers.is_empty() {
+                self.notifications
+                    .follows
+                    .notifications
+                    .push(Notification { followers, what: NotifiedChange::Reset { range } });
+            }
+        }
+        self.mark_tables(range);
+    }
+
+    /// Tells [`Follower::COPIES`] that what is stored of a range is gone, and gives those who are told that the range is reset.
+    fn tell_copies_gone(&mut self, range: &KeyRange, followers: Followers) -> Followers {
+        let copies = Follower::COPIES;
+        if !followers.contains(&copies) {
+            return followers;
+        }
+        let mut keys = alloc::vec![Box::from(&*range.first)];
+        let mut bytes = 0;
+        let mut add = |key: &[u8]| {
+            bytes += key.len();
+            if bytes <= GONE_BYTES_MAX {
+                keys.push(key.into());
+            }
+        };
+        for (table, first, last) in self.store.parts(&range.first, &range.last) {
+            let part = KeyRange { first, last };
+            let writers = self.views.catalog.writers_within(table, &part);
+            let layers = writers.into_iter().map(|id| self.views.catalog.join(id).layer);
+            let mut tables: Vec<_> = layers.chain([table]).collect();
+            tables.sort_unstable();
+            tables.dedup();
+            tables.iter().for_each(|&table| self.scan_table(table, &part, &mut |key, _| add(key)));
+        }
+        if bytes > GONE_BYTES_MAX {
+            return followers;
+        }
+        let told =
+            |key| Notification { followers: [copies].into(), what: NotifiedChange::Gone { key } };
+        self.notifications.follows.notifications.extend(keys.into_iter().map(told));
+        followers.iter().copied().filter(|&by| by != copies).collect()
+    }
+
+    /// Marks the tables of `range`, in which something has begun or ceased to be followed (O3).
+    fn mark_tables(&mut self, range: &KeyRange) {
+        let segments = &self.notifications.follows.segments;
+        let none = segments.is_empty();
+        // A table that is made later is one of them perhaps.
+        self.store.mark_new_tables(!none);
+        let tables: Vec<TableId> = if none {
+            self.store.tables().map(|(id, _)| id).collect()
+        } else {
+            self.store.parts(&range.first, &range.last).into_iter().map(|(id, ..)| id).collect()
+        };
+        for id in tables {
+            let prefix = self.store.table(id).prefix();
+            // Keys without a table lie between all others.
+            let marked =
+                !none && (prefix.is_empty() || segments.overlaps(&KeyRange::prefix(prefix)));
+            self.store.table_mut(id).0.set_marked(marked);
+        }
+    }
+
+    /// Asserts O1, O2 and O3.
+    pub(crate) fn check_followed(&self) {
+        self.notifications.follows.segments.check_invariants();
+        for (range, _) in self.notifications.follows.segments.iter() {
+            for (table, first, last) in self.store.parts(&range.first, &range.last) {
+                let part = KeyRange { first, last };
+                assert!(self.is_followed(table), "O3");
+                let Some(role) = self.views.catalog.role(table) else { continue };
+                for &join in &role.writers {
+                    let Some(within) = self.views.gives_in(join, &part) else { continue };
+                    assert_eq!(self.views.catalog.join(join).mode(), Mode::Push, "O2");
+                    let mut at = within.first.clone();
+                    loop {
+                        at = match self.views.status_at(join, &at) {
+                            Some(id) => self.views.statuses.get(id).last.to_vec(),
+                            None => {
+                                let gap = self.views.gap_from(join, &at, &within.last);
+                                // A shard gives nothing of what lives elsewhere.
+                                assert!(!self.gives_own_in(join, &gap), "O2");
+                                gap.last
+                            }
+                        };
+                        if at.is_empty() || !before_end(&at, &within.last) {
+                            break;
+                        }
+                    }
+                }
+                if let Some(data) = self.base.loads.own(table).filter(|data| !data.is_kept()) {
+                    let gaps = data.ranges.gaps(&part);
+                    assert!(gaps.iter().all(|gap| self.base.is_elsewhere(gap)), "O2");
+                }
+            }
+        }
+    }
+}
+
+impl Views {
     /// Refuses ranges that nobody maintains.
     fn check_followable(&self, table: TableId, part: &KeyRange) -> Result<(), EngineError> {
         for id in self.catalog.writers_within(table, part) {
@@ -197,315 +517,11 @@ impl Engine {
         let within = range.intersection(&output.range_of_all());
         (!within.is_empty() && fixed_slots(output, &within).is_some()).then_some(within)
     }
+}
 
-    /// Whether outputs of the join may lie in `range` of which this is the home.
-    fn gives_own_in(&self, join: u32, range: &KeyRange) -> bool {
-        let plan = &self.catalog.join(join).plan;
-        !self.is_elsewhere(range)
-            && self.gives_in(join, range).is_some_and(|within| {
-                fixed_slots(&plan.join.output, &within)
-                    .is_some_and(|bindings| self.may_own(plan, &bindings))
-            })
-    }
-
-    /// Tells `by` of changes in `range` no more.
-    pub fn unfollow(&mut self, range: &KeyRange, by: Follower) {
-        let range = &range.clone().cut(Limits::KEY_BYTES_CEILING);
-        if !range.is_empty() && self.follows.segments.remove(range, by) {
-            self.mark_tables(range);
-        }
-    }
-
-    /// Tells `by` of nothing any more.
-    pub fn unfollow_all(&mut self, by: Follower) {
-        for range in self.follows.segments.parts_of(by) {
-            self.unfollow(&range, by);
-        }
-    }
-
-    /// Whether there is something to tell.
-    #[inline]
-    #[must_use]
-    pub fn has_notifications(&self) -> bool {
-        !self.follows.notifications.is_empty()
-    }
-
-    /// Takes what has happened in followed ranges, in order.
-    pub fn take_notifications(&mut self) -> Vec<Notification> {
-        core::mem::take(&mut self.follows.notifications)
-    }
-
-    /// Does the work that joins have left to the next read of what is followed, so that the changes that
-    /// come of it are told. To be called at the end of an operation.
-    #[inline]
-    pub fn keep_followed(&mut self) {
-        if !self.follows.pending.is_empty() {
-            self.do_pending();
-        }
-    }
-
-    #[cold]
-    fn do_pending(&mut self) {
-        let mut later = BTreeSet::new();
-        while let Some(id) = self.follows.pending.pop_first() {
-            let Some(status) = self.statuses.find(id).filter(|status| !status.is_clean()) else {
-                continue;
-            };
-            let reads_others = self.catalog.join(status.join).depth > 1;
-            let is_fed = self.fan_outs.is_any_deep() && (reads_others || self.fan_outs.concern(id));
-            if is_fed || self.removals.delays(status.join) {
-                later.insert(id);
-                continue;
-            }
-            // What lies between two followed ranges is not worth two looks at the work.
-            let Some(wanted) = self.follows.segments.hull(&status.range()) else { continue };
-            if self.refresh(id, &wanted).is_ok() {
-                continue;
-            }
-            self.loads.waits.forget_lacking();
-            if self.memory.ends_lacking() {
-                self.tell_reset(&wanted);
-            } else {
-                self.follows.waiting.insert(id);
-            }
-        }
-        self.follows.pending = later;
-    }
-
-    /// Whether all that is followed is as current as what was applied here.
-    #[must_use]
-    pub fn is_followed_current(&self) -> bool {
-        self.follows.pending.is_empty()
-            && self.follows.waiting.is_empty()
-            && !self.fan_outs.is_any_deep()
-            && !self.removals.has_news()
-    }
-
-    /// Whether anything is followed.
-    #[must_use]
-    pub fn is_anything_followed(&self) -> bool {
-        !self.follows.segments.is_empty()
-    }
-
-    /// Tells resets of the followed ranges that `concerned` names.
-    pub(crate) fn tell_resets_where(&mut self, concerned: &dyn Fn(&KeyRange) -> bool) {
-        let ranges: Vec<_> = self.follows.segments.iter().map(|(range, _)| range).collect();
-        for range in ranges.into_iter().filter(concerned) {
-            self.tell_reset(&range);
-        }
-    }
-
+impl Notifications {
     /// Has what waits for data tried again: some has come.
     pub(crate) fn retry_followed(&mut self) {
         self.follows.pending.append(&mut self.follows.waiting);
-    }
-
-    /// Gives up what waits for data: some will not come.
-    pub(crate) fn give_up_followed(&mut self) {
-        for id in core::mem::take(&mut self.follows.waiting) {
-            if let Some(range) = self.statuses.find(id).map(|status| status.range()) {
-                self.tell_reset(&range);
-            }
-        }
-    }
-
-    /// Notes that a status range is about to get work to do.
-    #[inline]
-    pub(crate) fn note_work(&mut self, id: StatusId) {
-        if !self.follows.segments.is_empty() {
-            let status = self.statuses.get(id);
-            let table = self.catalog.join(status.join).plan.output_table;
-            if self.is_followed(table) && self.follows.segments.overlaps(&status.range()) {
-                self.follows.pending.insert(id);
-            }
-        }
-    }
-
-    /// Whether keys of a table may be followed (O3).
-    #[inline]
-    pub(crate) fn is_followed(&self, table: TableId) -> bool {
-        self.store.table(table).is_marked()
-    }
-
-    /// Tells that a key holds `word` now.
-    #[cold]
-    pub(crate) fn tell_set(&mut self, key: &[u8], word: ValueRef) {
-        // Replicas are told of by their home.
-        if !self.owns(key) {
-            return;
-        }
-        let Some(followers) = self.follows.segments.of(key) else { return };
-        let followers = followers.clone();
-        let key = key.into();
-        let what = match Handle::of(word) {
-            Some(Handle::Stream(_)) => NotifiedChange::Gone { key },
-            // Where its value lies is nobody's concern.
-            Some(Handle::Spilled(_)) => return,
-            None => {
-                let value = self.store.pool.content(word);
-                self.store.pool.retain(value);
-                NotifiedChange::Set { key, value }
-            }
-        };
-        self.follows.notifications.push(Notification { followers, what });
-    }
-
-    /// Tells that a key is gone.
-    #[cold]
-    pub(crate) fn tell_gone(&mut self, key: &[u8]) {
-        if self.owns(key)
-            && let Some(followers) = self.follows.segments.of(key)
-        {
-            let (followers, key) = (followers.clone(), key.into());
-            self.follows
-                .notifications
-                .push(Notification { followers, what: NotifiedChange::Gone { key } });
-        }
-    }
-
-    /// Tells what a read gives for an output of `table`, which a join has changed.
-    #[cold]
-    pub(crate) fn tell_output(&mut self, table: TableId, key: &[u8]) {
-        if self.follows.segments.of(key).is_none() {
-            return;
-        }
-        let some = self.catalog.some_writers_of(table, key);
-        let all = || self.catalog.role(table).map_or(&[][..], |role| &role.writers);
-        let writers = some.as_deref().unwrap_or_else(all);
-        let mut seen: Option<(u64, ValueRef)> = None;
-        for installed in writers.iter().map(|&id| self.catalog.join(id)) {
-            if installed.is_layered()
-                && seen.is_none_or(|(before, _)| before < installed.installed)
-                && let Some(value) = self.store.table(installed.layer).get(key)
-            {
-                seen = Some((installed.installed, value));
-            }
-        }
-        match seen.map(|(_, value)| value).or_else(|| self.store.table(table).get(key)) {
-            Some(value) => self.tell_set(key, value),
-            None => self.tell_gone(key),
-        }
-    }
-
-    /// What `by` follows, in disjoint parts: for tests.
-    #[must_use]
-    pub fn followed_by(&self, by: Follower) -> Vec<KeyRange> {
-        self.follows.segments.parts_of(by)
-    }
-
-    /// Tells that what `range` holds is not known any more, and ends that it is followed.
-    #[inline]
-    pub(crate) fn tell_reset(&mut self, range: &KeyRange) {
-        if !self.follows.segments.is_empty() {
-            self.reset_followed(range);
-        }
-    }
-
-    #[cold]
-    fn reset_followed(&mut self, range: &KeyRange) {
-        let parts = self.follows.segments.cut(range);
-        if parts.is_empty() {
-            return;
-        }
-        if self.follows.segments.is_empty() {
-            self.follows.pending.clear();
-            self.follows.waiting.clear();
-        }
-        for (range, followers) in parts {
-            let followers = self.tell_copies_gone(&range, followers);
-            if !followers.is_empty() {
-                self.follows
-                    .notifications
-                    .push(Notification { followers, what: NotifiedChange::Reset { range } });
-            }
-        }
-        self.mark_tables(range);
-    }
-
-    /// Tells [`Follower::COPIES`] that what is stored of a range is gone, and gives those who are told that the range is reset.
-    fn tell_copies_gone(&mut self, range: &KeyRange, followers: Followers) -> Followers {
-        let copies = Follower::COPIES;
-        if !followers.contains(&copies) {
-            return followers;
-        }
-        let mut keys = alloc::vec![Box::from(&*range.first)];
-        let mut bytes = 0;
-        let mut add = |key: &[u8]| {
-            bytes += key.len();
-            if bytes <= GONE_BYTES_MAX {
-                keys.push(key.into());
-            }
-        };
-        for (table, first, last) in self.store.parts(&range.first, &range.last) {
-            let part = KeyRange { first, last };
-            let writers = self.catalog.writers_within(table, &part);
-            let layers = writers.into_iter().map(|id| self.catalog.join(id).layer);
-            let mut tables: Vec<_> = layers.chain([table]).collect();
-            tables.sort_unstable();
-            tables.dedup();
-            tables.iter().for_each(|&table| self.scan_table(table, &part, &mut |key, _| add(key)));
-        }
-        if bytes > GONE_BYTES_MAX {
-            return followers;
-        }
-        let told =
-            |key| Notification { followers: [copies].into(), what: NotifiedChange::Gone { key } };
-        self.follows.notifications.extend(keys.into_iter().map(told));
-        followers.iter().copied().filter(|&by| by != copies).collect()
-    }
-
-    /// Marks the tables of `range`, in which something has begun or ceased to be followed (O3).
-    fn mark_tables(&mut self, range: &KeyRange) {
-        let segments = &self.follows.segments;
-        let none = segments.is_empty();
-        // A table that is made later is one of them perhaps.
-        self.store.mark_new_tables(!none);
-        let tables: Vec<TableId> = if none {
-            self.store.tables().map(|(id, _)| id).collect()
-        } else {
-            self.store.parts(&range.first, &range.last).into_iter().map(|(id, ..)| id).collect()
-        };
-        for id in tables {
-            let prefix = self.store.table(id).prefix();
-            // Keys without a table lie between all others.
-            let marked =
-                !none && (prefix.is_empty() || segments.overlaps(&KeyRange::prefix(prefix)));
-            self.store.table_mut(id).0.set_marked(marked);
-        }
-    }
-
-    /// Asserts O1, O2 and O3.
-    pub(crate) fn check_followed(&self) {
-        self.follows.segments.check_invariants();
-        for (range, _) in self.follows.segments.iter() {
-            for (table, first, last) in self.store.parts(&range.first, &range.last) {
-                let part = KeyRange { first, last };
-                assert!(self.is_followed(table), "O3");
-                let Some(role) = self.catalog.role(table) else { continue };
-                for &join in &role.writers {
-                    let Some(within) = self.gives_in(join, &part) else { continue };
-                    assert_eq!(self.catalog.join(join).mode(), Mode::Push, "O2");
-                    let mut at = within.first.clone();
-                    loop {
-                        at = match self.status_at(join, &at) {
-                            Some(id) => self.statuses.get(id).last.to_vec(),
-                            None => {
-                                let gap = self.gap_from(join, &at, &within.last);
-                                // A shard gives nothing of what lives elsewhere.
-                                assert!(!self.gives_own_in(join, &gap), "O2");
-                                gap.last
-                            }
-                        };
-                        if at.is_empty() || !before_end(&at, &within.last) {
-                            break;
-                        }
-                    }
-                }
-                if let Some(data) = self.loads.own(table).filter(|data| !data.is_kept()) {
-                    let gaps = data.ranges.gaps(&part);
-                    assert!(gaps.iter().all(|gap| self.is_elsewhere(gap)), "O2");
-                }
-            }
-        }
     }
 }

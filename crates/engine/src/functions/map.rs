@@ -12,7 +12,9 @@ use super::draft::Act;
 use super::{no_host, refused};
 use crate::catalog::Plan;
 use crate::engine::Engine;
+use crate::functions::Calls;
 use crate::report::EngineError;
+use crate::views::Views;
 use alloc::format;
 use alloc::string::String;
 use core::cell::Cell;
@@ -58,25 +60,6 @@ impl Engine {
         }
     }
 
-    /// Refuses a join whose function cannot be used.
-    pub(crate) fn check_function(&mut self, join: &Join) -> Result<(), EngineError> {
-        let Some(function) = &join.function else { return Ok(()) };
-        if join.is_ambiguous() {
-            return refused(String::from(
-                "several tuples can give one output key, of which `map` takes none: the output \
-                 needs every slot of the sources",
-            ));
-        }
-        let host = self.calls.host.as_ref().ok_or_else(no_host)?;
-        match host.is_pure(function.as_bytes()) {
-            Some(true) => Ok(()),
-            Some(false) => refused(format!(
-                "function '{function}' asks for the time, or for what flows' functions have: functions in joins must be pure"
-            )),
-            None => refused(format!("function '{function}' is not loaded: see FN.LOAD")),
-        }
-    }
-
     /// Refuses a function that is not loaded.
     ///
     /// # Errors
@@ -87,26 +70,6 @@ impl Engine {
             Some(_) => Ok(()),
             None => refused(format!("function '{function}' is not loaded: see FN.LOAD")),
         }
-    }
-
-    /// Refuses to change a module that a join uses.
-    pub(crate) fn check_unused(&self, module: &str) -> Result<(), EngineError> {
-        let uses = |function: &String| {
-            function.split_once('.').map_or(function.as_str(), |(name, _)| name) == module
-        };
-        let mut joins = self.catalog.iter().map(|(_, join)| join);
-        match joins.find(|join| join.plan.join.function.as_ref().is_some_and(uses)) {
-            None => Ok(()),
-            Some(join) => refused(format!(
-                "join '{}' uses module '{module}': it stays as it is until the join is dropped",
-                join.name
-            )),
-        }
-    }
-
-    /// Whether reading may call functions, which cannot be while one is being called.
-    pub(crate) fn reads_call_functions(&self) -> bool {
-        self.catalog.any_mapping()
     }
 
     /// What the function of a join makes of a value, as a reference; nothing where it fails.
@@ -163,6 +126,49 @@ impl Engine {
             self.forget_made(before);
         }
         made
+    }
+}
+
+impl Calls {
+    /// Refuses a join whose function cannot be used.
+    pub(crate) fn check_function(&mut self, join: &Join) -> Result<(), EngineError> {
+        let Some(function) = &join.function else { return Ok(()) };
+        if join.is_ambiguous() {
+            return refused(String::from(
+                "several tuples can give one output key, of which `map` takes none: the output \
+                 needs every slot of the sources",
+            ));
+        }
+        let host = self.host.as_ref().ok_or_else(no_host)?;
+        match host.is_pure(function.as_bytes()) {
+            Some(true) => Ok(()),
+            Some(false) => refused(format!(
+                "function '{function}' asks for the time, or for what flows' functions have: functions in joins must be pure"
+            )),
+            None => refused(format!("function '{function}' is not loaded: see FN.LOAD")),
+        }
+    }
+}
+
+impl Views {
+    /// Refuses to change a module that a join uses.
+    pub(crate) fn check_unused(&self, module: &str) -> Result<(), EngineError> {
+        let uses = |function: &String| {
+            function.split_once('.').map_or(function.as_str(), |(name, _)| name) == module
+        };
+        let mut joins = self.catalog.iter().map(|(_, join)| join);
+        match joins.find(|join| join.plan.join.function.as_ref().is_some_and(uses)) {
+            None => Ok(()),
+            Some(join) => refused(format!(
+                "join '{}' uses module '{module}': it stays as it is until the join is dropped",
+                join.name
+            )),
+        }
+    }
+
+    /// Whether reading may call functions, which cannot be while one is being called.
+    pub(crate) fn reads_call_functions(&self) -> bool {
+        self.catalog.any_mapping()
     }
 }
 

@@ -77,10 +77,6 @@ impl Engine {
         }
     }
 
-    fn host(&mut self) -> Result<&mut Box<dyn Functions>, EngineError> {
-        self.calls.host.as_mut().ok_or_else(no_host)
-    }
-
     /// Loads a module under a name, in the place of one of that name if `replace`; `export` is what
     /// the name alone stands for.
     ///
@@ -93,8 +89,8 @@ impl Engine {
         export: Option<&str>,
         replace: bool,
     ) -> Result<(), Stop> {
-        self.check_unused(name)?;
-        match self.host()?.load(name, module, export, replace) {
+        self.views.check_unused(name)?;
+        match self.calls.host()?.load(name, module, export, replace) {
             Loading::Done => Ok(()),
             Loading::Failed(why) => {
                 let text = alloc::format!("module '{}': {why}", name.escape_debug());
@@ -113,8 +109,8 @@ impl Engine {
     /// # Errors
     /// There are no functions here.
     pub fn function_drop(&mut self, name: &str) -> Result<bool, EngineError> {
-        self.check_unused(name)?;
-        Ok(self.host()?.remove(name))
+        self.views.check_unused(name)?;
+        Ok(self.calls.host()?.remove(name))
     }
 
     /// The modules, in order of their names.
@@ -137,11 +133,6 @@ impl Engine {
         }
     }
 
-    /// The tickets of operations whose module has been compiled.
-    pub(crate) fn take_loaded(&mut self) -> Vec<Ticket> {
-        core::mem::take(&mut self.calls.woken)
-    }
-
     /// Calls a function for one key and gives its reply, if it made one.
     ///
     /// # Errors
@@ -158,7 +149,7 @@ impl Engine {
             self.know(key)?;
         }
         // What reads call functions for is read before one is called.
-        let copy = if self.reads_call_functions() {
+        let copy = if self.views.reads_call_functions() {
             Some(self.get(key)?.map(|value| value.to_vec()))
         } else {
             None
@@ -257,7 +248,7 @@ impl Engine {
         let kept = self.writes_kept(table);
         let in_place = writes.is_none()
             || !kept
-                && !self.has_readers(table)
+                && !self.views.has_readers(table)
                 && value.is_some_and(|value| self.store.pool.is_sole(value, writes.unwrap_or(0)));
         let needs = draft.needs(!in_place);
         if !self.has_room(needs) {
@@ -312,7 +303,7 @@ impl Engine {
     ) -> Result<Folded<'_>, Stop> {
         let limits = self.calls.limits.clone();
         let mut rows = None;
-        if self.reads_call_functions() {
+        if self.views.reads_call_functions() {
             let rows = rows.insert(Vec::new());
             self.range(first, last, options, &mut |key, value| {
                 rows.push((Box::<[u8]>::from(key), value.to_vec()));
@@ -344,6 +335,17 @@ impl Engine {
             true => Folded::Whole(draft.replied.then_some(&*draft.reply)),
             false => Folded::Each(count),
         })
+    }
+}
+
+impl Calls {
+    fn host(&mut self) -> Result<&mut Box<dyn Functions>, EngineError> {
+        self.host.as_mut().ok_or_else(no_host)
+    }
+
+    /// The tickets of operations whose module has been compiled.
+    pub(crate) fn take_loaded(&mut self) -> Vec<Ticket> {
+        core::mem::take(&mut self.woken)
     }
 }
 

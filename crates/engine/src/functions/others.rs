@@ -71,7 +71,7 @@ impl Others<'_> {
 
     /// Refuses keys of other shards: what a call reads and writes is one step at one of them.
     fn check_home(&mut self, range: &KeyRange) -> Result<(), Refused> {
-        if !self.engine.spans_homes(range) {
+        if !self.engine.base.spans_homes(range) {
             return Ok(());
         }
         let first = range.first.escape_ascii();
@@ -84,12 +84,12 @@ impl Others<'_> {
 
     /// Refuses to read what joins compute by functions, none of which can be called now.
     fn check_readable(&mut self, first: &[u8], last: &[u8]) -> Result<(), Refused> {
-        if !self.engine.reads_call_functions() {
+        if !self.engine.views.reads_call_functions() {
             return Ok(());
         }
         let parts = self.engine.store.parts(first, last);
         let joined = parts.iter().any(|(table, ..)| {
-            self.engine.catalog.role(*table).is_some_and(|role| !role.writers.is_empty())
+            self.engine.views.catalog.role(*table).is_some_and(|role| !role.writers.is_empty())
         });
         if joined {
             let text = "functions of flows read no joins while some join calls a function";

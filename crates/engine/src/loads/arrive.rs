@@ -30,19 +30,19 @@ impl Engine {
 
     fn arrived(&mut self, from: Option<Shard>, fetch: FetchId, answer: Result<Loaded, String>) {
         match answer {
-            Ok(_) => self.retry_followed(),
+            Ok(_) => self.notifications.retry_followed(),
             Err(_) => self.give_up_followed(),
         }
-        if let Some(useless) = self.loads.waits.take_useless(fetch) {
+        if let Some(useless) = self.base.loads.waits.take_useless(fetch) {
             if answer.is_ok() {
-                Provider::Home(useless.home).unfollow(useless.range, &mut self.loads.waits);
+                Provider::Home(useless.home).unfollow(useless.range, &mut self.base.loads.waits);
             }
-            self.loads.waits.wake(fetch);
+            self.base.loads.waits.wake(fetch);
             return;
         }
-        let Some((part, first)) = self.loads.waits.end_load(fetch) else { return };
+        let Some((part, first)) = self.base.loads.waits.end_load(fetch) else { return };
         assert_eq!(part.home, from, "loads have numbers of their own");
-        let Some((data, waits, _)) = self.loads.split(part) else { return };
+        let Some((data, waits, _)) = self.base.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
         match answer {
             Err(message) => {
@@ -60,14 +60,14 @@ impl Engine {
 
     /// Takes the next slices of answers that have come (L4), as many rows as a slice has.
     pub(crate) fn take_answers_in_turn(&mut self) {
-        self.loads.arriving.rows_taken = 0;
-        let rows = self.slices.rows().unwrap_or(usize::MAX);
-        while self.loads.arriving.rows_taken < rows
-            && let Some(fetch) = self.loads.arriving.queue.pop_front()
+        self.base.loads.arriving.rows_taken = 0;
+        let rows = self.reads.slices.rows().unwrap_or(usize::MAX);
+        while self.base.loads.arriving.rows_taken < rows
+            && let Some(fetch) = self.base.loads.arriving.queue.pop_front()
         {
             // What is not there any more was dropped meanwhile.
-            let Some((part, first)) = self.loads.waits.end_load(fetch) else { continue };
-            let Some(data) = self.loads.data_mut(part) else { continue };
+            let Some((part, first)) = self.base.loads.waits.end_load(fetch) else { continue };
+            let Some(data) = self.base.loads.data_mut(part) else { continue };
             let Some((range, mut load)) = data.under_way.remove(&first) else { continue };
             let answer = load.answer.take().expect("its answer has come");
             self.take_answer(part, &range, load, answer);
@@ -83,16 +83,16 @@ impl Engine {
         mut answer: Answer,
     ) {
         let fetch = load.fetch;
-        let Some((data, waits, persistence)) = self.loads.split(part) else { return };
+        let Some((data, waits, persistence)) = self.base.loads.split(part) else { return };
         let is_own = part.home.is_some()
             || data.is_kept()
-            || self.placed.as_deref().is_none_or(|placed| placed.may_own(range));
+            || self.base.placed.as_deref().is_none_or(|placed| placed.may_own(range));
         if !is_own {
             // Its home is another shard by now.
             data.provider.unfollow(answer.known.unwrap_or_else(|| range.clone()), waits);
             waits.wake(fetch);
             // Others' data will not come from here any more.
-            return self.retry_followed();
+            return self.notifications.retry_followed();
         }
         if answer.position < load.asked_at {
             // Changes between were delivered before they were of interest: ask again.
@@ -106,21 +106,21 @@ impl Engine {
         }
         let known = answer.known.take();
         let known =
-            known.map(|known| self.go_on_behind(part, range, &load, (known, answer.bytes())));
+            known.map(|known| self.base.go_on_behind(part, range, &load, (known, answer.bytes())));
         let range = known.as_ref().unwrap_or(range);
-        let Some(data) = self.loads.data_mut(part) else { return };
+        let Some(data) = self.base.loads.data_mut(part) else { return };
         let is_sliced = matches!(data.provider, Provider::Source(_));
-        let rows = self.slices.rows().filter(|_| is_sliced);
-        let rows_left = rows.map(|rows| rows.saturating_sub(self.loads.arriving.rows_taken));
+        let rows = self.reads.slices.rows().filter(|_| is_sliced);
+        let rows_left = rows.map(|rows| rows.saturating_sub(self.base.loads.arriving.rows_taken));
         let mut left = range.clone();
         if rows_left != Some(0) {
             let slice = load.next_slice(&mut answer, rows_left);
-            self.loads.arriving.rows_taken += slice.rows.max(1);
+            self.base.loads.arriving.rows_taken += slice.rows.max(1);
             let end = slice.end.filter(|end| before_end(end, &range.last));
             let Some(end) = end else {
                 self.take_in(part, range, answer.position, slice.pairs);
-                self.loads.waits.wake(fetch);
-                return self.retry_followed();
+                self.base.loads.waits.wake(fetch);
+                return self.notifications.retry_followed();
             };
             left.first = end.max(left.first);
             let taken = KeyRange { first: range.first.clone(), last: left.first.clone() };
@@ -128,16 +128,16 @@ impl Engine {
                 self.take_in(part, &taken, answer.position, slice.pairs);
             }
         }
-        let Some((data, waits, _)) = self.loads.split(part) else { return };
+        let Some((data, waits, _)) = self.base.loads.split(part) else { return };
         load.answer = Some(answer);
         data.under_way.insert(&left, load);
         waits.file(fetch, part, &left.first);
-        self.loads.arriving.queue.push_back(fetch);
+        self.base.loads.arriving.queue.push_back(fetch);
     }
 
     /// Drops what is left of answers for keys of `range` that are being taken in: who waits for them asks again.
     pub(crate) fn drop_answers(&mut self, part: LoadedId, range: &KeyRange) {
-        let Some((data, waits, _)) = self.loads.split(part) else { return };
+        let Some((data, waits, _)) = self.base.loads.split(part) else { return };
         let dropped = data.take_answered(range);
         if dropped.is_empty() {
             return;
@@ -146,7 +146,7 @@ impl Engine {
             data.provider.unfollow(range, waits);
             waits.withdraw(fetch);
         }
-        self.retry_followed();
+        self.notifications.retry_followed();
     }
 
     /// Notes that a range is loaded, and stores its keys.
@@ -158,9 +158,9 @@ impl Engine {
         mut pairs: Vec<Pair>,
     ) {
         let hash = self.memory.range_hash(part.table.0, &range.first);
-        let heat = self.memory.ranges.inserted(hash, self.statuses.len());
+        let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
         let here = Here { position, rows: pairs.len(), heat };
-        let Some(data) = self.loads.data_mut(part) else { return };
+        let Some(data) = self.base.loads.data_mut(part) else { return };
         if data.is_kept() {
             data.ranges.merge(range.clone(), here);
         } else {
@@ -178,9 +178,9 @@ impl Engine {
     }
 
     fn take_in_own(&mut self, table: TableId, pairs: Vec<Pair>) {
-        let kept = self.is_kept(table);
+        let kept = self.base.is_kept(table);
         for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
-            if self.catalog.gives(table, &key)
+            if self.views.catalog.gives(table, &key)
                 || !self.owns(&key)
                 || (kept && !self.takes_kept(table, &key, expires))
             {

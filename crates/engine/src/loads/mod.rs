@@ -33,7 +33,7 @@ pub(crate) use data::LoadedData;
 pub(crate) use ranges::Here;
 pub(crate) use waits::Waits;
 
-use crate::engine::Engine;
+use crate::base_data::BaseData;
 use crate::report::Effect;
 use crate::shards::Elsewhere;
 use crate::sources::{KEPT, Persistence, Sources};
@@ -218,7 +218,7 @@ impl Loads {
     }
 }
 
-impl Engine {
+impl BaseData {
     /// Checks L1, and that loads under way are filed as what they are.
     pub(crate) fn check_loads(&self) {
         let mut loads = 0;

@@ -12,13 +12,13 @@ impl Engine {
     /// Checks that an own base key is here, and asks for it if it is not.
     #[inline]
     pub(crate) fn need_key(&mut self, table: TableId, key: &[u8]) -> Result<(), Missing> {
-        let Some(data) = self.loads.own_mut(table) else { return Ok(()) };
+        let Some(data) = self.base.loads.own_mut(table) else { return Ok(()) };
         if data.ranges.serve_key(key, &self.memory.ranges) {
             return Ok(());
         }
         // L3.
         let is_there = || self.store.table(table).get(key).is_some();
-        if data.is_kept() && (is_there() || self.loads.persistence.is_gone(key)) {
+        if data.is_kept() && (is_there() || self.base.loads.persistence.is_gone(key)) {
             return Ok(());
         }
         self.need(table, &KeyRange::point(key))
@@ -26,7 +26,7 @@ impl Engine {
 
     /// Checks that the own base keys of `range` are here, and asks for what is not.
     pub(crate) fn need(&mut self, table: TableId, range: &KeyRange) -> Result<(), Missing> {
-        let Some(data) = self.loads.own_mut(table) else { return Ok(()) };
+        let Some(data) = self.base.loads.own_mut(table) else { return Ok(()) };
         if data.serve(range, &self.memory.ranges) {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl Engine {
         range: &KeyRange,
     ) -> Result<(), Missing> {
         let part = LoadedId { table, home: Some(home) };
-        if let Some(data) = self.loads.data_mut(part)
+        if let Some(data) = self.base.loads.data_mut(part)
             && data.serve(range, &self.memory.ranges)
         {
             return Ok(());
@@ -59,19 +59,20 @@ impl Engine {
         loads: bool,
     ) -> bool {
         let table = plan.source_tables[source];
-        if let Some(data) = self.loads.own_mut(table)
+        if let Some(data) = self.base.loads.own_mut(table)
             && !data.serve(span, &self.memory.ranges)
         {
             return false;
         }
-        if loads || self.is_aligned(plan, source) {
+        if loads || self.base.is_aligned(plan, source) {
             return true;
         }
-        let Some(placed) = self.placed.as_deref() else { return true };
+        let Some(placed) = self.base.placed.as_deref() else { return true };
         let me = placed.me;
         match placed.placement.home_of_range(span) {
             Some(home) if home == me => true,
             Some(home) => self
+                .base
                 .loads
                 .data_mut(LoadedId { table, home: Some(home) })
                 .is_some_and(|data| data.serve(span, &self.memory.ranges)),
@@ -89,14 +90,14 @@ impl Engine {
         }
         let group = table.group_prefix_of(&wanted.first).map(KeyRange::prefix);
         if let Some(home) = part.home {
-            self.loads.elsewhere.add(part.table, home);
+            self.base.loads.elsewhere.add(part.table, home);
         }
-        let placed = self.placed.as_deref();
+        let placed = self.base.placed.as_deref();
         // A source has nothing to load for this shard of a group whose keys all have another home.
         let is_own = |range: &KeyRange| {
             part.home.is_some() || placed.is_none_or(|placed| placed.may_own(range))
         };
-        let Some((data, waits, persistence)) = self.loads.split(part) else { return Ok(()) };
+        let Some((data, waits, persistence)) = self.base.loads.split(part) else { return Ok(()) };
         data.ask(part, &wanted, group.as_ref(), is_own, (waits, persistence, &self.memory.ranges))
     }
 }

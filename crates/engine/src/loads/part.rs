@@ -6,6 +6,7 @@
 
 use super::data::Load;
 use super::{LoadedId, Provider};
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
@@ -28,15 +29,15 @@ impl Engine {
         limit: u64,
         reverse: bool,
     ) -> Result<Option<KeyRange>, Missing> {
-        let Some(data) = self.loads.own(table) else { return Ok(None) };
-        let is_plain = self.catalog.role(table).is_none_or(|role| role.merged == 0)
-            && self.catalog.writers_within(table, range).is_empty();
+        let Some(data) = self.base.loads.own(table) else { return Ok(None) };
+        let is_plain = self.views.catalog.role(table).is_none_or(|role| role.merged == 0)
+            && self.views.catalog.writers_within(table, range).is_empty();
         if !is_plain || !matches!(data.provider, Provider::Source(_)) || limit == 0 {
             return Ok(None);
         }
         let wanted = KeyRange::prefix(self.store.table(table).prefix()).intersection(range);
         let mut gaps = data.ranges.gaps(&wanted);
-        let placed = self.placed.as_deref();
+        let placed = self.base.placed.as_deref();
         let is_own = |range: &KeyRange| placed.is_none_or(|placed| placed.may_own(range));
         gaps.retain(is_own);
         let gap = if reverse { gaps.last() } else { gaps.first() };
@@ -53,7 +54,7 @@ impl Engine {
             };
             held = self.own_keys_within(table, &known, limit);
             if held == limit {
-                if let Some(data) = self.loads.own_mut(table) {
+                if let Some(data) = self.base.loads.own_mut(table) {
                     data.ranges.touch(&known, &self.memory.ranges);
                 }
                 return Ok(Some(known));
@@ -66,13 +67,13 @@ impl Engine {
         }
         let portion = Portion { rows: Some(rows), reverse, bytes_before: 0 };
         let part = LoadedId::own(table);
-        let Some((data, waits, persistence)) = self.loads.split(part) else { return Ok(None) };
+        let Some((data, waits, persistence)) = self.base.loads.split(part) else { return Ok(None) };
         Err(data.ask_portion(part, gap, portion, is_own, (waits, persistence)))
     }
 
     /// How many own keys there are in a range, `limit` at most.
     fn own_keys_within(&self, table: TableId, range: &KeyRange, limit: u64) -> u64 {
-        let others = self.placed.as_deref().filter(|_| self.has_replicas(table));
+        let others = self.base.placed.as_deref().filter(|_| self.base.has_replicas(table));
         let mut found = 0;
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
@@ -83,7 +84,9 @@ impl Engine {
         });
         found
     }
+}
 
+impl BaseData {
     /// An answer is of the part `known` of a load's range, with so many bytes: where all was wanted, and somebody waits for it, the rest is
     /// asked for. Gives what is known of the range.
     pub(super) fn go_on_behind(

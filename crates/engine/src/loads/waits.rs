@@ -190,52 +190,52 @@ impl Engine {
     /// What an operation that met missing data answers.
     pub(crate) fn stop(&mut self) -> Stop {
         if self.memory.ends_lacking() {
-            self.loads.waits.lacking.clear();
+            self.base.loads.waits.lacking.clear();
             return Stop::Failed(EngineError::OutOfMemory);
         }
-        debug_assert!(self.queue.is_empty(), "changes are applied before an operation ends");
-        if self.slices.is_over() {
+        debug_assert!(self.views.queue.is_empty(), "changes are applied before an operation ends");
+        if self.reads.slices.is_over() {
             // What it lacks besides is asked for again when it goes on.
-            self.loads.waits.lacking.clear();
-            let ticket = self.loads.waits.ticket();
-            self.slices.postpone(ticket);
-            self.slices.keep_short_passes(ticket);
+            self.base.loads.waits.lacking.clear();
+            let ticket = self.base.loads.waits.ticket();
+            self.reads.slices.postpone(ticket);
+            self.reads.slices.keep_short_passes(ticket);
             return Stop::Wait(ticket);
         }
-        let ticket = self.loads.waits.wait();
-        self.slices.keep_short_passes(ticket);
+        let ticket = self.base.loads.waits.wait();
+        self.reads.slices.keep_short_passes(ticket);
         Stop::Wait(ticket)
     }
 
     /// A ticket for an operation that waits for something that the engine does not know of.
     pub fn next_ticket(&mut self) -> Ticket {
-        self.loads.waits.ticket()
+        self.base.loads.waits.ticket()
     }
 
     /// Whether operations may have to wait for data at all.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.loads.persistence.is_some()
-            || self.placed.is_some()
-            || !self.loads.own_tables().is_empty()
+        self.base.loads.persistence.is_some()
+            || self.base.placed.is_some()
+            || !self.base.loads.own_tables().is_empty()
     }
 
     /// How many operations wait for data.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.loads.waits.waiting()
+        self.base.loads.waits.waiting()
     }
 
     /// Wakes an operation that got its ticket from [`Engine::next_ticket`].
     pub fn wake(&mut self, ticket: Ticket) {
-        self.loads.waits.effects.push(Effect::Wake(ticket));
+        self.base.loads.waits.effects.push(Effect::Wake(ticket));
     }
 
     /// Takes what the engine asks of the world since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        let mut effects = core::mem::take(&mut self.loads.waits.effects);
-        effects.extend(self.watches.take_woken().into_iter().map(Effect::Wake));
-        effects.extend(self.take_loaded().into_iter().map(Effect::Wake));
+        let mut effects = core::mem::take(&mut self.base.loads.waits.effects);
+        effects.extend(self.notifications.watches.take_woken().into_iter().map(Effect::Wake));
+        effects.extend(self.calls.take_loaded().into_iter().map(Effect::Wake));
         effects
     }
 }

@@ -10,6 +10,7 @@ use crate::relate::is_point;
 use crate::rows::lead;
 use crate::status::{StatusId, shared_prefix};
 use crate::updaters::Target;
+use crate::views::Views;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -38,7 +39,7 @@ impl Engine {
             self.dissolve(DEAD_TOGETHER);
             return true;
         }
-        if self.removals.is_under_way() {
+        if self.base.removals.is_under_way() {
             self.remove_slice(DEAD_TOGETHER);
             return true;
         }
@@ -67,7 +68,7 @@ impl Engine {
         match victim {
             None => return false,
             Some(Victim::Key(_, key, _)) if self.remove_dead(&key) => {}
-            Some(Victim::Key(table, key, _)) if self.is_kept(table) => {
+            Some(Victim::Key(table, key, _)) if self.base.is_kept(table) => {
                 self.memory.evicted.loaded += 1;
                 self.evict_kept(table, &key);
             }
@@ -78,7 +79,7 @@ impl Engine {
                     if self.drop_oldest_chunk(number) || self.drop_last_chunk(number) {
                         return true;
                     }
-                    self.streams.is_evicted(number);
+                    self.base.streams.is_evicted(number);
                 } else if self.spill_value(table, &key, value) {
                     return true;
                 }
@@ -91,12 +92,14 @@ impl Engine {
             }
             Some(Victim::Loaded(part, first)) => {
                 self.memory.evicted.loaded += 1;
-                if let Some(whole) = self.loads.data(part).and_then(|data| data.ranges.at(&first)) {
+                if let Some(whole) =
+                    self.base.loads.data(part).and_then(|data| data.ranges.at(&first))
+                {
                     let range = match part.home {
                         None => self.run_from(part.table, &first, Some(whole)),
                         Some(_) => whole,
                     };
-                    for id in self.readers_of(part.table, &range) {
+                    for id in self.views.readers_of(part.table, &range) {
                         self.note_short(id);
                     }
                     self.unload(part, &range);
@@ -109,10 +112,10 @@ impl Engine {
     /// Drops a status range with its outputs.
     fn evict_computed(&mut self, id: StatusId) {
         self.note_short(id);
-        let (join, heat) = (self.statuses.get(id).join, self.range_candidate(id).heat);
-        let hash = self.memory.range_hash(join, &self.statuses.get(id).first);
-        self.memory.ranges.evicted(hash, heat, self.statuses.len());
-        self.catalog.join_mut(join).counters.evictions += 1;
+        let (join, heat) = (self.views.statuses.get(id).join, self.range_candidate(id).heat);
+        let hash = self.memory.range_hash(join, &self.views.statuses.get(id).first);
+        self.memory.ranges.evicted(hash, heat, self.views.statuses.len());
+        self.views.catalog.join_mut(join).counters.evictions += 1;
         self.memory.evicted.ranges += 1;
         self.discard(id);
     }
@@ -120,10 +123,11 @@ impl Engine {
     /// Where a range has many more outputs than a slice has rows, makes two of it, of which the second one is to be computed anew;
     /// the one that is to go.
     fn divide_to_evict(&mut self, id: StatusId) -> StatusId {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let (join, range, mut outputs) = (status.join, status.range(), 0);
-        let most = self.slices.rows().map_or(usize::MAX, |rows| rows.saturating_mul(OUTPUTS_A_ROW));
-        let layer = self.catalog.join(join).layer;
+        let most =
+            self.reads.slices.rows().map_or(usize::MAX, |rows| rows.saturating_mul(OUTPUTS_A_ROW));
+        let layer = self.views.catalog.join(join).layer;
         let mut split = None;
         self.scan_table_until(layer, &range, &mut |key, _| {
             outputs += 1;
@@ -134,18 +138,20 @@ impl Engine {
             ControlFlow::Break(())
         });
         self.memory.outputs_gone += outputs;
-        if let (Some(split), Some(at)) = (&mut split, self.catalog.join(join).plan.together_at) {
+        if let (Some(split), Some(at)) =
+            (&mut split, self.views.catalog.join(join).plan.together_at)
+        {
             split.truncate(lead(split, at).map_or(0, <[u8]>::len));
         }
         let Some(split) = split.filter(|split| *split > range.first) else { return id };
-        let is_one_moment = self.catalog.join(join).mode() != Mode::Push;
-        if is_one_moment || self.is_followed(self.catalog.join(join).plan.output_table) {
+        let is_one_moment = self.views.catalog.join(join).mode() != Mode::Push;
+        if is_one_moment || self.is_followed(self.views.catalog.join(join).plan.output_table) {
             return id;
         }
         self.note_short(id);
         self.invalidate(id);
         self.divide(id, &split);
-        self.status_at(join, &range.first).expect("one of the two begins where the whole did")
+        self.views.status_at(join, &range.first).expect("one of the two begins where the whole did")
     }
 
     /// Whether a write that has many outputs must not add more of them as things are: what it adds now would have to
@@ -162,13 +168,13 @@ impl Engine {
         // Pages that are split leave others half empty, which no count of bytes tells. So does what goes, which is no reason
         // for more to go: it is not looked at before more has come.
         self.memory.fed = 0;
-        self.look_again();
+        self.memory.look_again();
         !self.has_room_for(needs, 0)
     }
 
     /// Drops a range that a write would have added to, so that its next read computes it.
     pub(crate) fn evict_unfed(&mut self, id: StatusId) {
-        self.fan_outs.note_dropped(self.statuses.get(id).rows as usize + RANGE_ROWS);
+        self.views.fan_outs.note_dropped(self.views.statuses.get(id).rows as usize + RANGE_ROWS);
         self.evict_computed(id);
     }
 
@@ -184,8 +190,9 @@ impl Engine {
 
     /// Has what was computed from keys of `range` recomputed.
     pub(crate) fn invalidate_readers(&mut self, table: TableId, range: &KeyRange) {
-        for id in self.readers_of(table, range) {
-            if let Some(status) = self.statuses.find(id).filter(|status| !status.is_invalid()) {
+        for id in self.views.readers_of(table, range) {
+            if let Some(status) = self.views.statuses.find(id).filter(|status| !status.is_invalid())
+            {
                 let range = status.range();
                 self.invalidate(id);
                 // Keeping it current would load again what has to go.
@@ -193,7 +200,9 @@ impl Engine {
             }
         }
     }
+}
 
+impl Views {
     /// The status ranges that have read, or may have read, keys of `range`.
     ///
     /// Where the range says as many leading components of its keys as the updaters of a source share, these are looked up:

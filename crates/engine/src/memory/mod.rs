@@ -156,7 +156,7 @@ impl Memory {
 
     /// The byte of a key's heat after one more use; the same where no policy asks for it.
     #[inline]
-    pub(crate) fn used(&self, heat: u8) -> u8 {
+    pub(crate) fn used_again(&self, heat: u8) -> u8 {
         self.keys.as_ref().map_or(heat, |keys| keys.hit(Heat::from_byte(heat)).byte())
     }
 
@@ -206,11 +206,6 @@ impl Engine {
             self.memory.policy = policy;
             self.memory.judge();
         }
-    }
-
-    /// What may be taken altogether; `None`: there is no bound.
-    pub(crate) fn memory_limit(&self) -> Option<usize> {
-        self.memory.limit
     }
 
     /// Which base keys may be evicted.
@@ -323,7 +318,7 @@ impl Engine {
             self.memory.to_gain = None;
             return Some(true);
         }
-        if self.slices.rows().is_none() {
+        if self.reads.slices.rows().is_none() {
             return self.evict_for(whole, values, u32::MAX);
         }
         let before = self.used_but_spare();
@@ -339,13 +334,13 @@ impl Engine {
 
     /// Bytes that are taken, but for what is free among the values.
     fn used_but_spare(&self) -> usize {
-        self.used().saturating_sub(self.store.pool.spare())
+        self.memory.used().saturating_sub(self.store.pool.spare())
     }
 
     /// Evicts for so many bytes, not much more than `most` things; `None` where it is to go on.
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize, most: u32) -> Option<bool> {
-        let (before, lacked) = (self.used(), self.lacking_for(bytes, values));
+        let (before, lacked) = (self.memory.used(), self.memory.lacking_for(bytes, values));
         let mut looks_at = self.stored_bytes_after(bytes + values);
         let mut looked = false;
         let mut evicted = 0_u32;
@@ -355,52 +350,35 @@ impl Engine {
                 return Some(true);
             }
             if evicted >= most {
-                return self.has_gained(before.saturating_sub(self.used()), lacked);
+                return self.memory.has_gained(before.saturating_sub(self.memory.used()), lacked);
             }
             if self.stored_bytes() < looks_at {
                 // What went is with another thread, or others have grown: it is to be known before more goes.
-                self.look_again();
+                self.memory.look_again();
                 looks_at = self.stored_bytes_after(bytes + values);
                 continue;
             }
             // What the values leave free goes before anything that is of use.
             let gained = self.store.pool.shrink(2 * values) > 0
-                || self.compact(self.lacking_for(bytes, values), 2 * values);
+                || self.compact(self.memory.lacking_for(bytes, values), 2 * values);
             let asks_first = !gained && self.is_on_disk();
-            if asks_first && self.gain(self.lacking_for(bytes, values)) {
+            if asks_first && self.memory.gain(self.memory.lacking_for(bytes, values)) {
                 continue;
             }
             evicted += if gained { THINGS_A_COMPACTION_STEP } else { 1 };
             let could_go = gained || self.evict_one();
             let outputs = core::mem::take(&mut self.memory.outputs_gone) / OUTPUTS_A_THING;
             evicted = evicted.saturating_add(u32::try_from(outputs).unwrap_or(u32::MAX));
-            if !could_go && !self.gain(self.lacking_for(bytes, values)) {
+            if !could_go && !self.memory.gain(self.memory.lacking_for(bytes, values)) {
                 // What is on its way to disk is memory still, and others have freed some of what is counted here.
-                if !self.spilling.settle() && (looked || !self.spilling.is_there()) {
+                if !self.base.spilling.settle() && (looked || !self.base.spilling.is_there()) {
                     return Some(false);
                 }
                 looked = true;
-                self.look_again();
+                self.memory.look_again();
             }
         }
         Some(true)
-    }
-
-    /// Notes what a step has gained, of what was lacking before it; `None` where another one is to come. What went in all
-    /// steps counts, as if it had gone at once: a look at what is taken, between them, finds the holes that it left.
-    fn has_gained(&mut self, gained: usize, lacked: usize) -> Option<bool> {
-        let left = self.memory.to_gain.get_or_insert(lacked);
-        *left = left.saturating_sub(gained);
-        if *left > 0 {
-            return None;
-        }
-        self.memory.to_gain = None;
-        Some(true)
-    }
-
-    /// Bytes that are taken.
-    fn used(&self) -> usize {
-        self.memory.meter.as_ref().map_or(0, |meter| meter.used())
     }
 
     /// Bytes of values that are in memory.
@@ -411,24 +389,13 @@ impl Engine {
     /// Whether what can be evicted is on disk already, but for a little: what goes next is lost, and gives hardly any
     /// memory.
     fn is_on_disk(&self) -> bool {
-        self.spilling.holds_any() && self.stored_bytes() < STORED_MIN
+        self.base.spilling.holds_any() && self.stored_bytes() < STORED_MIN
     }
 
     /// What is left of them when so much has gone that `bytes` should be free.
     fn stored_bytes_after(&self, bytes: usize) -> usize {
         let share = 2 * self.store.pool.allocated() / COMPACTION_SHARE;
         self.stored_bytes().saturating_sub(bytes.saturating_mul(2).saturating_add(share))
-    }
-
-    pub(crate) fn look_again(&self) {
-        if let Some(meter) = &self.memory.meter {
-            meter.look_again();
-        }
-    }
-
-    /// Asks others that share the bound for memory.
-    fn gain(&self, bytes: usize) -> bool {
-        self.memory.meter.as_ref().is_some_and(|meter| meter.gain(bytes))
     }
 
     /// Evicts until so many bytes less are taken; `false` where all that can go has gone before. Others that share the
@@ -450,12 +417,6 @@ impl Engine {
             }
         }
         true
-    }
-
-    /// Bytes that are lacking beside what the values have to spare.
-    fn lacking_for(&self, bytes: usize, values: usize) -> usize {
-        let (Some(meter), Some(limit)) = (&self.memory.meter, self.memory.limit) else { return 0 };
-        (meter.used() + bytes + values).saturating_sub(limit)
     }
 
     /// Brings scattered values together where that gives about `lacking` bytes of memory back, or
@@ -490,27 +451,6 @@ impl Engine {
         }
     }
 
-    /// What one of `parts` equal parts of the memory limit has; nothing, without a limit.
-    pub(crate) fn part_of_limit(&self, parts: usize) -> usize {
-        self.memory.limit.unwrap_or(0) / parts
-    }
-
-    /// Notes that an operation gave up for want of memory after collecting `bytes`.
-    pub(crate) fn gave_up(&mut self, bytes: usize) {
-        let least = self.memory.limit.unwrap_or(0) / LEAST_WANTED_SHARE;
-        self.memory.lacking = Some(Some(bytes.saturating_mul(6).max(least)));
-    }
-
-    /// Notes that an operation gave up for want of memory, and would do so again, whatever went for it.
-    pub(crate) fn gave_up_for_good(&mut self) {
-        self.memory.lacking = Some(None);
-    }
-
-    /// Whether the operation under way has given up for want of memory.
-    pub(crate) fn lacks_memory(&self) -> bool {
-        self.memory.lacking.is_some()
-    }
-
     /// After an operation failed with [`OutOfMemory`](crate::EngineError::OutOfMemory): evicts
     /// for it; whether it is worth while to run it again.
     pub fn make_room_again(&mut self) -> bool {
@@ -535,7 +475,7 @@ impl Engine {
         if self.memory.keys.is_none() {
             return self.store.table(table).get(key);
         }
-        self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat))
+        self.store.table_mut(table).0.touch(key, |heat| self.memory.used_again(heat))
     }
 
     /// How often a stored key was used lately, halved for the time since, without counting this as a use; `None`
@@ -560,7 +500,69 @@ impl Engine {
             let heat = keys.inserted(self.memory.secret.hash(key), self.memory.key_count);
             self.store.table_mut(table).0.touch(key, |_| heat.byte());
         } else {
-            self.store.table_mut(table).0.touch(key, |heat| self.memory.used(heat));
+            self.store.table_mut(table).0.touch(key, |heat| self.memory.used_again(heat));
         }
+    }
+}
+
+impl Memory {
+    /// What may be taken altogether; `None`: there is no bound.
+    pub(crate) fn memory_limit(&self) -> Option<usize> {
+        self.limit
+    }
+
+    /// Notes what a step has gained, of what was lacking before it; `None` where another one is to come. What went in all
+    /// steps counts, as if it had gone at once: a look at what is taken, between them, finds the holes that it left.
+    fn has_gained(&mut self, gained: usize, lacked: usize) -> Option<bool> {
+        let left = self.to_gain.get_or_insert(lacked);
+        *left = left.saturating_sub(gained);
+        if *left > 0 {
+            return None;
+        }
+        self.to_gain = None;
+        Some(true)
+    }
+
+    /// Bytes that are taken.
+    fn used(&self) -> usize {
+        self.meter.as_ref().map_or(0, |meter| meter.used())
+    }
+
+    pub(crate) fn look_again(&self) {
+        if let Some(meter) = &self.meter {
+            meter.look_again();
+        }
+    }
+
+    /// Asks others that share the bound for memory.
+    fn gain(&self, bytes: usize) -> bool {
+        self.meter.as_ref().is_some_and(|meter| meter.gain(bytes))
+    }
+
+    /// Bytes that are lacking beside what the values have to spare.
+    fn lacking_for(&self, bytes: usize, values: usize) -> usize {
+        let (Some(meter), Some(limit)) = (&self.meter, self.limit) else { return 0 };
+        (meter.used() + bytes + values).saturating_sub(limit)
+    }
+
+    /// What one of `parts` equal parts of the memory limit has; nothing, without a limit.
+    pub(crate) fn part_of_limit(&self, parts: usize) -> usize {
+        self.limit.unwrap_or(0) / parts
+    }
+
+    /// Notes that an operation gave up for want of memory after collecting `bytes`.
+    pub(crate) fn gave_up(&mut self, bytes: usize) {
+        let least = self.limit.unwrap_or(0) / LEAST_WANTED_SHARE;
+        self.lacking = Some(Some(bytes.saturating_mul(6).max(least)));
+    }
+
+    /// Notes that an operation gave up for want of memory, and would do so again, whatever went for it.
+    pub(crate) fn gave_up_for_good(&mut self) {
+        self.lacking = Some(None);
+    }
+
+    /// Whether the operation under way has given up for want of memory.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacking.is_some()
     }
 }

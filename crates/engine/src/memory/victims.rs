@@ -58,7 +58,7 @@ impl Engine {
                     a.worth <= b.worth
                 } else {
                     // What cannot be compared takes turns, by bytes.
-                    let derived = self.statuses.len() * range_bytes;
+                    let derived = self.views.statuses.len() * range_bytes;
                     let all = self.store.pool.bytes().max(1);
                     self.memory.ranges.chance() % (all + derived) as u64 > all as u64 / 2
                 };
@@ -75,7 +75,7 @@ impl Engine {
         let (mut bytes_drawn, mut drawn, mut is_found) = (0, 0, false);
         for count in 1..=AWAITED_DRAWS {
             let draw = self.memory.ranges.chance();
-            let Some(id) = self.statuses.near(draw) else { break };
+            let Some(id) = self.views.statuses.near(draw) else { break };
             let candidate = self.range_candidate(id);
             bytes_drawn += candidate.bytes as usize;
             drawn = count;
@@ -87,16 +87,16 @@ impl Engine {
                 is_found = true;
             }
             if let Some(heat) = self.memory.ranges.renewed(candidate.heat) {
-                self.statuses.get_mut(id).heat = heat;
+                self.views.statuses.get_mut(id).heat = heat;
             }
             if count >= SAMPLES && is_found {
                 break;
             }
         }
-        for table in self.loads.own_tables() {
+        for table in self.base.loads.own_tables() {
             let sizes = self.store.table(table).sizes();
             for _ in 0..SAMPLES {
-                let Some(data) = self.loads.own_mut(table) else { break };
+                let Some(data) = self.base.loads.own_mut(table) else { break };
                 let count = data.ranges.len();
                 // Of a kept table the keys go, until there are hardly any.
                 if data.is_kept() && sizes.keys >= count {
@@ -109,10 +109,10 @@ impl Engine {
                 least.offer(Victim::Loaded(LoadedId::own(table), first), score);
             }
         }
-        for table in self.loads.elsewhere.tables() {
+        for table in self.base.loads.elsewhere.tables() {
             let keys = self.store.table(table).sizes();
             let (count, replicas) =
-                (self.loaded_elsewhere(table), keys.keys - self.own_keys(table));
+                (self.base.loaded_elsewhere(table), keys.keys - self.own_keys(table));
             let bytes = keys.page_bytes / keys.keys.max(1) * replicas / count.max(1);
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             for _ in 0..SAMPLES {
@@ -126,11 +126,11 @@ impl Engine {
 
     /// What decides whether a status range goes.
     pub(crate) fn range_candidate(&self, id: StatusId) -> Candidate {
-        let status = self.statuses.get(id);
+        let status = self.views.statuses.get(id);
         let mut heat = status.heat;
         let mut bytes = size_of::<crate::status::Status>() + status.bytes();
         if let Some(group) = status.group {
-            let table = self.store.table(self.catalog.join(status.join).layer);
+            let table = self.store.table(self.views.catalog.join(status.join).layer);
             bytes += table.group_bytes(group);
             let noted = table.note(group).ranges().iter().find(|noted| noted.status == id);
             // Reads that the group's note answers leave their mark there.
@@ -138,7 +138,7 @@ impl Engine {
         } else {
             bytes += status.rows as usize * 48;
         }
-        if self.catalog.join(status.join).plan.tallies() {
+        if self.views.catalog.join(status.join).plan.tallies() {
             bytes += status.visited as usize * TALLIED_BYTES;
         }
         // What depends on it would have to be recomputed, too.
@@ -166,12 +166,12 @@ impl Engine {
         // hardly any others are left.
         let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
-        if !by_expiry || self.loads.persistence.is_some() {
+        if !by_expiry || self.base.loads.persistence.is_some() {
             let mut tables = self.evictable_tables();
-            tables.retain(|&(table, _)| !by_expiry || self.is_kept(table));
+            tables.retain(|&(table, _)| !by_expiry || self.base.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
-            let ends_stay = self.streams.len() > 0 && !self.ends_may_go();
-            let most = match (self.spilled.len() > 0 || ends_stay, volatile) {
+            let ends_stay = self.base.streams.len() > 0 && !self.ends_may_go();
+            let most = match (self.base.spilled.len() > 0 || ends_stay, volatile) {
                 (true, _) => SPILLED_DRAWS,
                 (false, true) => VOLATILE_DRAWS,
                 (false, false) => SAMPLES,
@@ -189,18 +189,19 @@ impl Engine {
                 });
                 let Some(&(table, _)) = table else { break };
                 let draw = keys.chance();
-                let volatile = volatile && !self.is_kept(table);
+                let volatile = volatile && !self.base.is_kept(table);
                 let mut renewed = Vec::new();
                 self.store.table(table).sample(draw, TOGETHER, &mut |key, value, heat| {
-                    if (volatile && self.expiries.get(key).is_none()) || !self.owns(key) {
+                    if (volatile && self.base.expiries.get(key).is_none()) || !self.owns(key) {
                         return;
                     }
                     let stream = Handle::stream(value).filter(|_| ends_stay);
-                    if stream.is_some_and(|number| !self.streams.get(number).is_long()) {
+                    if stream.is_some_and(|number| !self.base.streams.get(number).is_long()) {
                         return;
                     }
-                    let spilled = Handle::spilled(value).map(|number| self.spilled.get(number));
-                    let gone = spilled.is_some_and(|spilled| self.spilling.is_gone(&spilled));
+                    let spilled =
+                        Handle::spilled(value).map(|number| self.base.spilled.get(number));
+                    let gone = spilled.is_some_and(|spilled| self.base.spilling.is_gone(&spilled));
                     let heat = Heat::from_byte(heat);
                     let bytes = key.len() + 16 + self.footprint(value);
                     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -241,7 +242,7 @@ impl Engine {
             Some(Handle::Spilled(_)) => return SPILLED_BYTES,
             Some(Handle::Stream(number)) => number,
         };
-        let stream = self.streams.get(number);
+        let stream = self.base.streams.get(number);
         let goes = stream.oldest_in_memory().and_then(|at| stream.chunks[at].value());
         goes.map_or_else(|| stream.resident_bytes(&self.store.pool), |value| value.len())
     }
@@ -249,13 +250,13 @@ impl Engine {
     /// The evictable key that expires first.
     fn next_to_expire(&self) -> Option<(TableId, Vec<u8>)> {
         let ends_stay = !self.ends_may_go();
-        let evictable = self.expiries.in_order().filter_map(|key| {
+        let evictable = self.base.expiries.in_order().filter_map(|key| {
             let table = self.store.table_of(key)?;
             self.is_evictable(table).then_some((table, key))
         });
         let stays = |(table, key): &(TableId, &[u8])| {
             let stream = self.store.table(*table).get(key).and_then(Handle::stream);
-            ends_stay && stream.is_some_and(|number| !self.streams.get(number).is_long())
+            ends_stay && stream.is_some_and(|number| !self.base.streams.get(number).is_long())
         };
         // So many streams are passed over and no more.
         let found = evictable.take(SPILLED_DRAWS).find(|at| !stays(at))?;
@@ -269,7 +270,7 @@ impl Engine {
         if self.memory.staying == Some(table) {
             return false;
         }
-        self.catalog.role(table).map_or(policy, |role| match self.loads.own(table) {
+        self.views.catalog.role(table).map_or(policy, |role| match self.base.loads.own(table) {
             Some(data) => data.is_kept(),
             None => {
                 policy && role.writers.is_empty() && role.evict.unwrap_or(role.readers.is_empty())
@@ -285,11 +286,11 @@ impl Engine {
 
     /// Something that can go, whatever its worth.
     pub(super) fn any_victim(&self, draw: u64) -> Option<Victim> {
-        let tables = self.loads.own_tables();
+        let tables = self.base.loads.own_tables();
         let kinds = tables.len() as u64 + 1;
         let (turn, draw) = (draw % kinds, draw / kinds);
         let of_table = |&table: &TableId| {
-            let data = self.loads.own(table)?;
+            let data = self.base.loads.own(table)?;
             if data.is_kept() && draw % 3 > 0 {
                 let mut found = None;
                 self.store.table(table).sample(draw / 3, 1, &mut |key, _, heat| {
@@ -302,10 +303,10 @@ impl Engine {
             Some(Victim::Loaded(LoadedId::own(table), data.ranges.any(draw)?.to_vec()))
         };
         let of_others = || {
-            let tables = self.loads.elsewhere.tables();
+            let tables = self.base.loads.elsewhere.tables();
             let count = tables.len().max(1) as u64;
             let table = *tables.get((draw % count) as usize)?;
-            let (part, first) = self.any_elsewhere(table, draw / count)?;
+            let (part, first) = self.base.any_elsewhere(table, draw / count)?;
             Some(Victim::Loaded(part, first))
         };
         if draw.is_multiple_of(3)
@@ -313,7 +314,7 @@ impl Engine {
         {
             return Some(victim);
         }
-        let computed = || self.statuses.near(draw).map(Victim::Computed);
+        let computed = || self.views.statuses.near(draw).map(Victim::Computed);
         // The kind whose turn it is comes first.
         let from_turn = tables.iter().cycle().skip(turn as usize).take(tables.len());
         let loaded = || from_turn.clone().find_map(of_table);

@@ -1,5 +1,6 @@
 //! Boundaries of tables, which decide where keys live.
 
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::loads::LoadedId;
 use crate::report::EngineError;
@@ -17,18 +18,18 @@ impl Engine {
         prefix: &[u8],
         boundary: usize,
     ) -> Result<(), EngineError> {
-        let Some(placed) = &self.placed else { return Ok(()) };
+        let Some(placed) = &self.base.placed else { return Ok(()) };
         let name = prefix.strip_suffix(&[SEPARATOR]).unwrap_or(prefix);
         let now = placed.placement.boundary(name);
         let Some(table) = self.store.find(prefix).filter(|_| boundary.max(1) != now) else {
             return Ok(());
         };
-        let role = self.catalog.role(table);
+        let role = self.views.catalog.role(table);
         let is_read = role.is_some_and(|it| !it.readers.is_empty() || !it.writers.is_empty());
         // What a source has can be forgotten.
-        let is_loaded = self.loads.own(table).is_some_and(|data| !data.is_kept());
+        let is_loaded = self.base.loads.own(table).is_some_and(|data| !data.is_kept());
         let has_keys = !is_loaded && self.store.table(table).sizes().keys > 0;
-        if is_read || has_keys || self.may_have_kept(table, prefix) {
+        if is_read || has_keys || self.base.may_have_kept(table, prefix) {
             let shown = String::from_utf8_lossy(name);
             return Err(EngineError::Refused(format!(
                 "the boundary of table '{shown}' says where its keys live: with several shards it can be changed \
@@ -36,12 +37,6 @@ impl Engine {
             )));
         }
         Ok(())
-    }
-
-    /// Whether the embedded store may hold keys of a table: it knows that there are none where there never were any, or
-    /// all were removed at once.
-    fn may_have_kept(&mut self, table: TableId, prefix: &[u8]) -> bool {
-        self.is_kept(table) && !self.loads.persistence.holds_nothing(&KeyRange::prefix(prefix))
     }
 
     /// Places the keys of a table by so many components.
@@ -53,13 +48,21 @@ impl Engine {
             self.tell_reset(&KeyRange::prefix(prefix));
         }
         if let Some(table) = self.store.find(prefix).filter(|_| changes)
-            && self.loads.own(table).is_some_and(|data| !data.is_kept())
+            && self.base.loads.own(table).is_some_and(|data| !data.is_kept())
         {
             self.unload(LoadedId::own(table), &KeyRange::prefix(prefix));
-            self.ask_anew(table);
+            self.base.ask_anew(table);
         }
-        if let Some(placed) = &mut self.placed {
+        if let Some(placed) = &mut self.base.placed {
             placed.placement.set_boundary(name, boundary);
         }
+    }
+}
+
+impl BaseData {
+    /// Whether the embedded store may hold keys of a table: it knows that there are none where there never were any, or
+    /// all were removed at once.
+    fn may_have_kept(&mut self, table: TableId, prefix: &[u8]) -> bool {
+        self.is_kept(table) && !self.loads.persistence.holds_nothing(&KeyRange::prefix(prefix))
     }
 }

@@ -36,6 +36,7 @@ mod replicas;
 pub use remote::RemoteReport;
 pub(crate) use replicas::Elsewhere;
 
+use crate::base_data::BaseData;
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
@@ -93,30 +94,68 @@ impl Engine {
     /// shard it changes nothing.
     pub fn set_placement(&mut self, me: Shard, placement: Placement) {
         if placement.shards() > 1 {
-            self.marks.set_shard(me.0, placement.shards());
-            self.placed = Some(Box::new(Placed { me, placement }));
+            self.notifications.marks.set_shard(me.0, placement.shards());
+            self.base.placed = Some(Box::new(Placed { me, placement }));
         }
     }
 
     /// Where every key lives; `None`: all live here.
     #[must_use]
     pub fn placement(&self) -> Option<&Placement> {
-        self.placed.as_ref().map(|placed| &placed.placement)
+        self.base.placed.as_ref().map(|placed| &placed.placement)
     }
 
     /// Which shard this is.
     #[must_use]
     pub fn shard(&self) -> Shard {
-        self.placed.as_ref().map_or(Shard(0), |placed| placed.me)
+        self.base.placed.as_ref().map_or(Shard(0), |placed| placed.me)
     }
 
     /// Whether this shard is the home of `key`.
     #[inline]
     #[must_use]
     pub fn owns(&self, key: &[u8]) -> bool {
-        self.placed.as_ref().is_none_or(|placed| placed.owns(key))
+        self.base.placed.as_ref().is_none_or(|placed| placed.owns(key))
     }
 
+    /// Makes the keys of a source span that others are home of current; whether own ones may lie in it.
+    pub(crate) fn need_parts(
+        &mut self,
+        execution: &Execution<'_>,
+        level: usize,
+        span: &KeyRange,
+    ) -> Result<bool, Missing> {
+        let Some(placed) = &self.base.placed else { return Ok(true) };
+        if placed.is_aligned(&execution.plan.join.output, execution.plan.pattern(level)) {
+            return Ok(true);
+        }
+        self.need_elsewhere(execution.plan.source_tables[level], span)
+    }
+
+    /// Asks for those keys of `span` that are not here and have another home; whether own keys may lie in it.
+    pub(crate) fn need_elsewhere(
+        &mut self,
+        table: TableId,
+        span: &KeyRange,
+    ) -> Result<bool, Missing> {
+        let Some(placed) = &self.base.placed else { return Ok(true) };
+        match placed.placement.home_of_range(span) {
+            Some(home) if home == placed.me => Ok(true),
+            Some(home) => self.need_from(home, table, span).map(|()| false),
+            None => {
+                let mut missing = Ok(true);
+                for home in placed.others() {
+                    if self.need_from(home, table, span).is_err() {
+                        missing = Err(Missing);
+                    }
+                }
+                missing
+            }
+        }
+    }
+}
+
+impl BaseData {
     /// Whether all keys of `range` have their home elsewhere.
     pub(crate) fn is_elsewhere(&self, range: &KeyRange) -> bool {
         self.placed.as_ref().is_some_and(|placed| !placed.may_own(range))
@@ -142,41 +181,5 @@ impl Engine {
     pub(crate) fn is_aligned(&self, plan: &Plan, source: usize) -> bool {
         let Some(placed) = &self.placed else { return true };
         placed.is_aligned(&plan.join.output, plan.pattern(source))
-    }
-
-    /// Makes the keys of a source span that others are home of current; whether own ones may lie in it.
-    pub(crate) fn need_parts(
-        &mut self,
-        execution: &Execution<'_>,
-        level: usize,
-        span: &KeyRange,
-    ) -> Result<bool, Missing> {
-        let Some(placed) = &self.placed else { return Ok(true) };
-        if placed.is_aligned(&execution.plan.join.output, execution.plan.pattern(level)) {
-            return Ok(true);
-        }
-        self.need_elsewhere(execution.plan.source_tables[level], span)
-    }
-
-    /// Asks for those keys of `span` that are not here and have another home; whether own keys may lie in it.
-    pub(crate) fn need_elsewhere(
-        &mut self,
-        table: TableId,
-        span: &KeyRange,
-    ) -> Result<bool, Missing> {
-        let Some(placed) = &self.placed else { return Ok(true) };
-        match placed.placement.home_of_range(span) {
-            Some(home) if home == placed.me => Ok(true),
-            Some(home) => self.need_from(home, table, span).map(|()| false),
-            None => {
-                let mut missing = Ok(true);
-                for home in placed.others() {
-                    if self.need_from(home, table, span).is_err() {
-                        missing = Err(Missing);
-                    }
-                }
-                missing
-            }
-        }
     }
 }

@@ -19,6 +19,7 @@
 use super::Placed;
 use crate::accept::refused;
 use crate::base::Put;
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::loads::LoadedId;
@@ -54,7 +55,7 @@ impl Engine {
         let mut found = Vec::new();
         let tables: Vec<_> = self.store.tables().map(|(id, _)| id).collect();
         for table in tables {
-            if self.loads.own(table).is_some_and(|data| !data.is_kept()) {
+            if self.base.loads.own(table).is_some_and(|data| !data.is_kept()) {
                 continue;
             }
             self.keys_of(table, partition, &mut found);
@@ -67,7 +68,7 @@ impl Engine {
                 let shown = key.escape_ascii();
                 return refused(format!("'{shown}' holds a stream, which cannot move"));
             }
-            if self.is_kept(*table) {
+            if self.base.is_kept(*table) {
                 continue;
             }
             let value = match Handle::of(word) {
@@ -77,8 +78,10 @@ impl Engine {
                 },
                 _ => self.store.pool.view(word).to_vec(),
             };
-            let attributes =
-                Attributes { expires: self.expiries.get(key), flags: self.marks.flags(key) };
+            let attributes = Attributes {
+                expires: self.base.expiries.get(key),
+                flags: self.notifications.marks.flags(key),
+            };
             let pair = Pair { key: key.clone(), value, attributes };
             bytes += bytes_of(&pair);
             if bytes > bytes_max {
@@ -96,14 +99,14 @@ impl Engine {
         partition: Partition,
         bytes_max: u64,
     ) -> Result<Vec<Pair>, EngineError> {
-        let Some(mut store) = self.loads.persistence.take() else { return Ok(Vec::new()) };
+        let Some(mut store) = self.base.loads.persistence.take() else { return Ok(Vec::new()) };
         let moves = |key: &[u8]| {
-            let placed = self.placed.as_deref();
+            let placed = self.base.placed.as_deref();
             placed.is_some_and(|placed| placed.placement.partition(key) == partition)
-                && self.store.table_of(key).is_some_and(|table| self.has_kept(table))
+                && self.store.table_of(key).is_some_and(|table| self.base.has_kept(table))
         };
         let gathered = store.gather(&moves, bytes_max);
-        self.loads.persistence.give_back(store);
+        self.base.loads.persistence.give_back(store);
         gathered.or_else(refused)
     }
 
@@ -115,7 +118,7 @@ impl Engine {
         for Pair { key, value, attributes } in pairs {
             let table = self.store.table_for(key);
             if self.writes_kept(table) {
-                self.loads.persistence.put(key, value, *attributes);
+                self.base.loads.persistence.put(key, value, *attributes);
             }
         }
         self.settle_kept()
@@ -127,8 +130,9 @@ impl Engine {
     /// The store cannot erase the keys.
     pub fn unkeep_partition(&mut self, pairs: &[Pair]) -> Result<(), EngineError> {
         for Pair { key, .. } in pairs {
-            if let Some(table) = self.store.table_of(key).filter(|&table| self.is_kept(table)) {
-                self.erase_kept(table, key);
+            if let Some(table) = self.store.table_of(key).filter(|&table| self.base.is_kept(table))
+            {
+                self.base.erase_kept(table, key);
             }
         }
         self.settle_kept()
@@ -139,12 +143,12 @@ impl Engine {
     pub fn drop_partition(&mut self, pairs: &[Pair]) {
         for Pair { key, .. } in pairs {
             let Some(table) = self.store.table_of(key) else { continue };
-            if self.is_kept(table) {
-                self.erase_kept(table, key);
+            if self.base.is_kept(table) {
+                self.base.erase_kept(table, key);
             }
             // Readers are invalidated as a whole, and who watches the key is told with its new home.
             self.drop_base_keys(table, &KeyRange::point(key));
-            self.marks.written(key, Some(0));
+            self.notifications.marks.written(key, Some(0));
         }
     }
 
@@ -153,7 +157,7 @@ impl Engine {
     /// # Errors
     /// It cannot.
     pub fn settle_kept(&mut self) -> Result<(), EngineError> {
-        self.loads.persistence.settle().or_else(refused)
+        self.base.loads.persistence.settle().or_else(refused)
     }
 
     /// The base keys of a partition in a table, of those that have their home here.
@@ -163,8 +167,8 @@ impl Engine {
         partition: Partition,
         found: &mut Vec<(TableId, Vec<u8>)>,
     ) {
-        let Some(placed) = self.placed.take() else { return };
-        let catalog = core::mem::take(&mut self.catalog);
+        let Some(placed) = self.base.placed.take() else { return };
+        let catalog = core::mem::take(&mut self.views.catalog);
         let all = KeyRange::prefix(self.store.table(table).prefix());
         self.scan_table(table, &all, &mut |key, _| {
             if placed.placement.partition(key) == partition
@@ -174,28 +178,109 @@ impl Engine {
                 found.push((table, key.to_vec()));
             }
         });
-        self.placed = Some(placed);
-        self.catalog = catalog;
+        self.base.placed = Some(placed);
+        self.views.catalog = catalog;
     }
 
     /// Makes `home` the home of a partition, as every shard is to be told. What was computed from its keys, or loaded
     /// of them, is forgotten.
     pub fn set_home(&mut self, partition: Partition, home: Shard) {
         self.forget_partition(partition);
-        let me = self.placed.as_deref().map(|placed| placed.me);
+        let me = self.base.placed.as_deref().map(|placed| placed.me);
         let before = self.placement().map(|placement| placement.home_of(partition));
         if me == Some(home) || me == before {
             self.forget_sourced(partition);
         }
-        if let Some(placed) = self.placed.as_deref_mut() {
+        if let Some(placed) = self.base.placed.as_deref_mut() {
             // Who watches a key here, there or not, would not hear of its next change.
             let placement = &placed.placement;
-            self.watches.note_where(|key| placement.partition(key) == partition);
+            self.notifications.watches.note_where(|key| placement.partition(key) == partition);
             placed.placement.assign(partition, home);
         }
-        self.withdraw_loads();
+        self.base.withdraw_loads();
     }
 
+    /// Takes over a partition that another shard gave up; what of it is kept, the store has already
+    /// ([`Engine::keep_partition`]). Keys whose time is over here are gone.
+    pub fn give_partition(&mut self, partition: Partition, pairs: &[Pair]) {
+        for Pair { key, value, attributes } in pairs {
+            debug_assert!(self.placement().is_none_or(|it| it.partition(key) == partition));
+            let Attributes { expires, flags } = *attributes;
+            let is_over = expires.is_some_and(|at| at <= self.now);
+            let table = self.store.table_for(key);
+            if self.writes_kept(table) {
+                if is_over {
+                    self.base.erase_kept(table, key);
+                    continue;
+                }
+                self.base.note_kept(table, key, value, *attributes);
+            }
+            if is_over || self.views.catalog.gives(table, key) {
+                continue;
+            }
+            let value = self.store.pool.insert(value);
+            self.put(table, key, Put::from_keeper(value, expires, flags));
+        }
+    }
+
+    /// Forgets what is loaded from sources of ranges in which keys of the partition may lie, as long as its home is still the
+    /// old one.
+    fn forget_sourced(&mut self, partition: Partition) {
+        let Some(placement) = self.placement().cloned() else { return };
+        for table in self.base.loads.own_tables() {
+            let part = LoadedId::own(table);
+            let Some(data) = self.base.loads.data(part).filter(|data| !data.is_kept()) else {
+                continue;
+            };
+            let loaded: Vec<_> = data.ranges.all().collect();
+            for range in loaded {
+                if may_hold(&placement, &range, partition) {
+                    self.unload(part, &range);
+                }
+            }
+            self.base.ask_anew(table);
+        }
+    }
+
+    /// Forgets everything computed or loaded that may have to do with the partition, as long as its home is still the old
+    /// one.
+    fn forget_partition(&mut self, partition: Partition) {
+        let Some(Placed { placement, .. }) = self.base.placed.as_deref() else { return };
+        let placement = placement.clone();
+        let concerned = |range: &KeyRange| may_hold(&placement, range, partition);
+        for join in self.views.catalog.ids() {
+            let statuses: Vec<_> = self.views.catalog.join(join).cover.values().copied().collect();
+            for id in statuses {
+                let status = self.views.statuses.find(id);
+                if status.is_some_and(|status| concerned(&status.range())) {
+                    self.discard(id);
+                }
+            }
+        }
+        // Whoever has read own keys of the partition has to load them from now on.
+        for id in self.views.updaters.reading_where(&concerned) {
+            if self.views.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
+                let range = self.views.statuses.get(id).range();
+                self.invalidate(id);
+                self.tell_reset(&range);
+            }
+        }
+        self.tell_resets_where(&concerned);
+        for table in self.base.loads.elsewhere.tables() {
+            let parts: Vec<_> = self.base.loads.elsewhere.parts_of(table).collect();
+            for part in parts {
+                let Some(data) = self.base.loads.data(part) else { continue };
+                let gone: Vec<_> = data.ranges.all().filter(|range| concerned(range)).collect();
+                for range in gone {
+                    self.unload(part, &range);
+                }
+                self.base.spoil_loads(part, concerned);
+            }
+        }
+    }
+}
+
+impl BaseData {
     /// Takes back loads of sources that nobody was asked for yet and that are others' from now on.
     fn withdraw_loads(&mut self) {
         for effect in core::mem::take(&mut self.loads.waits.effects) {
@@ -209,85 +294,6 @@ impl Engine {
                     self.loads.waits.withdraw(fetch);
                 }
                 effect => self.loads.waits.effects.push(effect),
-            }
-        }
-    }
-
-    /// Takes over a partition that another shard gave up; what of it is kept, the store has already
-    /// ([`Engine::keep_partition`]). Keys whose time is over here are gone.
-    pub fn give_partition(&mut self, partition: Partition, pairs: &[Pair]) {
-        for Pair { key, value, attributes } in pairs {
-            debug_assert!(self.placement().is_none_or(|it| it.partition(key) == partition));
-            let Attributes { expires, flags } = *attributes;
-            let is_over = expires.is_some_and(|at| at <= self.now);
-            let table = self.store.table_for(key);
-            if self.writes_kept(table) {
-                if is_over {
-                    self.erase_kept(table, key);
-                    continue;
-                }
-                self.note_kept(table, key, value, *attributes);
-            }
-            if is_over || self.catalog.gives(table, key) {
-                continue;
-            }
-            let value = self.store.pool.insert(value);
-            self.put(table, key, Put::from_keeper(value, expires, flags));
-        }
-    }
-
-    /// Forgets what is loaded from sources of ranges in which keys of the partition may lie, as long as its home is still the
-    /// old one.
-    fn forget_sourced(&mut self, partition: Partition) {
-        let Some(placement) = self.placement().cloned() else { return };
-        for table in self.loads.own_tables() {
-            let part = LoadedId::own(table);
-            let Some(data) = self.loads.data(part).filter(|data| !data.is_kept()) else {
-                continue;
-            };
-            let loaded: Vec<_> = data.ranges.all().collect();
-            for range in loaded {
-                if may_hold(&placement, &range, partition) {
-                    self.unload(part, &range);
-                }
-            }
-            self.ask_anew(table);
-        }
-    }
-
-    /// Forgets everything computed or loaded that may have to do with the partition, as long as its home is still the old
-    /// one.
-    fn forget_partition(&mut self, partition: Partition) {
-        let Some(Placed { placement, .. }) = self.placed.as_deref() else { return };
-        let placement = placement.clone();
-        let concerned = |range: &KeyRange| may_hold(&placement, range, partition);
-        for join in self.catalog.ids() {
-            let statuses: Vec<_> = self.catalog.join(join).cover.values().copied().collect();
-            for id in statuses {
-                let status = self.statuses.find(id);
-                if status.is_some_and(|status| concerned(&status.range())) {
-                    self.discard(id);
-                }
-            }
-        }
-        // Whoever has read own keys of the partition has to load them from now on.
-        for id in self.updaters.reading_where(&concerned) {
-            if self.statuses.find(id).is_some_and(|status| !status.is_invalid()) {
-                let range = self.statuses.get(id).range();
-                self.invalidate(id);
-                self.tell_reset(&range);
-            }
-        }
-        self.tell_resets_where(&concerned);
-        for table in self.loads.elsewhere.tables() {
-            let parts: Vec<_> = self.loads.elsewhere.parts_of(table).collect();
-            for part in parts {
-                let Some(data) = self.loads.data(part) else { continue };
-                let gone: Vec<_> = data.ranges.all().filter(|range| concerned(range)).collect();
-                for range in gone {
-                    self.unload(part, &range);
-                }
-                self.spoil_loads(part, concerned);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Replicas: what is stored here of keys that have their home elsewhere.
 
 use crate::base::Put;
+use crate::base_data::BaseData;
 use crate::cells;
 use crate::engine::Engine;
 use crate::loads::{LoadedData, LoadedId, Provider};
@@ -103,20 +104,9 @@ impl Elsewhere {
 }
 
 impl Engine {
-    /// Whether keys of `table` are stored that this shard is not the home of.
-    #[inline]
-    pub(crate) fn has_replicas(&self, table: TableId) -> bool {
-        self.placed.is_some() && self.loads.elsewhere.replicas_of(table) > 0
-    }
-
     /// Keys of a table that are no replicas.
     pub(crate) fn own_keys(&self, table: TableId) -> usize {
-        self.store.table(table).sizes().keys - self.loads.elsewhere.replicas_of(table)
-    }
-
-    /// Replicas in all tables.
-    pub(crate) fn replica_count(&self) -> usize {
-        self.loads.elsewhere.replicas
+        self.store.table(table).sizes().keys - self.base.loads.elsewhere.replicas_of(table)
     }
 
     /// Changes at `home`, in its order and all at once. Those outside of what was loaded from there are ignored.
@@ -124,7 +114,8 @@ impl Engine {
         for Change { key, value } in changes {
             let Some(table) = self.store.table_of(key) else { continue };
             let part = LoadedId { table, home: Some(home) };
-            if self.loads.data(part).is_none_or(|data| data.ranges.position_of(key).is_none()) {
+            if self.base.loads.data(part).is_none_or(|data| data.ranges.position_of(key).is_none())
+            {
                 continue;
             }
             match value {
@@ -137,7 +128,7 @@ impl Engine {
     /// What was loaded of `range` from `home` is not to be believed any more, and not followed there: it is forgotten, and
     /// loaded again when it is wanted.
     pub fn reset_at(&mut self, home: Shard, range: &KeyRange) {
-        for table in self.loads.elsewhere.tables() {
+        for table in self.base.loads.elsewhere.tables() {
             let within = KeyRange::prefix(self.store.table(table).prefix()).intersection(range);
             if !within.is_empty() {
                 self.forget_part(LoadedId { table, home: Some(home) }, &within);
@@ -145,66 +136,79 @@ impl Engine {
         }
     }
 
-    fn is_home_of(&self, home: Shard, key: &[u8]) -> bool {
-        self.placed.as_ref().is_some_and(|placed| placed.placement.home(key) == home)
-    }
-
     /// Stores a key of another home.
     pub(crate) fn put_replica(&mut self, home: Shard, table: TableId, key: &[u8], value: &[u8]) {
-        if !self.is_home_of(home, key) {
+        if !self.base.is_home_of(home, key) {
             return;
         }
         let old = self.store.table(table).get(key).map(|old| self.store.pool.view(old).len());
-        self.loads.elsewhere.count(table, key, value, old);
+        self.base.loads.elsewhere.count(table, key, value, old);
         let value = self.store.pool.insert(value);
         self.put(table, key, Put::loaded(value, None, 0));
     }
 
     fn remove_replica(&mut self, home: Shard, table: TableId, key: &[u8]) {
-        if !self.is_home_of(home, key) {
+        if !self.base.is_home_of(home, key) {
             return;
         }
         // It is no client's key (D4): only joins are told.
         let Some(old) = self.store.remove(table, key) else { return };
         let bytes = key.len() + self.store.pool.view(old).len();
-        if self.has_readers(table) {
+        if self.views.has_readers(table) {
             let was = self.store.pool.content(old);
             self.notify(table, key, cells::Change::new(Some(was), None));
         }
         self.store.pool.release(old);
-        self.loads.elsewhere.discount(table, bytes);
+        self.base.loads.elsewhere.discount(table, bytes);
     }
 
     /// Removes the replicas of a range, of which nobody is told.
     pub(crate) fn drop_replicas(&mut self, home: Shard, table: TableId, range: &KeyRange) {
         let mut keys = Vec::new();
         self.scan_table(table, range, &mut |key, _| keys.push(key.to_vec()));
-        keys.retain(|key| self.is_home_of(home, key));
+        keys.retain(|key| self.base.is_home_of(home, key));
         for key in keys {
             if let Some(value) = self.store.remove(table, &key) {
                 let bytes = key.len() + self.store.pool.view(value).len();
                 self.store.pool.release(value);
-                self.loads.elsewhere.discount(table, bytes);
+                self.base.loads.elsewhere.discount(table, bytes);
             }
         }
     }
 
     /// Forgets what is here of a table's keys elsewhere. Loads under way will be of no use.
     pub(crate) fn forget_elsewhere(&mut self, table: TableId) {
-        let parts: Vec<_> = self.loads.elsewhere.parts_of(table).collect();
+        let parts: Vec<_> = self.base.loads.elsewhere.parts_of(table).collect();
         for part in parts {
             self.unload(part, &KeyRange::all());
-            self.spoil_loads(part, |_| true);
+            self.base.spoil_loads(part, |_| true);
         }
-        self.loads.elsewhere.tables.remove(&table);
+        self.base.loads.elsewhere.tables.remove(&table);
     }
 
     /// Forgets what is here of the keys elsewhere of tables that no join reads.
     pub(crate) fn forget_unread(&mut self) {
-        for table in self.loads.elsewhere.tables() {
-            if !self.has_readers(table) {
+        for table in self.base.loads.elsewhere.tables() {
+            if !self.views.has_readers(table) {
                 self.forget_elsewhere(table);
             }
         }
+    }
+}
+
+impl BaseData {
+    /// Whether keys of `table` are stored that this shard is not the home of.
+    #[inline]
+    pub(crate) fn has_replicas(&self, table: TableId) -> bool {
+        self.placed.is_some() && self.loads.elsewhere.replicas_of(table) > 0
+    }
+
+    /// Replicas in all tables.
+    pub(crate) fn replica_count(&self) -> usize {
+        self.loads.elsewhere.replicas
+    }
+
+    fn is_home_of(&self, home: Shard, key: &[u8]) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.placement.home(key) == home)
     }
 }

@@ -1,5 +1,6 @@
 //! How sources do: where they stand, whether they are up, and who waits for them to come so far.
 
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::loads::LoadedId;
 use crate::report::{Effect, EngineError, SourceReport, Stop, TableOptions, Ticket};
@@ -75,15 +76,15 @@ impl Engine {
 
     /// Notes how a source does. What was loaded of it is served all the same.
     pub fn source_health(&mut self, source: &str, health: Health) {
-        self.loads.sources.map.entry(String::from(source)).or_default().health = health;
+        self.base.loads.sources.map.entry(String::from(source)).or_default().health = health;
     }
 
     /// Forgets what was loaded of `range` from a source: it has lost track of what changed there.
     pub fn source_reset(&mut self, source: &str, range: &KeyRange) {
-        for table in self.loads.own_tables() {
+        for table in self.base.loads.own_tables() {
             let prefix = KeyRange::prefix(self.store.table(table).prefix());
             let part = prefix.intersection(range);
-            let is_its = self.loads.own(table).is_some_and(|data| data.source() == source);
+            let is_its = self.base.loads.own(table).is_some_and(|data| data.source() == source);
             if is_its && !part.is_empty() {
                 self.unload(LoadedId::own(table), &part);
                 self.drop_answers(LoadedId::own(table), &part);
@@ -93,7 +94,7 @@ impl Engine {
 
     /// Forgets a source that no table has any more.
     pub fn source_forget(&mut self, source: &str) {
-        self.loads.sources.map.remove(source);
+        self.base.loads.sources.map.remove(source);
     }
 
     /// Waits until the changes of a source up to `position` are applied here.
@@ -101,18 +102,18 @@ impl Engine {
     /// # Errors
     /// [`Stop::Wait`] where they are not yet.
     pub fn await_position(&mut self, source: &str, position: Position) -> Result<(), Stop> {
-        if self.loads.sources.map.get(source).is_some_and(|state| state.seen >= position) {
+        if self.base.loads.sources.map.get(source).is_some_and(|state| state.seen >= position) {
             return Ok(());
         }
         let ticket = self.next_ticket();
-        let state = self.loads.sources.map.entry(String::from(source)).or_default();
+        let state = self.base.loads.sources.map.entry(String::from(source)).or_default();
         state.waiting.push((position, ticket));
         Err(Stop::Wait(ticket))
     }
 
     /// Ends what [`Engine::await_position`] began, if the ticket was not woken.
     pub fn forget_position(&mut self, ticket: Ticket) {
-        for state in self.loads.sources.map.values_mut() {
+        for state in self.base.loads.sources.map.values_mut() {
             state.waiting.retain(|&(_, waiting)| waiting != ticket);
         }
     }
@@ -121,12 +122,12 @@ impl Engine {
     #[must_use]
     pub fn sources(&self) -> Vec<SourceReport> {
         let mut reports: BTreeMap<&str, SourceReport> = BTreeMap::new();
-        for table in self.loads.own_tables() {
-            let Some(data) = self.loads.own(table) else { continue };
+        for table in self.base.loads.own_tables() {
+            let Some(data) = self.base.loads.own(table) else { continue };
             let source = data.source();
             let report = reports.entry(source).or_insert_with(|| SourceReport {
                 name: String::from(source),
-                down: self.loads.sources.down(source).map(String::from),
+                down: self.base.loads.sources.down(source).map(String::from),
                 ..SourceReport::default()
             });
             let prefix = self.store.table(table).prefix();
@@ -136,14 +137,16 @@ impl Engine {
             report.loading += data.loading() as u64;
             report.keys += self.store.table(table).sizes().keys as u64;
         }
-        for (name, state) in &self.loads.sources.map {
+        for (name, state) in &self.base.loads.sources.map {
             if let Some(report) = reports.get_mut(name.as_str()) {
                 report.position = report.position.max(state.seen);
             }
         }
         reports.into_values().collect()
     }
+}
 
+impl BaseData {
     /// Applies that a source has come to `position`.
     pub(super) fn reached(&mut self, source: &str, position: Position) {
         let woken = self.loads.sources.reach(source, position);

@@ -5,6 +5,7 @@
 //! key that is in memory needs none (L3), so that keys that are read one by one are evicted one by
 //! one, and no range is remembered for each.
 
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Provider};
@@ -95,7 +96,7 @@ impl Engine {
         tables: &[Vec<u8>],
         unnamed: bool,
     ) -> Result<(), EngineError> {
-        self.loads.persistence = Persistence { store: Some(store), ..Persistence::default() };
+        self.base.loads.persistence = Persistence { store: Some(store), ..Persistence::default() };
         self.memory.begin_persistence();
         for name in tables {
             let prefix = self.table_prefix(name)?;
@@ -111,50 +112,41 @@ impl Engine {
     /// Whether there is an embedded store.
     #[must_use]
     pub fn has_base_store(&self) -> bool {
-        self.loads.persistence.is_some()
+        self.base.loads.persistence.is_some()
     }
 
     /// A transaction begins: what it removes it need not look for again.
     pub fn begin_transaction(&mut self) {
-        if self.loads.persistence.is_some() {
-            self.loads.persistence.gone = Some(BTreeSet::new());
+        if self.base.loads.persistence.is_some() {
+            self.base.loads.persistence.gone = Some(BTreeSet::new());
         }
     }
 
     /// It has ended.
     pub fn end_transaction(&mut self) {
-        self.loads.persistence.gone = None;
+        self.base.loads.persistence.gone = None;
     }
 
     /// The last write that the embedded store was given. An operation that waits has given it none.
     #[must_use]
     pub fn base_store_written(&self) -> Position {
-        self.loads.persistence.written
-    }
-
-    #[inline]
-    pub(crate) fn is_kept(&self, table: TableId) -> bool {
-        self.loads.persistence.is_some() && self.has_kept(table)
-    }
-
-    /// As [`Engine::is_kept`], where the store may be out for a while.
-    pub(crate) fn has_kept(&self, table: TableId) -> bool {
-        self.loads.own(table).is_some_and(LoadedData::is_kept)
+        self.base.loads.persistence.written
     }
 
     /// Whether the table that is about to be written is kept.
     #[inline]
     pub(crate) fn writes_kept(&mut self, table: TableId) -> bool {
-        self.loads.persistence.is_some() && self.adopt(table)
+        self.base.loads.persistence.is_some() && self.adopt(table)
     }
 
     fn adopt(&mut self, table: TableId) -> bool {
-        if let Some(data) = self.loads.own(table) {
+        if let Some(data) = self.base.loads.own(table) {
             return data.is_kept();
         }
         // Keys without a table are kept from the start, or never.
         let is_unnamed = table == Store::<GroupNote>::UNNAMED;
-        let is_refused = self.catalog.role(table).is_some_and(|role| role.keep == Some(false));
+        let is_refused =
+            self.views.catalog.role(table).is_some_and(|role| role.keep == Some(false));
         if is_unnamed || is_refused {
             return false;
         }
@@ -166,13 +158,13 @@ impl Engine {
     /// Whether the embedded store may keep a key that is written.
     #[must_use]
     pub fn may_keep(&self, key: &[u8]) -> bool {
-        if !self.loads.persistence.is_some() {
+        if !self.base.loads.persistence.is_some() {
             return false;
         }
         match self.store.table_of(key) {
-            Some(table) if self.loads.own(table).is_some() => self.has_kept(table),
+            Some(table) if self.base.loads.own(table).is_some() => self.base.has_kept(table),
             Some(table) => {
-                let role = self.catalog.role(table);
+                let role = self.views.catalog.role(table);
                 table != Store::<GroupNote>::UNNAMED && role.is_none_or(|it| it.keep != Some(false))
             }
             None => true,
@@ -183,9 +175,9 @@ impl Engine {
     pub(crate) fn keep_table(&mut self, table: TableId) {
         let prefix = self.store.table(table).prefix().to_vec();
         let range = KeyRange::prefix(&prefix);
-        let store = self.loads.persistence.store.as_mut().expect("there is a store");
+        let store = self.base.loads.persistence.store.as_mut().expect("there is a store");
         let nothing = store.holds_nothing(&range);
-        if self.loads.own(table).is_some() {
+        if self.base.loads.own(table).is_some() {
             return;
         }
         let mut data = LoadedData::new(Provider::Store(KeptReads::Keys));
@@ -195,7 +187,7 @@ impl Engine {
         } else {
             self.tell_reset(&range);
         }
-        self.loads.add_own(table, data);
+        self.base.loads.add_own(table, data);
         self.declare_table(table);
     }
 
@@ -208,57 +200,30 @@ impl Engine {
         expires: Option<Millis>,
     ) {
         let view = self.store.pool.view(self.store.pool.content(value));
-        let store = self.loads.persistence.store.as_mut().expect("there is a store");
-        let attributes = Attributes { expires, flags: self.marks.flags(key) };
+        let store = self.base.loads.persistence.store.as_mut().expect("there is a store");
+        let attributes = Attributes { expires, flags: self.notifications.marks.flags(key) };
         let position = store.put(key, &mut view.parts(), attributes);
-        self.loads.persistence.written = position;
-        if let Some(gone) = &mut self.loads.persistence.gone {
+        self.base.loads.persistence.written = position;
+        if let Some(gone) = &mut self.base.loads.persistence.gone {
             gone.remove(key);
         }
-        if let Some(data) = self.loads.own_mut(table) {
+        if let Some(data) = self.base.loads.own_mut(table) {
             data.note(position, key, || Some((view.to_vec(), attributes)));
-        }
-    }
-
-    /// Notes what the embedded store was given of a partition that was taken over: loads under way may not show it (L2).
-    pub(crate) fn note_kept(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        value: &[u8],
-        attributes: Attributes,
-    ) {
-        // A later position than its own: nothing else was told meanwhile.
-        let position = self.loads.persistence.taken;
-        if let Some(data) = self.loads.own_mut(table) {
-            data.note(position, key, || Some((value.to_vec(), attributes)));
-        }
-    }
-
-    /// Tells the embedded store that a key is gone.
-    pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
-        let store = self.loads.persistence.store.as_mut().expect("there is a store");
-        let position = store.remove(key);
-        self.loads.persistence.written = position;
-        if let Some(gone) = &mut self.loads.persistence.gone {
-            gone.insert(key.to_vec());
-        }
-        if let Some(data) = self.loads.own_mut(table) {
-            data.note(position, key, || None);
         }
     }
 
     /// Tells the embedded store that the keys of a range are gone, all of which is in memory where it is kept.
     pub(crate) fn erase_kept_range(&mut self, range: &KeyRange) {
         let mut kept = self.store.parts(&range.first, &range.last);
-        kept.retain(|&(table, ..)| self.is_kept(table));
-        let Some(store) = self.loads.persistence.store.as_mut().filter(|_| !kept.is_empty()) else {
+        kept.retain(|&(table, ..)| self.base.is_kept(table));
+        let Some(store) = self.base.loads.persistence.store.as_mut().filter(|_| !kept.is_empty())
+        else {
             return;
         };
         let position = store.remove_range(range);
-        self.loads.persistence.written = position;
+        self.base.loads.persistence.written = position;
         for (table, first, last) in kept {
-            if let Some(data) = self.loads.own_mut(table) {
+            if let Some(data) = self.base.loads.own_mut(table) {
                 data.note_removed(position, &KeyRange { first, last });
             }
         }
@@ -266,19 +231,19 @@ impl Engine {
 
     /// Tells the embedded store that all keys are gone.
     pub(crate) fn clear_kept(&mut self) {
-        let Some(store) = self.loads.persistence.store.as_mut() else { return };
+        let Some(store) = self.base.loads.persistence.store.as_mut() else { return };
         let position = store.clear();
-        self.loads.persistence.written = position;
-        for table in self.loads.own_tables() {
+        self.base.loads.persistence.written = position;
+        for table in self.base.loads.own_tables() {
             let range = KeyRange::prefix(self.store.table(table).prefix());
-            let kept = self.loads.own_mut(table).filter(|data| data.is_kept());
+            let kept = self.base.loads.own_mut(table).filter(|data| data.is_kept());
             let Some(data) = kept else { continue };
             data.seen = position;
             data.ranges.take();
             data.ranges.insert(&range, Here { position, rows: 0, heat: Heat::default() });
             // What loads under way show was there before.
             for (_, fetch) in data.take_loads(|_, _| true) {
-                self.loads.waits.withdraw(fetch);
+                self.base.loads.waits.withdraw(fetch);
             }
         }
     }
@@ -296,7 +261,7 @@ impl Engine {
         }
         let over = expires.is_some_and(|at| at <= self.now);
         if over {
-            self.erase_kept(table, key);
+            self.base.erase_kept(table, key);
         }
         !over
     }
@@ -309,7 +274,7 @@ impl Engine {
     #[inline]
     pub fn know(&mut self, key: &[u8]) -> Result<(), Stop> {
         self.remove_dead(key);
-        if !self.loads.persistence.is_some() {
+        if !self.base.loads.persistence.is_some() {
             return Ok(());
         }
         let Some(table) = self.store.table_of(key) else { return Ok(()) };
@@ -318,8 +283,8 @@ impl Engine {
 
     /// Lets go of a key of a kept table, with others that are read with it.
     pub(crate) fn evict_kept(&mut self, table: TableId, key: &[u8]) {
-        let Some(role) = self.catalog.role(table) else { return };
-        let Some(data) = self.loads.own(table) else { return };
+        let Some(role) = self.views.catalog.role(table) else { return };
+        let Some(data) = self.base.loads.own(table) else { return };
         let around = data.ranges.around(key);
         if matches!(data.provider, Provider::Store(KeptReads::Ranges)) || !role.readers.is_empty() {
             let range = self.run_from(table, key, around);
@@ -328,7 +293,7 @@ impl Engine {
         }
         // Keys that are read one by one: where a range has been evicted from, it is none.
         if around.is_some()
-            && let Some(data) = self.loads.own_mut(table)
+            && let Some(data) = self.base.loads.own_mut(table)
         {
             data.ranges.take();
         }
@@ -371,5 +336,45 @@ impl Engine {
             ControlFlow::Continue(())
         });
         found
+    }
+}
+
+impl BaseData {
+    #[inline]
+    pub(crate) fn is_kept(&self, table: TableId) -> bool {
+        self.loads.persistence.is_some() && self.has_kept(table)
+    }
+
+    /// As [`Engine::is_kept`], where the store may be out for a while.
+    pub(crate) fn has_kept(&self, table: TableId) -> bool {
+        self.loads.own(table).is_some_and(LoadedData::is_kept)
+    }
+
+    /// Notes what the embedded store was given of a partition that was taken over: loads under way may not show it (L2).
+    pub(crate) fn note_kept(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+    ) {
+        // A later position than its own: nothing else was told meanwhile.
+        let position = self.loads.persistence.taken;
+        if let Some(data) = self.loads.own_mut(table) {
+            data.note(position, key, || Some((value.to_vec(), attributes)));
+        }
+    }
+
+    /// Tells the embedded store that a key is gone.
+    pub(crate) fn erase_kept(&mut self, table: TableId, key: &[u8]) {
+        let store = self.loads.persistence.store.as_mut().expect("there is a store");
+        let position = store.remove(key);
+        self.loads.persistence.written = position;
+        if let Some(gone) = &mut self.loads.persistence.gone {
+            gone.insert(key.to_vec());
+        }
+        if let Some(data) = self.loads.own_mut(table) {
+            data.note(position, key, || None);
+        }
     }
 }

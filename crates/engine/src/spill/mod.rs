@@ -76,8 +76,8 @@ impl Engine {
     /// Values go there from `value_bytes_min` bytes on, where the policy has chosen their keys: what
     /// is there may be lost, and costs a miss then.
     pub fn set_spill(&mut self, port: Box<dyn Spill>, value_bytes_min: usize) {
-        self.spilling.port = Some(port);
-        self.spilled.value_bytes_min = value_bytes_min;
+        self.base.spilling.port = Some(port);
+        self.base.spilled.value_bytes_min = value_bytes_min;
     }
 }
 

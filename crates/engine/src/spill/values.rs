@@ -15,6 +15,7 @@
 
 use super::{Spilled, Spilling};
 use crate::base::Gone;
+use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::report::EngineError;
@@ -130,28 +131,28 @@ impl Spilling {
 impl Engine {
     /// Whether the values of a table may be spilled (W2).
     pub(crate) fn may_spill(&self, table: TableId) -> bool {
-        let role = self.catalog.role(table);
+        let role = self.views.catalog.role(table);
         role.is_none_or(|role| role.writers.is_empty() && role.readers.is_empty())
-            && self.loads.own(table).is_none()
+            && self.base.loads.own(table).is_none()
     }
 
     /// Puts a key's value aside, if it is one of those that go; whether it was done.
     pub(crate) fn spill_value(&mut self, table: TableId, key: &[u8], value: ValueRef) -> bool {
-        let most = self.memory_limit().map_or(usize::MAX, |limit| limit / LIMIT_SHARE);
-        if !self.spilling.is_there()
+        let most = self.memory.memory_limit().map_or(usize::MAX, |limit| limit / LIMIT_SHARE);
+        if !self.base.spilling.is_there()
             || value.is_handle()
             || value.is_cell()
-            || !(self.spilled.value_bytes_min..=most).contains(&value.len())
+            || !(self.base.spilled.value_bytes_min..=most).contains(&value.len())
             || !self.may_spill(table)
             // What expires first goes, and would be the next to go again.
             || self.eviction_policy().order == Some(Order::Expiry)
         {
             return false;
         }
-        let put = self.spilling.put(&self.store.pool, value);
-        self.spilling.values.note_put(put.is_some());
+        let put = self.base.spilling.put(&self.store.pool, value);
+        self.base.spilling.values.note_put(put.is_some());
         let Some(spilled) = put else { return false };
-        let handle = Handle::Spilled(self.spilled.insert(spilled)).word();
+        let handle = Handle::Spilled(self.base.spilled.insert(spilled)).word();
         self.store.insert(table, key, handle);
         self.store.pool.release(value);
         true
@@ -161,7 +162,7 @@ impl Engine {
     /// none. For tests: it looks at all.
     pub(crate) fn spill_any(&mut self, draw: u64) -> bool {
         let policy = self.eviction_policy();
-        if !self.spilling.is_there() || policy.order.is_none() {
+        if !self.base.spilling.is_there() || policy.order.is_none() {
             return false;
         }
         let mut found: Vec<(TableId, Vec<u8>, ValueRef)> = Vec::new();
@@ -174,7 +175,7 @@ impl Engine {
         let start = draw as usize % found.len().max(1);
         let mut from_start = found[start..].iter().chain(&found[..start]);
         from_start.any(|(table, key, value)| {
-            let may_go = !policy.volatile || self.expiries.get(key).is_some();
+            let may_go = !policy.volatile || self.base.expiries.get(key).is_some();
             may_go && self.spill_value(*table, key, *value)
         })
     }
@@ -192,17 +193,17 @@ impl Engine {
         if !self.fetch_spilled(table, key, number) {
             return None;
         }
-        if self.spilled.note_read(number)
+        if self.base.spilled.note_read(number)
             && let Some(value) = self.take_back(key, number)
         {
             return Some(self.store.pool.view(value));
         }
-        Some(Value::of(self.spilling.fetched()))
+        Some(Value::of(self.base.spilling.fetched()))
     }
 
     /// Brings a key's value into the buffer; `false` where it is lost, and the key with it.
     pub(crate) fn fetch_spilled(&mut self, table: TableId, key: &[u8], number: u32) -> bool {
-        let there = self.spilling.fetch_value(&self.spilled.get(number));
+        let there = self.base.spilling.fetch_value(&self.base.spilled.get(number));
         if !there {
             self.lose_key(table, key);
         }
@@ -217,15 +218,15 @@ impl Engine {
     /// Gives a key the value that was fetched for it, where there is room in memory.
     fn take_back(&mut self, key: &[u8], number: u32) -> Option<ValueRef> {
         let handle = Handle::Spilled(number).word();
-        let has_room = self.make_room_for(0, self.spilling.fetched().len());
+        let has_room = self.make_room_for(0, self.base.spilling.fetched().len());
         // The key itself may have gone to make room, and the table with it.
         let table = self.store.table_of(key)?;
         if !has_room || self.store.table(table).get(key) != Some(handle) {
             return None;
         }
-        let value = self.store.pool.insert(self.spilling.fetched());
+        let value = self.store.pool.insert(self.base.spilling.fetched());
         self.store.insert(table, key, value);
-        self.drop_spilled(number);
+        self.base.drop_spilled(number);
         Some(value)
     }
 
@@ -244,23 +245,6 @@ impl Engine {
             return Ok(None);
         }
         self.take_back(key, number).map(Some).ok_or(EngineError::OutOfMemory)
-    }
-
-    /// Forgets a spilled value that no key holds any more.
-    pub(crate) fn drop_spilled(&mut self, number: u32) {
-        let spilled = self.spilled.remove(number);
-        self.spilling.remove(spilled.id);
-    }
-
-    /// Forgets all that is spilled.
-    pub(crate) fn drop_all_spilled(&mut self) {
-        for slot in self.spilled.slots.iter() {
-            if let Slot::Used(record) = slot {
-                self.spilling.remove(record.id);
-            }
-        }
-        self.spilled.clear();
-        self.spilling.clear();
     }
 
     /// Brings back the spilled values of the tables that a join is about.
@@ -282,7 +266,7 @@ impl Engine {
     /// # Errors
     /// There is no room for them.
     fn unspill_table(&mut self, table: TableId) -> Result<(), EngineError> {
-        if self.spilled.len() == 0 {
+        if self.base.spilled.len() == 0 {
             return Ok(());
         }
         let mut found: Vec<(Vec<u8>, u32)> = Vec::new();
@@ -301,5 +285,24 @@ impl Engine {
         }
         self.memory.staying = None;
         if fits { Ok(()) } else { Err(EngineError::OutOfMemory) }
+    }
+}
+
+impl BaseData {
+    /// Forgets a spilled value that no key holds any more.
+    pub(crate) fn drop_spilled(&mut self, number: u32) {
+        let spilled = self.spilled.remove(number);
+        self.spilling.remove(spilled.id);
+    }
+
+    /// Forgets all that is spilled.
+    pub(crate) fn drop_all_spilled(&mut self) {
+        for slot in self.spilled.slots.iter() {
+            if let Slot::Used(record) = slot {
+                self.spilling.remove(record.id);
+            }
+        }
+        self.spilled.clear();
+        self.spilling.clear();
     }
 }

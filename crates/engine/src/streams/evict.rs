@@ -15,59 +15,61 @@ const LAST_BYTES_MIN: usize = 256;
 impl Engine {
     /// Puts the oldest chunk of some stream aside; `false` where there is no place or nothing to put.
     pub(crate) fn spill_one(&mut self) -> bool {
-        if !self.spilling.is_there() {
+        if !self.base.spilling.is_there() {
             return false;
         }
-        let Some(number) = self.streams.next_long() else { return false };
-        let stream = self.streams.get_mut(number);
+        let Some(number) = self.base.streams.next_long() else { return false };
+        let stream = self.base.streams.get_mut(number);
         let Some(at) = stream.oldest_in_memory() else { return false };
         let Some(value) = stream.chunks[at].value() else { return false };
-        let Some(spilled) = self.spilling.put_chunk(&self.store.pool, value) else { return false };
+        let Some(spilled) = self.base.spilling.put_chunk(&self.store.pool, value) else {
+            return false;
+        };
         stream.chunks[at].body = Body::Disk(spilled);
-        stream.settle(&mut self.store.pool, &mut self.spilling);
+        stream.settle(&mut self.store.pool, &mut self.base.spilling);
         self.store.pool.release(value);
-        self.streams.refile(number);
+        self.base.streams.refile(number);
         true
     }
 
     /// Whether so much of memory is last parts of streams that these have to go, too.
     pub(crate) fn ends_may_go(&self) -> bool {
-        let limit = self.memory_limit();
-        limit.is_some_and(|limit| self.streams.staying_bytes() > limit / STAYING_SHARE)
+        let limit = self.memory.memory_limit();
+        limit.is_some_and(|limit| self.base.streams.staying_bytes() > limit / STAYING_SHARE)
     }
 
     /// Puts the last chunk of a stream aside, or lets it go; the stream stays, and ends where it did. `false` where that
     /// gives hardly anything: little is in memory of it.
     pub(crate) fn drop_last_chunk(&mut self, number: u32) -> bool {
-        let (stream, pool) = (self.streams.get_mut(number), &mut self.store.pool);
+        let (stream, pool) = (self.base.streams.get_mut(number), &mut self.store.pool);
         let Some(last) = stream.chunks.back_mut() else { return false };
         let Some(value) = last.value().filter(|value| value.len() >= LAST_BYTES_MIN) else {
             return false;
         };
-        match self.spilling.put_chunk(pool, value) {
+        match self.base.spilling.put_chunk(pool, value) {
             Some(spilled) => {
                 last.body = Body::Disk(spilled);
                 pool.release(value);
             }
             None => {
-                stream.clear(pool, &mut self.spilling);
+                stream.clear(pool, &mut self.base.spilling);
                 self.memory.evicted.chunks += 1;
             }
         }
-        stream.settle(pool, &mut self.spilling);
-        self.streams.refile(number);
+        stream.settle(pool, &mut self.base.spilling);
+        self.base.streams.refile(number);
         true
     }
 
     /// Lets the oldest chunk in memory of a stream go for good, with all before it; `false` where
     /// only the last one is there.
     pub(crate) fn drop_oldest_chunk(&mut self, number: u32) -> bool {
-        let stream = self.streams.get_mut(number);
+        let stream = self.base.streams.get_mut(number);
         let Some(at) = stream.oldest_in_memory() else { return false };
         for _ in 0..=at {
-            stream.drop_oldest(&mut self.store.pool, &mut self.spilling);
+            stream.drop_oldest(&mut self.store.pool, &mut self.base.spilling);
         }
-        self.streams.refile(number);
+        self.base.streams.refile(number);
         self.memory.evicted.chunks += 1;
         true
     }

@@ -48,10 +48,10 @@ impl Engine {
 
     /// Refuses tables in which values mean something to joins or sources.
     fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
-        let Some(role) = self.catalog.role(table) else { return Ok(()) };
+        let Some(role) = self.views.catalog.role(table) else { return Ok(()) };
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
-        let by = match (join, self.loads.own(table)) {
-            (Some(id), _) => format!("join '{}' is about it", self.catalog.join(id).name),
+        let by = match (join, self.base.loads.own(table)) {
+            (Some(id), _) => format!("join '{}' is about it", self.views.catalog.join(id).name),
             (None, Some(data)) if data.is_kept() => {
                 String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
             }
@@ -65,7 +65,7 @@ impl Engine {
 
     /// Whether a key of `table` holds a stream.
     pub(crate) fn has_streams(&mut self, table: TableId) -> bool {
-        if self.streams.len() == 0 {
+        if self.base.streams.len() == 0 {
             return false;
         }
         let mut found = false;
@@ -95,7 +95,7 @@ impl Engine {
         expected: usize,
     ) -> Result<u64, EngineError> {
         self.check_write(key, tail.len())?;
-        self.check_prepared_stream(key)?;
+        self.views.check_prepared_stream(key)?;
         let number = match self.stream_of(key)? {
             Some(number) => number,
             None => {
@@ -104,7 +104,8 @@ impl Engine {
                     self.check_table_of_streams(table)?;
                 }
                 let name = self.name_of_stream(key);
-                let number = self.streams.insert(Stream::new(name, self.streams.gone(name)));
+                let number =
+                    self.base.streams.insert(Stream::new(name, self.base.streams.gone(name)));
                 let value = NewValue::Held(Handle::Stream(number).word());
                 let writing = self.begin_writing(WriteKind::Stream);
                 self.put(table, key, Put::rewritten(value));
@@ -112,12 +113,12 @@ impl Engine {
                 number
             }
         };
-        let stream = self.streams.get_mut(number);
+        let stream = self.base.streams.get_mut(number);
         stream.append(&mut self.store.pool, tail, expected);
         let end = stream.end;
-        self.streams.refile(number);
-        self.watches.note(key);
-        self.events.note(EventKinds::STREAMS, "stream.append", key);
+        self.base.streams.refile(number);
+        self.notifications.watches.note(key);
+        self.notifications.events.note(EventKinds::STREAMS, "stream.append", key);
         Ok(end)
     }
 
@@ -133,14 +134,14 @@ impl Engine {
         count: u64,
     ) -> Result<Option<StreamBytes<'_>>, EngineError> {
         let Some(number) = self.stream_of(key)? else {
-            let gone = self.streams.gone(self.name_of_stream(key));
+            let gone = self.base.streams.gone(self.name_of_stream(key));
             return match gone.evicted && offset < gone.end {
                 true => Err(EngineError::Evicted { first: gone.end }),
                 false => Ok(None),
             };
         };
         self.settle_stream(number);
-        let stream = self.streams.get(number);
+        let stream = self.base.streams.get(number);
         let (first, end) = (stream.first(), stream.end);
         if offset > end {
             return Err(EngineError::BeyondEnd { offset, end });
@@ -160,30 +161,30 @@ impl Engine {
         {
             // A read ends where its chunk does, so that one read brings back one chunk.
             len = len.min(spilled.len - skip);
-            if !self.spilling.fetch_chunk(spilled) {
+            if !self.base.spilling.fetch_chunk(spilled) {
                 return Err(EngineError::Evicted { first: self.lose_chunks(number, at) });
             }
-            let bytes = &self.spilling.fetched()[skip..skip + len];
+            let bytes = &self.base.spilling.fetched()[skip..skip + len];
             return Ok(Some(StreamBytes { place: Place::One(bytes), len }));
         }
-        let chunks = self.streams.get(number).chunks.range(at.min(stream.chunks.len())..);
+        let chunks = self.base.streams.get(number).chunks.range(at.min(stream.chunks.len())..);
         Ok(Some(StreamBytes { place: Place::Chunks { pool: &self.store.pool, chunks, skip }, len }))
     }
 
     /// Lets go of what the disk no longer keeps of a stream.
     fn settle_stream(&mut self, number: u32) {
-        self.streams.get_mut(number).settle(&mut self.store.pool, &mut self.spilling);
+        self.base.streams.get_mut(number).settle(&mut self.store.pool, &mut self.base.spilling);
     }
 
     /// Lets go of the chunk at `at`, which the disk has lost, and of all before it; gives the
     /// first offset that is there then.
     fn lose_chunks(&mut self, number: u32, at: usize) -> u64 {
-        let stream = self.streams.get_mut(number);
+        let stream = self.base.streams.get_mut(number);
         for _ in 0..=at {
-            stream.drop_oldest(&mut self.store.pool, &mut self.spilling);
+            stream.drop_oldest(&mut self.store.pool, &mut self.base.spilling);
         }
         let first = stream.first();
-        self.streams.refile(number);
+        self.base.streams.refile(number);
         first
     }
 
@@ -194,17 +195,17 @@ impl Engine {
     /// The offset lies beyond the end; or the key holds a value.
     pub fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
-        let stream = self.streams.get_mut(number);
+        let stream = self.base.streams.get_mut(number);
         if offset > stream.end {
             return Err(EngineError::BeyondEnd { offset, end: stream.end });
         }
         let before = stream.start;
-        stream.trim(&mut self.store.pool, &mut self.spilling, offset);
+        stream.trim(&mut self.store.pool, &mut self.base.spilling, offset);
         let start = stream.start;
-        self.streams.refile(number);
+        self.base.streams.refile(number);
         if start != before {
-            self.watches.note(key);
-            self.events.note(EventKinds::STREAMS, "stream.trim", key);
+            self.notifications.watches.note(key);
+            self.notifications.events.note(EventKinds::STREAMS, "stream.trim", key);
         }
         Ok(Some(start))
     }
@@ -216,7 +217,7 @@ impl Engine {
     pub fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
         self.settle_stream(number);
-        let stream = self.streams.get(number);
+        let stream = self.base.streams.get(number);
         let resident = stream.resident_bytes(&self.store.pool) + stream.record_bytes();
         Ok(Some(StreamReport {
             start: stream.start,
@@ -241,20 +242,20 @@ impl Engine {
         expiry: Option<Millis>,
     ) -> Result<(), EngineError> {
         self.check_write(to, 0)?;
-        self.check_prepared_stream(to)?;
+        self.views.check_prepared_stream(to)?;
         if let Some(table) = self.store.table_of(to) {
             self.check_table_of_streams(table)?;
         }
         let Some(number) = self.stream_of(from)? else { return Ok(()) };
         let name = self.name_of_stream(to);
         let least = match self.stream_of(to) {
-            Ok(Some(before)) => self.streams.get(before).end,
-            _ => self.streams.gone(name).end,
+            Ok(Some(before)) => self.base.streams.get(before).end,
+            _ => self.base.streams.gone(name).end,
         };
-        let copy = self.streams.get(number).copy(&self.store.pool, name, least);
+        let copy = self.base.streams.get(number).copy(&self.store.pool, name, least);
         let table = self.store.table_for(to);
-        let copy = self.streams.insert(copy);
-        self.streams.refile(copy);
+        let copy = self.base.streams.insert(copy);
+        self.base.streams.refile(copy);
         let value = NewValue::Held(Handle::Stream(copy).word());
         let expiry = expiry.map_or(Expiry::Never, Expiry::At);
         self.put(table, to, Put { value, expiry, flags: Some(0), origin: Origin::Client });
@@ -267,20 +268,20 @@ impl Engine {
     /// For readers at the end of a stream; a key that is not there may be waited for as well.
     pub fn await_tail(&mut self, key: &[u8]) -> Ticket {
         let ticket = self.next_ticket();
-        self.watches.await_note(key, ticket);
+        self.notifications.watches.await_note(key, ticket);
         ticket
     }
 
     /// Ends what [`Engine::await_tail`] began.
     pub fn forget_tail(&mut self, key: &[u8], ticket: Ticket) {
-        self.watches.forget_note(key, ticket);
+        self.notifications.watches.forget_note(key, ticket);
     }
 
     pub(crate) fn drop_stream(&mut self, number: u32) {
-        self.streams.remove(number, &mut self.store.pool, &mut self.spilling);
+        self.base.streams.remove(number, &mut self.store.pool, &mut self.base.spilling);
     }
 
     pub(crate) fn drop_streams(&mut self) {
-        self.streams.clear(&mut self.store.pool, &mut self.spilling);
+        self.base.streams.clear(&mut self.store.pool, &mut self.base.spilling);
     }
 }

@@ -1,0 +1,14 @@
+//! What goes on over several slices of time, others being served between.
+
+use crate::listing::Listings;
+use crate::long_reads::LongReads;
+use crate::slice::Slices;
+
+/// Operations that are given in slices.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// How long an operation may take before others go first.
+    pub(crate) slices: Slices,
+    pub(crate) long_reads: LongReads,
+    pub(crate) listings: Listings,
+}
